@@ -208,9 +208,10 @@ def round_inputs(
     """Return what a model reads as input in each round, for the controls of probes.
 
     Returns:
-        The inputs of each round as features ``[episode, round, feature]``, in every encoding that
-        the task defines; and a number ``[episode, round]`` that is equal for rounds with equal
-        inputs. If the task defines no inputs, no encodings, and None.
+        A pair. First, a tuple with one array ``[episode, round, feature]`` for each encoding of the
+        inputs that the task defines. Second, an integer for each round, ``[episode, round]``,
+        which is the same for rounds with equal inputs. If the task defines no inputs, the tuple is
+        empty and the second item is None.
     """
     describe = interp.tasks.of(episodes).analysis.round_inputs
     if describe is None:

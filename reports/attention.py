@@ -238,13 +238,15 @@ def library_script() -> str:
 
 
 def carried(*others: str) -> dict[str, Any]:
-    """Return what a page with attention views must contain, as variables of its template.
-
-    These are circuitsvis' JavaScript and licence, the page's scripts, and a content security policy
-    that allows them.
+    """Return the variables with which the HTML template of a page with attention views is filled.
 
     Args:
-        *others: further scripts of the page.
+        *others: texts of further scripts of the page, beside the one that shows attention.
+
+    Returns:
+        "library": circuitsvis' JavaScript, compressed; "scripts": list of the page's scripts;
+        "notices": circuitsvis' licence, as a list of one pair (title, text); "policy": a content
+        security policy that allows these scripts only.
     """
     library = library_script()
     scripts = [(TEMPLATES / "attention.js").read_text("utf-8"), *others]

@@ -57,7 +57,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "mean": ("reachability-handwired", {"expand": "mean"}),
     "mean, softmax": ("reachability-handwired", _SOFT),
 }
-"""Every form of every machine -> its name in the registry, and the arguments that build the form.
+"""Every form, a way to construct a circuit -> the machine's name in the registry, and the arguments
+with which the registry builds the form.
 """
 SIZES: dict[bool, dict[str, dict[str, int]]] = {
     True: {
@@ -91,7 +92,7 @@ class KnownMachine:
     """A subject of the benchmark: a model and what is known about its mechanism.
 
     Attributes:
-        name: unique among the subjects of a run.
+        name: machine, form and variant, such as "wma-handwired R, rotated".
         machine: name of the handwired model in the registry.
         form: a key of :data:`FORMS`: how the model is constructed.
         variant: one of :data:`VARIANTS`: how the constructed model was changed afterwards.
@@ -151,14 +152,21 @@ def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
 def build(
     machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0
 ) -> KnownMachine:
-    """Build one variant of a handwired machine as a subject of the benchmark, in float64.
+    """Build a model with a known mechanism, on which interpretability methods are graded, in
+    float64.
 
     Args:
-        machine: name of the model in the registry.
-        form: a key of :data:`FORMS`, such as "R, softmax".
-        variant: one of :data:`VARIANTS`, such as "rotated".
-        quick: True for small task sizes.
+        machine: name of a handwired model in the registry, such as "wma-handwired".
+        form: how the circuit is constructed, a key of :data:`FORMS`. In "R, softmax", "R" is the
+            construction of the circuit ("R" or "P" for Weighted Majority), and "softmax" means that
+            every attention head is a softmax of inverse temperature 60, instead of hard or linear.
+        variant: a change of the finished circuit that keeps its behaviour, one of :data:`VARIANTS`:
+            "plain" for none, "rotated" for a random rotation of the residual stream, ...
+        quick: True for small task sizes, False for the sizes of the full benchmark.
         seed: seed of the rotation, of the distractors' weights or of the position code.
+
+    Returns:
+        The model, the algorithm that it computes, and its true edges, places and claims.
     """
     require_known("variant", variant, VARIANTS)
     handwired(machine)

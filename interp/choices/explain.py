@@ -667,13 +667,13 @@ def _hold_beside(
 
 
 def _saved(data: ChoiceData, over: FamilyScore, by: FamilyScore) -> Interval:
-    """Return the nats per choice by which one held-out loss is lower than another, with an interval
-    over units.
+    """Return the held-out loss of ``over`` minus that of ``by``, in nats per choice, with its 95 %
+    confidence interval. Participants are the independent units.
 
     Args:
         data: the player's choices.
-        over: the score with the larger loss.
-        by: the score with the smaller loss.
+        over: the score of one family of algorithms, usually with the larger loss.
+        by: the score of another family, usually with the smaller loss.
     """
     sums = sum_units(over.losses - by.losses, data.units, data.known)
     return _mean_of(sums, int(data.known.sum()))

@@ -70,14 +70,15 @@ class Commands(TyperGroup):
     """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that the words of the command line name.
+        """Run the command that the words of the command line name, and return its result.
 
-        The message of an InputError or a system error is printed, and the exit code is 2. After
-        Ctrl-C it is 130, after SIGTERM 143. With ``--json``, the message is also printed as a JSON
+        If the command raises an InputError or a system error, the message is printed to stderr as
+        "interp: ...", without a traceback, and the process ends with exit code 2. After Ctrl-C the
+        exit code is 130, after SIGTERM 143. With ``--json``, the message is also printed as a JSON
         object.
 
         Args:
-            ctx: click's context of the group.
+            ctx: click's context of the group of commands, with the words of the command line.
         """
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         with _ending_on_sigterm(ctx):

@@ -705,10 +705,14 @@ def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outc
 
 
 def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
-    """Return which episodes count, ``[episode, pair]``, for each pair (round edited, round read).
+    """Return a mask ``[episode, pair]``: True where an episode counts for a pair (edited round, read
+    round) of the experiment.
 
-    An episode counts if neither round is missing, and if no round that an edit copies from another
-    run is missing there.
+    An episode counts for a pair if neither round is missing (a missed trial or padding). Rounds
+    that an edit copies from another run must not be missing in that run, either.
+
+    Raises:
+        InputError: no episode counts for some pair.
     """
     base = experiment.run
     missing_of_run = torch.zeros_like(base.slots, dtype=torch.bool)

@@ -499,14 +499,23 @@ class Claim:
         control: bool = False,
         model: Machine | None = None,
     ) -> Claim:
-        """Make a claim about whole activations.
+        """Make the claim that the activations at some sites, taken whole (not a subspace), carry a
+        variable.
+
+        The claim holds if the model behaves as if the variable had its value in another run, once
+        these activations are replaced by those of the other run.
 
         Args:
             variable: key of the variable.
-            sites: texts of the sites, which carry it together.
-            outcome: "prediction" or "state".
-            control: True for sites that cannot carry the variable.
-            model: the model that has the sites; by default any transformer.
+            sites: names of the sites, such as "latent@<z>"; all are replaced at the same time.
+            outcome: what is compared with the algorithm after the replacement: the model's
+                "prediction", or the decoded "state" that the round writes.
+            control: True if the sites cannot carry the variable, so that the replacement should
+                have no effect.
+            model: the model that has the sites; None reads the names as sites of a transformer.
+
+        Returns:
+            The claim, which :func:`carriers` tests.
         """
         places = tuple(Place(Site.parse(site, model)) for site in sites)
         return cls(variable, places, outcome=outcome, control=control)

@@ -504,9 +504,21 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """Let an algorithm compute ``horizon`` rounds from the decoded state ``before``, and return
-        the variables after them. Variables that were not decoded start with the algorithm's own
-        values.
+        """Return the variables that the algorithm reaches after :attr:`horizon` rounds if it starts
+        from :attr:`before`, the state that was decoded from the model's latents.
+
+        State variables that were not decoded start with the values that they have when the
+        algorithm runs over the episodes.
+
+        Args:
+            algorithm: an algorithm whose state includes all decoded variables.
+
+        Returns:
+            Key of each decoded variable -> its values after the rounds, ``[episode, round, ...]``,
+            with one round for each of :attr:`rounds`.
+
+        Raises:
+            InputError: a decoded variable is not part of the algorithm's state.
         """
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
         read = ", ".join(self.shapes)

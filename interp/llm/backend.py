@@ -238,15 +238,17 @@ class Connection:
 
     Args:
         base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.
-        key_env: environment variable with the API key of the server. None means the provider's own
-            variable at the addresses in :data:`_PROVIDER_KEYS`, and no key for a server on this
-            machine. For any other address it is required, so that no key is sent to a wrong host.
+        key_env: name of the environment variable that holds the API key. If None: for OpenAI and
+            DeepSeek, the provider's usual variable, such as OPENAI_API_KEY; for a server on this
+            machine, no key; for any other address, :meth:`key` raises an error, so that a key never
+            goes to the wrong host.
         concurrency: number of episodes that are played at the same time, each with one open
             request.
-        requests_per_minute: largest number of requests per minute, over all episodes and with
-            retries; no limit by default.
+        requests_per_minute: maximum number of requests per minute, over all episodes and counting
+            repeated requests; None for no limit.
         timeout: time limit of one request in seconds.
-        max_retries: number of further attempts of a request after a temporary error of the server.
+        max_retries: maximum number of times that a request is repeated after a temporary error of
+            the server.
     """
 
     base_url: str

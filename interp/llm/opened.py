@@ -90,20 +90,21 @@ class _OpenedRollout:
 
 @dataclass(frozen=True, eq=False)
 class _Patch(Result):
-    """Effects of patching one expert's vote, or its count in the note, in one round; one hook is
-    patched at a time.
+    """Results of patching one input in one round: an expert's vote, or the number of this expert's
+    right votes that the note in the prompt gives. Each hook is patched on its own.
 
-    The logit difference is the logit of outcome 1 minus that of outcome 0.
+    The logit difference is the logit of outcome 1 minus that of outcome 0. The model chooses
+    outcome 1 if the difference is positive.
 
     Attributes:
         names: names of the hooks.
         before: logit difference without a patch, Float[episode].
         full: change of the logit difference if the prompt itself is changed: the vote is replaced
-            by its opposite, or the count by another one, Float[episode].
-        patched: change of the logit difference if only the activation at a hook is replaced,
-            Float[hook, episode].
+            by its opposite, or the number in the note by another number, Float[episode].
+        patched: change of the logit difference if only the activation at a hook takes its value
+            under the changed prompt, Float[hook, episode].
         control: change of the logit difference if the same difference of activations is added at
-            the vote, or count, of another expert, Float[hook, episode].
+            the vote, or the number, of another expert, Float[hook, episode].
         settings: the model, the patch and versions.
     """
 
@@ -415,13 +416,14 @@ class _Read:
 
 
 class _Conversations:
-    """Episodes that are played in parallel, with one key-value cache for all of them.
+    """Episodes that a language model plays in parallel, one conversation per episode.
 
-    If the bridge cannot use a cache, ``keys`` is None and every conversation is read from its
-    beginning each time.
+    One key-value cache serves all conversations (attribute ``keys``). If the model's
+    TransformerBridge cannot use a cache, ``keys`` is None, and each conversation is read from its
+    beginning for every reply.
 
     Args:
-        opened: the model.
+        opened: the language model, with the setup of its prompts.
         episodes: the episodes to play.
     """
 

@@ -442,15 +442,15 @@ class RoundLayout:
 
     @property
     def n_read(self) -> int:
-        """Number of positions from the prediction to the end of the round. All outputs are read at
-        these positions.
+        """Number of positions from the one at which the prediction is read to the last position of
+        the round, counting both. All outputs are read at these positions.
         """
         return self.n_positions - self.predict_position
 
     @property
     def n_after(self) -> int:
-        """Number of positions from the update to the end of the round, both included; 1 if the
-        update is read at the last position.
+        """Number of positions from the one at which the latent's update is read to the last position
+        of the round, counting both.
         """
         return self.n_positions - self.update_position
 

@@ -386,19 +386,24 @@ def sequential(
     hold: bool = False,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run all rounds in order, and return them as a rollout without settings.
+    """Run the rounds one after the other, and return the rollout. Its ``settings`` are empty; the
+    caller fills them in.
 
     Args:
         model: the model.
         encoded: the encoded rounds of every episode.
         layout: layout of the rounds.
-        commit: which choice is fed where a round contains one: the model's ("own") or the recorded
-            one ("target").
+        commit: in rounds whose input includes a choice (such as an action), which choice is fed:
+            the model's ("own") or the recorded one ("target").
         hooks: index of a round -> pairs (hook name, function).
-        clean: a rollout without hooks, from which rounds are copied that the hooks cannot affect.
-        hold: True to let every round read the latents of ``clean``, so that effects of hooks do not
-            carry over.
-        recorder: caches activations, after the hooks have acted.
+        clean: a rollout of the same rounds without hooks. Rounds that the hooks cannot affect are
+            copied from this rollout.
+        hold: True to let every round read the latents of ``clean``, so that hooks affect only the
+            round in which they act.
+        recorder: object that caches activations, after the hooks have acted; None for no cache.
+
+    Returns:
+        Predictions and latents of every round.
     """
     n_episodes, n_rounds, _ = encoded.tokens.shape
     recorder = recorder or _CacheRecorder([], [], n_episodes)

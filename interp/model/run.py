@@ -185,8 +185,8 @@ class Rollout:
 
     @property
     def choices(self) -> Shaped[Tensor, "episode round"]:
-        """The most probable outcome in every round, the lowest index on ties; for a real number its
-        mean.
+        """The model's prediction in every round, ``[episode, round]``: the index of the most probable
+        outcome (the lowest on ties) or, if outcomes are real numbers, the predicted mean.
         """
         return self.layout.choose(self.predictions)
 

@@ -213,10 +213,10 @@ class Decoder:
         ridge: float = 0.0,
         per_latent: bool = False,
     ) -> Decoder:
-        """Fit a decoder on a rollout, in double precision.
+        """Fit a linear map (with offset) from latents to an algorithm's states, in double precision.
 
-        Fit it on the rounds at which it will be used, since the size of one round's update depends
-        on the round.
+        Fit the decoder on the rounds in which it will be used: in a learned model, the same update
+        of the state can change the latents by more in some rounds than in others.
 
         Args:
             latents: ``[*sample, latent, d_model]`` with any leading axes, such as episode and

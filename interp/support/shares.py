@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 WORK_FILE = "work.json"
 """File in the folder that lists the parts of the work and what they depend on."""
 PLAN = "plan"
-"""The value of ``shard`` that stands for the first unfinished part; a plan measures how long it
-takes.
+"""The value of ``shard`` with which a command computes only the first unfinished part, to measure
+how long it takes.
 """
 _DONE = ".done"
 """Folder of the notes on finished parts."""
@@ -60,17 +60,26 @@ def divide(
     settings: Mapping[str, Any],
     shard: str = "",
 ) -> list[str]:
-    """Return the names of the parts that this command should compute: its share, or all parts.
+    """Choose which parts of a work this command computes, if several commands divide the work.
+
+    If ``shard`` is not empty, the first command writes :data:`WORK_FILE` into the folder: the
+    parts, and the settings and versions that they depend on.
 
     Args:
-        folder: where parts are stored.
-        files: name of every part -> its file, relative to the folder.
+        folder: the folder in which every command stores its parts.
+        files: name of every part of the whole work -> its file, relative to the folder.
         settings: everything that the parts depend on.
-        shard: the share, such as "2/64" (:func:`interp.support.workers.share`); "" for all parts;
-            :data:`PLAN` for the first unfinished part.
+        shard: "2/64" for the second of 64 shares (:func:`interp.support.workers.share`); "" for all
+            parts; :data:`PLAN` for the first part whose file does not exist, to measure how long
+            one part takes.
+
+    Returns:
+        Names of parts. A share, and the list of all parts, include those that are finished. For
+        :data:`PLAN` the list has one name, or none if every part is finished.
 
     Raises:
-        InputError: the folder contains shares with other settings, versions or parts.
+        InputError: an earlier command began the work in this folder with other settings, versions
+            of packages or parts.
     """
     folder = Path(folder)
     place = folder / WORK_FILE
@@ -88,17 +97,19 @@ def divide(
 def undone(
     folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
 ) -> Iterator[str]:
-    """Yield the names of the parts that this command should compute, without those that another
-    share has finished.
+    """Yield the names of the parts that this command should compute, like :func:`divide`. If
+    commands divide the work, parts whose file exists are left out.
 
-    A note on each part is written after its step of the loop. This is for parts that are final
-    results, which no command reads again.
+    The loop over the names must compute each part: when the loop asks for the next name, a note is
+    written that says how long the part took. Use this if a part is a final result, which no command
+    reads again.
 
     Args:
-        folder: where parts are stored.
-        files: name of every part -> its file, relative to the folder.
+        folder: the folder in which every command stores its parts.
+        files: name of every part of the whole work -> its file, relative to the folder.
         settings: everything that the parts depend on.
-        shard: the share, such as "2/64"; "" for all parts.
+        shard: "2/64" for the second of 64 shares; "" for all parts; :data:`PLAN` for the first
+            part whose file does not exist.
     """
     names = divide(folder, files, settings, shard)
     is_divided = (Path(folder) / WORK_FILE).is_file()
@@ -115,8 +126,11 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
 
     Args:
         folder: the folder of the work, for the error message.
-        earlier: the record that the first command wrote.
-        work: the record of this command.
+        earlier: what the first command wrote: "settings", "versions" and "parts", each a mapping.
+        work: the same three mappings of this command.
+
+    Raises:
+        InputError: an entry of the two records differs.
     """
     for field in ("versions", "settings", "parts"):
         before, now = earlier[field], work[field]
@@ -131,8 +145,8 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
 
 @contextmanager
 def doing(folder: str | Path | None, part: str) -> Iterator[None]:
-    """Context manager in which one part of the work is computed. When it closes, a note with the
-    seconds that the part took is written.
+    """Context manager in which one part of the work is computed. On exit, :func:`note` writes how
+    many seconds the part took.
 
     Args:
         folder: the folder of the work; None writes no note.
@@ -145,13 +159,13 @@ def doing(folder: str | Path | None, part: str) -> Iterator[None]:
 
 
 def note(folder: str | Path, part: str, seconds: float) -> None:
-    """Write a note on a finished part: the host, the commit and the seconds it took. Nothing is
-    written if the work is not divided.
+    """Write a file about a finished part: the host, the commit and the seconds that the part took.
+    Nothing is written if the folder has no :data:`WORK_FILE`, so that the work is not divided.
 
     Args:
         folder: the folder of the work.
         part: name of the part.
-        seconds: elapsed time.
+        seconds: seconds that the part took.
     """
     if (Path(folder) / WORK_FILE).is_file():
         origin = {"host": platform.node(), "commit": git_revision(), "seconds": round(seconds, 1)}
@@ -202,14 +216,14 @@ def status(folder: str | Path) -> pd.DataFrame:
 
 
 def describe(folder: str | Path, shard: str) -> str:
-    """Return a sentence that says how many parts are done.
+    """Return a sentence that says how many parts of the work are done.
 
-    For a plan it also estimates the time of the remaining parts, and gives the command that queues
-    them.
+    For :data:`PLAN` the text also estimates the time of the remaining parts from the median time of
+    the finished ones, and ends with an ``sbatch`` command that queues them as an array of jobs.
 
     Args:
         folder: the folder of the work.
-        shard: the share of this command, or :data:`PLAN`.
+        shard: the share of this command, such as "2/64"; "" for all parts; or :data:`PLAN`.
     """
     parts = status(folder)
     n_done = (parts["state"] == "done").sum()

@@ -200,12 +200,14 @@ def _require_names(what: str, names: Sequence[str], least: int) -> None:
 
 
 def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
-    """Return a name for each episode, which episodes with equal contents share; None if no two
-    episodes are equal.
+    """Name the episodes so that episodes with equal contents have the same name.
 
     A sampler of recorded data may return the same recording several times. With these names as
-    participants, its copies are in the same cross-validation fold and count as one independent
-    unit.
+    participants, copies of a recording are in the same cross-validation fold and count as one
+    independent unit.
+
+    Returns:
+        The names, one per episode; None if no two episodes are equal.
     """
     names = digest_episodes([episodes.inputs, episodes.outcomes, episodes.rewards])
     return names if len(set(names)) < len(names) else None

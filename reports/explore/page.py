@@ -52,7 +52,9 @@ class _StateNumber:
 
     @property
     def moves(self) -> np.ndarray:
-        """How much the edits change the number in each round, ``[round]``, rounded to six decimals."""
+        """Absolute change of this number by the edits, ``|after - before|``, ``[round]``, rounded to
+        six decimals.
+        """
         return np.abs(self.after - self.before).round(6)
 
 

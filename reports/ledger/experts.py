@@ -66,7 +66,17 @@ def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]
 
 
 def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how much accuracy the model loses if its latent is reset in every round."""
+    """Measure the accuracy that the model loses if its latent is reset to the initial value in every
+    round.
+
+    Args:
+        model: a model of expert advice.
+        sizes: number of episodes, and the seed.
+
+    Returns:
+        A list with one measure: accuracy with the normal latents minus accuracy with reset ones.
+        Its control is the same loss of an untrained copy of the model.
+    """
     episodes = _sample("uniform", sizes)
     lost = latent_control(model, episodes, seed=sizes.seed).get("lost when cut")
     fresh = latent_control(untrained(model, sizes.seed), episodes, seed=sizes.seed)

@@ -122,8 +122,8 @@ class QLearningRound(SizedRound):
 
     @checked
     def state(self, readout: Shaped[Tensor, "*batch action state"]) -> Tensor:
-        """Convert ``readout``, the columns of Q-tables, ``[..., action, state]``, to Q-tables
-        ``[..., state, action]``.
+        """Transpose what is read out of the latents, one column of the Q-table per action ``[...,
+        action, state]``, to Q-tables ``[..., state, action]``.
         """
         return rearrange(readout, "... action state -> ... state action")
 
