@@ -122,8 +122,8 @@ def kind(estimator: BaseEstimator) -> Kind:
             predictions[test] = predict(estimators, x[test])
 
         def refit() -> dict[str, Any]:
-            """Fit the estimator on all episodes, and return the fields of a result that describe
-            it, by name.
+            """Fit the estimator on all episodes, and return the fields of a
+            :class:`~probes.result.ProbeResult` that describe the estimator: {field: value}.
             """
             return {
                 "weights": np.zeros((x.shape[-1], 0)),

@@ -353,7 +353,8 @@ def _leave_out(targets: Sequence[TargetValues], absent: Any) -> Sequence[TargetV
 
 
 def _read_copy_at(run_of_copy: Callable[[], Rollout], where: ProbedSite, when: When) -> Any:
-    """Return the activations of an untrained copy at a site.
+    """Return the activations of an untrained copy of the model at a site, ``[episode, round,
+    ...]``.
 
     Args:
         run_of_copy: function that returns the copy's rollout.

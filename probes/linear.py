@@ -237,7 +237,8 @@ def cross_validate(
 def _centre(
     x: Float[Array, "episode round d"],
 ) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
-    """Return inputs minus their means over episodes and rounds, in float64, and these means.
+    """Return (centred inputs, means), in float64: the inputs minus their means over episodes and
+    rounds, and these means.
 
     A constant input becomes exactly zero.
     """

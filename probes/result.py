@@ -66,8 +66,8 @@ def measure_of(
         score: score of the probe.
         controls: scores of the controls by name.
         untrained: why no untrained copy was run, if there is a special reason; otherwise "".
-        hidden: why most features were left out, if they were; otherwise "".
-        n_features: number of features if it biases the score low, otherwise 0.
+        hidden: reason why most features were left out; "" if they were not.
+        n_features: number of features, if so many that the score is biased low; otherwise 0.
         probe: name of the probe in sentences.
     """
     name = target.noun
@@ -121,8 +121,9 @@ def _doubt_yes(
 
     Args:
         target: the target.
-        controls: controls by name.
-        untrained: why no untrained copy was run, if there is a special reason; otherwise "".
+        controls: name of a control that was run -> its score.
+        untrained: reason why no untrained copy was run, to replace the default text; "" for the
+            default text.
     """
     if "untrained" not in controls:
         return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY}"}
@@ -137,8 +138,8 @@ def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, 
 
     Args:
         score: score of the probe.
-        hidden: why most features were left out, if they were; otherwise "".
-        n_features: number of features if it biases the score low, otherwise 0.
+        hidden: reason why most features were left out; "" if they were not.
+        n_features: number of features, if so many that the score is biased low; otherwise 0.
     """
     if hidden:
         return {"no": f"{NOTHING}: {hidden}"}

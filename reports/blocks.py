@@ -484,8 +484,8 @@ class Measures:
 
     @checked
     def controls(self, measure: Measure) -> dict[str, float]:
-        """Return the numbers of the controls that are drawn, by name: the untrained copy, and the
-        strongest other control.
+        """Return {name: number} of the controls that are drawn: the untrained copy, and the
+        strongest other control. Controls without a number (NaN) are left out.
         """
         numbers = {name: control.number for name, control in measure.controls.items()}
         others = dict(measure.controls)

@@ -72,7 +72,8 @@ class Player:
 def players_of(
     episodes: BanditEpisodes, beside: Mapping[str, Any] | None = None, seed: int = 0
 ) -> dict[str, Player]:
-    """Return the participants of a table, and the players that they are compared with, by name.
+    """Return {name: player} of the participants of a table, and of the players that they are
+    compared with.
 
     Args:
         episodes: the episodes that were read from the table.

@@ -161,13 +161,13 @@ class Context:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes of the episodes, such as the number of experts, by name."""
+        """Sizes of the episodes by name, such as ``{"n_experts": 4}``."""
         return self.task.sizes_of(self.model.layout) | dict(self.given)
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The settings that the user chose, as two mappings: task sizes by the name of their shell
-        option, and other arguments by name.
+        """The settings that the user chose, as two mappings: {shell option of a task size: size},
+        and {name of another argument: value}.
         """
         arguments = {**self.arguments, **self.given}
         sizes = {}
@@ -231,11 +231,11 @@ class Context:
 
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
-        """Two batches of episodes for interchange interventions: the runs that are changed (bases),
-        and the runs whose activations they get (sources).
+        """Two batches of episodes for interchange interventions: the bases, whose runs are changed,
+        and the sources, whose activations are copied into the runs of the bases.
 
-        They end shortly after the round that the report shows in detail. Recorded episodes come
-        from participants that no decoder is fitted on.
+        The episodes end shortly after the round that the report shows in detail. Recorded episodes
+        come from participants that no decoder is fitted on.
         """
         n_episodes = QUICK_EPISODES if self.quick else _CAUSAL_EPISODES
         n_rounds = self.looked_at + 3

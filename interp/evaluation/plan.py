@@ -75,7 +75,9 @@ def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
-    """Return the predictions of a rollout ``run`` as a NumPy array in float64."""
+    """Return the predictions of a rollout ``run``, ``[episode, round, ...]``, as a NumPy array in
+    float64.
+    """
     return np.asarray(run.predictions.double().numpy(force=True))
 
 

@@ -69,8 +69,9 @@ PARENT, OTHER = "a parent of the negative is added", "another node is added"
 
 
 def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
-    """Return two functions: one decodes the set of reached nodes from a model's latents, the other
-    writes a set into latents.
+    """Return two functions, (read, write). ``read(latents)`` decodes the set of reached nodes,
+    ``[..., node]``, in which a number above 0.5 means that the node is in the set.
+    ``write(latents, state)`` returns latents that represent the set ``state``.
 
     For a handwired transformer both are exact. For other models both are linear maps, fitted by
     least squares to a rollout of ``episodes``.
@@ -363,11 +364,11 @@ _N_FITTED, _FITTED_SEED = 256, 10_007
 
 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
-    """Return two functions that decode the set of reached nodes from a model's latents and write a
-    set into them.
+    """Return the two functions of :func:`codec`: one decodes the set of reached nodes from a
+    model's latents, the other writes a set into latents.
 
-    They are exact for a handwired transformer, otherwise fitted on episodes of the regime
-    "matched".
+    The functions are exact for a handwired transformer. For other models they are fitted on
+    episodes of the regime "matched".
 
     Args:
         model: the model.

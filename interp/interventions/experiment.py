@@ -81,7 +81,7 @@ class Effects(Result):
 
     @property
     def effects(self) -> Float[Tensor, "edit episode round outcome"]:
-        """Edited minus unedited outcomes."""
+        """Outcomes with each edit minus outcomes without it."""
         return self.values - self.unpatched
 
     def require_taken(self, analysis: str) -> Effects:
@@ -761,8 +761,8 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
 
 
 def _find_cells(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
-    """Return the source run and the sites, if every edit only copies one whole site from the same
-    run. Otherwise return None and an empty list.
+    """Return (source run, one site per edit) if the experiment is plain activation patching: every
+    edit copies one whole site, all from the same run. Otherwise return None and an empty list.
     """
     no_cells: tuple[Rollout | None, list[Site]] = None, []
     edits = list(experiment.edits.values())

@@ -164,8 +164,8 @@ class InterchangeResult(Result):
 
     @property
     def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Two sums of squares per episode, of ``effect - wanted`` and of ``wanted``; the score is 1
-        minus their ratio.
+        """Two sums of squares, ``[episode]`` each: of ``effect - wanted`` and of ``wanted``. The
+        score is 1 minus the ratio of their sums over episodes.
         """
         missed = self.effect - self.wanted
         return _sum_products(missed, missed), _sum_products(self.wanted, self.wanted)
@@ -325,12 +325,13 @@ def graded(
     counterfactual: tuple[Values, Values],
     **settings: Any,
 ) -> InterchangeResult:
-    """Run one edit, and compare its outcome with the algorithm's counterfactual.
+    """Run the edits of one variable, and compare the model's outcome with the algorithm's
+    counterfactual.
 
     Args:
         model: the model.
-        base: the rollout that is edited.
-        edits: a mapping with one entry, from the variable's name to its edits.
+        base: the rollout of the base episodes, in which the edits act.
+        edits: {name of the variable: its edits, which act at the same time}; one entry.
         rounds: indices of the edited rounds.
         outcome: what is compared.
         algorithm: the algorithm.

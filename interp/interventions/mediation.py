@@ -565,9 +565,10 @@ class _Sums:
     is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: _Sites) -> tuple[float, float]:
-        """Return two shares of the total effect for the set of sites ``case``, summed over all
-        rows: blocked, <TE - DE, TE> / <TE, TE>, and carried, <IE, TE> / <TE, TE>. They are NaN
-        without an effect or without sites.
+        """Return two shares of the total effect for the set of sites ``case``: (blocked, carried).
+
+        Blocked is <TE - DE, TE> / <TE, TE> and carried is <IE, TE> / <TE, TE>, where every scalar
+        product is summed over all rows. Both are NaN without an effect or without sites.
         """
         if self.is_null or not case:
             return float("nan"), float("nan")

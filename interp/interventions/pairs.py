@@ -289,13 +289,16 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
 def paired_runs(
     model: Machine, base: Episodes | Rollout, source: Episodes | Rollout, analysis: str
 ) -> tuple[Rollout, Rollout]:
-    """Return the model's rollouts of paired base and source episodes; a rollout is returned
-    unchanged, after checks (:func:`run_of`).
+    """Run the model over paired episodes, and return two rollouts: of the base and of the source.
 
     Args:
         model: the model.
-        base, source: paired episodes, or rollouts of them.
+        base, source: episodes, of which the i-th form a pair, or the model's rollouts of them. A
+            rollout is checked (:func:`run_of`) and returned unchanged.
         analysis: name of the analysis, for error messages.
+
+    Raises:
+        InputError: the base and the source have different numbers of episodes, rounds or positions.
     """
     base_run = run_of(model, base, analysis)
     source_run = run_of(model, source, analysis)
@@ -376,7 +379,7 @@ def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
 
 def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     """Return the difference, in ``readout``, between the log-probabilities of two outcomes of each
-    episode.
+    episode, ``[*cell, episode]``.
 
     The first outcome is the one whose log-probability rises most from the corrupted to the clean
     run of ``pair``; the one whose log-probability falls most is subtracted. If both are the same
@@ -390,15 +393,15 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
 
 def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
     """Return the probability, in ``readout``, of the outcome whose log-probability rises most from
-    the corrupted to the clean run of ``pair``.
+    the corrupted to the clean run of ``pair``, ``[*cell, episode]``.
     """
     risen, _ = _find_risen_and_fallen(pair)
     return _pick(_compute_probabilities(readout, pair), risen)
 
 
 def _regret(readout: Readout, pair: Pair) -> Tensor:
-    """Return the loss of the predictions of ``readout`` on the labels of the pair's clean episodes,
-    summed from the changed round to the round that is read.
+    """Return the summed loss of the predictions of ``readout``, ``[*cell, episode]``: over the
+    rounds from the changed round to the read one, with the labels of the pair's clean episodes.
     """
     return pair.losses(readout.predictions).sum(-1)
 
@@ -412,7 +415,7 @@ def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
 
 def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
     """Return how far the state of ``readout`` lies along the line from the corrupted to the clean
-    state of ``pair``, in units of the state.
+    state of ``pair``, ``[*cell, episode]``, in units of the state.
 
     It is ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state.
     So it is 0 for the corrupted run, and the distance between the two states for the clean run. For
@@ -433,8 +436,8 @@ def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    """Return 1 for each episode in which the most probable outcome of ``readout`` is that of the
-    pair's clean run, otherwise 0.
+    """Return whether ``readout`` and the pair's clean run have the same most probable outcome,
+    ``[*cell, episode]``: 1 if so, otherwise 0.
     """
     choice = _compute_probabilities(readout, pair).argmax(-1)
     clean = _compute_probabilities(pair.clean_readout, pair).argmax(-1)
@@ -442,9 +445,8 @@ def _agreement(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    """Return the real number that ``readout`` predicts minus the one that the pair's corrupted run
-    predicts; with the sign reversed if the clean run predicts a smaller number than the corrupted
-    run.
+    """Return how far the real number that ``readout`` predicts lies from the corrupted run's number
+    towards the clean run's, ``[*cell, episode]``: negative if it lies on the other side.
     """
     corrupted = _mean(pair.corrupted_readout, pair)
     direction = (_mean(pair.clean_readout, pair) - corrupted).sign()
@@ -453,7 +455,7 @@ def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
 
 def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
     """Return the squared difference between the real numbers that ``readout`` and the pair's clean
-    run predict.
+    run predict, ``[*cell, episode]``.
     """
     return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 
@@ -492,11 +494,11 @@ METRICS: dict[str, Metric] = unique(
 
 
 def exits(layout: RoundLayout) -> tuple[str, str]:
-    """Return the keys of two metrics, one for each output ("exit") of a round: the first reads the
-    prediction, the second the carried state.
+    """Return the keys of two metrics, one for each output ("exit") of a round: first the metric of
+    the prediction, then the metric of the carried state.
 
-    A component that affects only one of them does not show in the other. With both metrics, methods
-    find far more of the relevant components than with one (``interp benchmark``).
+    A component that affects only one of the outputs does not show in the other metric. With both
+    metrics, methods find far more of the relevant components than with one (``interp benchmark``).
     """
     return "logit_diff" if layout.kind == "classes" else "prediction", "state"
 

@@ -290,8 +290,8 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The site whose patch carries the largest share of the difference between base and source,
-        and this share.
+        """The pair (site, share) of the site whose patch carries the largest share of the mean
+        difference between source and base.
         """
         means = self.effects.nanmean(-1)
         first = int((means * self.gap).nan_to_num(-torch.inf).argmax())
@@ -352,7 +352,8 @@ class RoundsResult(Result):
 
     def fractions(self) -> Float[Tensor, "round site"]:
         """Return for each round and site the mean effect of the patch, divided by the mean
-        difference between source and base in that round.
+        difference between source and base in that round. Raise an error if the runs do not differ
+        in a round.
         """
         return torch.stack([result.fractions() for result in self.by_round])
 
@@ -554,8 +555,8 @@ def _find_measure(metric: str | Metric | None, direction: str, model: Machine) -
 
 
 def _find_sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
-    """Return two runs of a pair: the base, which is patched, and the source, whose activations are
-    copied.
+    """Return two runs of a pair: first the base, which is patched, then the source, whose
+    activations are copied.
 
     Args:
         pair: clean and corrupted runs.

@@ -177,7 +177,7 @@ class HookedMachine(HookedRootModule):
         return output
 
     def run_with_hooks(self, *args: Any, fwd_hooks: Any = (), **options: Any) -> Any:
-        """Run episodes with hooks and return the predictions.
+        """Run episodes with hooks, and return the predictions ``[episode, round, ...]``.
 
         Args:
             args: episodes; or the tensors of one round, for which TransformerLens'

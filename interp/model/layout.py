@@ -61,7 +61,7 @@ class EncodedRounds:
     after: ClassVar[tuple[str, ...]] = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name, without those that are None."""
+        """Return the dictionary {name of the field: tensor}, without fields that are None."""
         tensors = {part.name: getattr(self, part.name) for part in fields(self)}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -138,7 +138,7 @@ class EncodedRounds:
 
 
 def add_axes(mask: Tensor, n_axes: int) -> Tensor:
-    """Add trailing axes of size 1 to a mask until it has ``n_axes`` axes."""
+    """Return a mask with trailing axes of size 1 added, so that it has ``n_axes`` axes in all."""
     return mask[(..., *[None] * (n_axes - mask.ndim))]
 
 
@@ -202,7 +202,9 @@ class RoundLayout:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The label of every position, in order."""
+        """The label of every position of a round, in order, such as ``("<w>", "<z>", "x", "p?",
+        "y", "w?")``.
+        """
         raise NotImplementedError
 
     @property
@@ -384,8 +386,11 @@ class RoundLayout:
         return committed
 
     def choice_token(self, choice: Tensor) -> Tensor:
-        """Return the token id that stands for each choice, an index of an outcome; layouts with a
+        """Return the token id that stands for each choice, ``[...]``. Layouts with a
         ``choice_label`` must override this method.
+
+        Args:
+            choice: index of the chosen outcome, ``[...]``.
         """
         raise InputError(f"a round of {self.task!r} holds no token for a choice of the model")
 
@@ -409,12 +414,12 @@ class RoundLayout:
         return state.unsqueeze(-2)
 
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the part of the algorithm's state that a round's update writes; the whole state if
-        there is one latent.
+        """Return the part of the algorithm's state that a round's update writes: that of the latent
+        in ``slots``. With one latent this is the whole state, unchanged.
 
         Args:
-            state: the algorithm's state.
-            slots: index of the latent that each round writes.
+            state: the algorithm's state in each round, ``[..., *shape]``.
+            slots: index of the latent that each round's update is written to, ``[...]``.
         """
         return state
 
@@ -461,7 +466,7 @@ class RoundLayout:
 
     @cached_property
     def token_ids(self) -> dict[str, int]:
-        """Id of each token of the vocabulary, by name."""
+        """Name of each token of the vocabulary -> its id."""
         return {token: i for i, token in enumerate(self.vocabulary)}
 
     def position(self, label: str) -> int:
@@ -478,7 +483,9 @@ class RoundLayout:
         return tuple(map(self.position, labels))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the task's key and the layout's sizes as JSON values."""
+        """Return a dictionary of JSON values: the key of the task as "task", and each size of the
+        layout by its name.
+        """
         sizes = {size.name: getattr(self, size.name) for size in fields(self)}
         return {"task": self.task, **sizes}
 

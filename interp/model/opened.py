@@ -66,7 +66,9 @@ class OpenedCell(nn.Module):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Open a context in which the fused module runs gate by gate."""
+        """Open a context in which a call of the fused module runs this module instead, gate by
+        gate.
+        """
         fused = self._fused[0]
         fused.forward = self.forward
         try:
@@ -75,10 +77,12 @@ class OpenedCell(nn.Module):
             del fused.forward
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        """Compute the result of the fused module gate by gate.
+        """Compute gate by gate what the fused module returns, in the same form: the new state for a
+        cell; the outputs and the last state for a layer.
 
         Args:
-            x, state: the input and the state, as the fused module takes them.
+            x, state: the input and the state, as the fused module takes them; None for a state of
+                zeros.
         """
         fused = self._fused[0]
         if isinstance(state, Tensor):

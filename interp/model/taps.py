@@ -169,8 +169,8 @@ class Halting:
         return self.alive.flatten(1).any(1) if self.alive.ndim > 1 else self.alive
 
     def _spread(self, value: Tensor) -> Tensor:
-        """Return ``value`` with all rows of the batch. If the loop ran only the rows that have not
-        halted, the other rows are NaN.
+        """Return ``value`` with one row per row of the batch, ``[batch, ...]``. If the loop ran
+        only the rows that have not halted, NaN is filled in for the halted ones.
         """
         if len(value) == self.n_rows:
             return value

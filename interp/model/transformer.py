@@ -170,7 +170,8 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
-        """Run a batch of rounds only up to the prediction, and return the prediction.
+        """Run a batch of rounds only up to the prediction, and return the prediction in the
+        layout's form, usually probabilities ``[batch, outcome]``.
 
         Args:
             tokens: token ids; those at latent positions are ignored.
@@ -292,11 +293,13 @@ class HookedLatentTransformer(LensSurface):
     def read_prediction(
         self, outcome: Float[Tensor, "batch d_vocab_out"], n_positions: int
     ) -> Tensor:
-        """Return the prediction of a round, in the form that its layout defines.
+        """Convert the model's output to the prediction of a round, in the form that the round's
+        layout defines: usually probabilities ``[batch, outcome]``.
 
         Args:
-            outcome: logits (or probabilities) of outcomes.
-            n_positions: number of positions of the round.
+            outcome: logits, or probabilities, of the outcomes of the largest round; those that this
+                round does not have are left out.
+            n_positions: number of positions of the round, which selects its layout.
         """
         layout = self.layout_of_length[n_positions]
         outcome = outcome[..., : layout.n_outputs]
@@ -626,7 +629,7 @@ class _Stepper:
         return self._write(normalized, prediction, carried, fed, layout)
 
     def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
-        """Read the prediction of a round from the residual stream.
+        """Return the prediction of a round, in the layout's form, from the residual stream.
 
         Args:
             normalized: the normalised residual stream after the last block, at the last positions,

@@ -128,8 +128,8 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
 def _divide_by_error(
     means: NDArray[np.float64], variances: NDArray[np.float64], n_units: int
 ) -> NDArray[np.float64]:
-    """Divide means by their standard errors. The ratio is 0 if the mean is 0, and infinite if only
-    the error is 0.
+    """Return means divided by their standard errors, in the shape of ``means``. The ratio is 0 if
+    the mean is 0, and infinite if only the error is 0.
 
     Args:
         means: mean over units of each quantity.

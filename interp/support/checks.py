@@ -527,7 +527,7 @@ def device_called(name: Any) -> Any:
 
 
 def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
-    """Return numbers as a NumPy array.
+    """Return numbers as a NumPy array of the same shape; float16 becomes float64.
 
     Args:
         what: name of the values in the error message.

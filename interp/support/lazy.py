@@ -35,8 +35,8 @@ def lazy(name: str) -> Callable[..., Any]:
 
 
 def lazies(module: str, *names: str) -> dict[str, Any]:
-    """Return functions that stand for several functions of a module, by name. The module is
-    imported at the first call of one of them.
+    """Return {name: function}, where each function stands for the function of this name in a
+    module. The module is imported at the first call of any of them.
 
     Args:
         module: the module of the functions.

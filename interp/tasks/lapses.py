@@ -247,7 +247,8 @@ def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
-    """Return a state variable after an update that is made in full, in part or not at all.
+    """Return a state variable, in the shape of ``after``, after an update that is made in full, in
+    part or not at all.
 
     Args:
         before, after: values of the state variable before and after the full update; their leading

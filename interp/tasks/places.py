@@ -34,8 +34,8 @@ class Place(NamedTuple):
 
 
 def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the change that steering adds to a state at dose 1: 1 in the first element along the
-    last axis, 0 elsewhere.
+    """Return the change, an array of the shape ``shape``, that steering adds to a state at dose 1:
+    1 in the first element along the last axis, 0 elsewhere.
 
     Args:
         shape: shape of one episode's state.

@@ -253,7 +253,8 @@ class RoundsLoss(nn.Module):
     def forward(
         self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """Return the mean loss, and the state that is carried after the last round.
+        """Run a batch of episodes. Return the loss, averaged over rounds and episodes, and the
+        state that is carried after the last round.
 
         Args:
             batch: rounds and targets.
@@ -343,8 +344,8 @@ def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: Rou
 
 
 def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """Return the numbers that show progress in training, averaged over batches of evaluation
-    episodes.
+    """Return the numbers that show progress in training, {name: mean over batches of evaluation
+    episodes}.
 
     The task's goal defines which numbers these are. ``excess`` is always one of them: the loss
     above the lowest possible one. A goal without ``evaluate`` gets ``cross_entropy`` and its

@@ -393,7 +393,9 @@ class TrainingLoop:
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the numbers that show progress, such as ``excess``, on the evaluation episodes."""
+        """Return the numbers that show progress on the evaluation episodes, {name: value}. One of
+        them is ``excess``, the loss above the lowest possible one.
+        """
         self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)
 

@@ -374,7 +374,7 @@ def _move_at_random(
     activation: Tensor,
     hook: object,
 ) -> Tensor:
-    """Add a random vector to the activation at a site; used as a forward hook.
+    """Forward hook: return the activation with a random vector added at a site.
 
     Args:
         bench: the machine.

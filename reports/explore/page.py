@@ -239,7 +239,8 @@ def _describe_state(answer: Answer) -> str:
 
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
-    """Return the variables of the page's template, by name.
+    """Return the variables with which the HTML template of the explorer's page is filled, {name:
+    value}, such as "picture" (an SVG) and "sentence".
 
     Args:
         answer: result of the machine.

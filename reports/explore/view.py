@@ -192,8 +192,8 @@ class Bench:
 
     @cached_property
     def fit(self) -> dict[str, float]:
-        """R2 of each decoded variable, by key, on the page's episodes, which the decoder was not
-        fitted on.
+        """Key of each decoded variable -> the R2 of its decoder, on the episodes of the page, which
+        the decoder was not fitted on. Empty if no variable can be decoded.
         """
         if self.unreadable:
             return {}
@@ -306,7 +306,11 @@ class Edit:
         return range(self.round, last + 1 if self.on else self.round + 1)
 
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
-        """Return the corruption that an edit of the inputs names, and its options by name."""
+        """Return the corruption that an edit of the inputs names, and its options, {name: value}.
+
+        Raises:
+            InputError: the edit's text has an unknown option, or an option twice.
+        """
         record = bench.task.corruption(self.what)
         parameters = inspect.signature(record.build, eval_str=True).parameters
         known = list(parameters)[2:]  # after the episodes and the round
@@ -441,7 +445,7 @@ class Edit:
 
         Args:
             bench: the machine with its episodes.
-            state: the algorithm's state before, by key of the variable.
+            state: key of each state variable -> its values before the edit.
         """
         episode = self.source(bench)
         if self.what == "start":

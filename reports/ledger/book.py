@@ -165,8 +165,8 @@ def write(ledger: Ledger, folder: str | Path) -> list[Path]:
 def _list_parts(
     claims: Sequence[str], models: Sequence[Machine], digests: Mapping[str, str]
 ) -> dict[str, tuple[PaperClaim, Machine]]:
-    """Return all pairs of a claim and a model that the claim is about, by the name under which
-    their result is stored.
+    """Return {name: (claim, model)} for every claim and every model that the claim is about. The
+    name is the one under which their result is stored.
 
     Args:
         claims: keys of claims; all when empty.
@@ -197,7 +197,13 @@ def _is_about(claim: PaperClaim, model: Machine) -> bool:
 
 
 def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, Any]]:
-    """Measure a claim on a model, and return the measures as JSON records."""
+    """Measure a claim on a model, and return each measure as a dictionary of JSON values.
+
+    Args:
+        claim: the claim.
+        model: a model that the claim is about.
+        sizes: number of episodes and rounds, and the seed.
+    """
     return [measure.to_dict() for measure in MEASUREMENTS[claim.key](model, sizes)]
 
 

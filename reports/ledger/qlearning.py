@@ -209,8 +209,8 @@ def _fit_probe(
 
 
 def _find_most_attention(model: Machine, episodes: MDPEpisodes) -> dict[str, float]:
-    """Return, for the tokens a, r and a*, the attention of the Update token to it in the head that
-    attends to it most.
+    """Return how much the Update token attends to each of the tokens a, r and a*, in the head with
+    the largest attention from Update to this token: {token: attention}.
     """
     frame = round_attention(model, episodes)
     from_update = frame[frame["query"] == "Update"]

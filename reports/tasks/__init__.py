@@ -76,7 +76,7 @@ def default_parts(
 
 
 def prose(task: str) -> dict[str, Any]:
-    """Return the texts of a task's report, by part.
+    """Return the texts of a task's report: {key of a part: {name of a text: text}}.
 
     Args:
         task: key of the task.

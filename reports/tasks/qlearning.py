@@ -30,8 +30,8 @@ _FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
 
 def _compare(context: Context) -> tuple[Scores, Scores]:
-    """Score how often the model chooses the greedy action of the Q-table; the second result is for
-    an untrained copy.
+    """Score how often the model, and how often an untrained copy, chooses the greedy action of the
+    Q-table. Return the two scores in this order.
     """
     table = reference_table(context.model)
     chosen = predictions_of(context.run)

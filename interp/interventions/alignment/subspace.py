@@ -717,8 +717,9 @@ def _start(
 
 
 def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-    """Compute the mean cross-entropy of the model's outcomes with the counterfactual distributions
-    as targets; the mean squared distance if the model outputs probabilities.
+    """Return the training loss of a subspace, a scalar: the mean cross-entropy of the model's
+    outcomes with the counterfactual distributions as targets. For a model that outputs
+    probabilities it is the mean squared distance.
 
     Targets are distributions, because with hard labels the best subspace would move the prediction
     further than the variable does.

@@ -111,7 +111,7 @@ def _algorithm(
 
 
 def _for_each_arm(parameter: _Parameter) -> _Array:
-    """Return ``parameter``, a number or an array, with a further last axis of size 1, which
+    """Return ``parameter``, a number or an array ``[...]``, as an array ``[..., 1]``, which
     broadcasts over arms.
     """
     return np.asarray(parameter)[..., None]
@@ -147,7 +147,7 @@ def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, floa
 
 
 def _err(v: Values) -> _Array:
-    """Return the prediction error: the reward minus the value of the chosen arm.
+    """Return the reward minus the value of the chosen arm (the prediction error), ``[...]``.
 
     Args:
         v: values of the round's variables, by key.
@@ -285,7 +285,7 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
 
 
 def _win(v: Values) -> _Array:
-    """Return 1 for rounds with a win, a reward above 0, and 0 for other rounds.
+    """Return 1 for rounds with a reward above 0 (a win) and 0 for other rounds, ``[...]``.
 
     Args:
         v: values of the round's variables, by key.

@@ -105,8 +105,8 @@ class ExpertEpisodes(BaseEpisodes):
 
     @property
     def known_accuracies(self) -> NDArray[np.float64]:
-        """The array :attr:`accuracies`. Reading this property raises InputError if the accuracies
-        are unknown.
+        """The experts' accuracies (:attr:`accuracies`), for analyses that need them. Reading this
+        property raises InputError if the accuracies are unknown.
         """
         if self.accuracies is None:
             raise InputError(

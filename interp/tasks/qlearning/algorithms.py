@@ -116,8 +116,8 @@ def _next_values_after(v: Values) -> _Array:
 
 
 def _greedy_after(v: Values) -> _Array:
-    """Return the index of the greedy action at the next state, from the table after the round's
-    update; on ties, the lowest index.
+    """Return the index of the greedy action at the next state, ``[...]``, from the Q-table after
+    the round's update; on ties, the lowest index.
 
     Args:
         v: values of the round's variables, by key.
@@ -126,8 +126,8 @@ def _greedy_after(v: Values) -> _Array:
 
 
 def _has_one_greedy(v: Values) -> _Array:
-    """Return a mask of the rounds in which exactly one action is greedy at the next state, by the
-    table after the round's update.
+    """Return whether exactly one action is greedy at the next state, ``[...]``, by the Q-table
+    after the round's update.
 
     Args:
         v: values of the round's variables, by key.
@@ -137,7 +137,8 @@ def _has_one_greedy(v: Values) -> _Array:
 
 
 def _error(v: Values) -> _Array:
-    """Return the temporal-difference error: reward plus bootstrapped value minus current value.
+    """Return the temporal-difference error, ``[...]``: reward plus bootstrapped value minus current
+    value.
 
     Args:
         v: values of the round's variables, by key.

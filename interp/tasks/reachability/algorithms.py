@@ -61,8 +61,9 @@ def _take(values: _Array, index: _Array) -> _Array:
 
 
 def _expand(v: Values) -> _Array:
-    """Return the set of reached nodes after the round, 1 or 0 per node: the frontier (reached nodes
-    and root), and the targets of all active edges, which start there.
+    """Return the set of reached nodes after the round, ``[..., node]``, 1 or 0. It contains the
+    frontier (the nodes reached before, and the root) and the targets of all active edges, which are
+    the edges that start in the frontier.
 
     Args:
         v: values of the round's variables, by key.
