@@ -223,7 +223,7 @@ class Basis:
 
     @property
     def zero(self) -> Direction:
-        """The direction whose coefficients are all 0."""
+        """The zero vector of this basis, as a :class:`Direction`."""
         return Direction(self, {})
 
     @property

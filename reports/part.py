@@ -273,9 +273,9 @@ class Context:
         return f"{type(error).__name__}: {error}"
 
     def result(self, key: str) -> Any:
-        """Return the result of a part, which is computed on the first call.
+        """Return what another part of the report computed; the part is computed on the first call.
 
-        If the part failed before, its exception is raised again.
+        If the part fails or failed before, its exception is raised.
 
         Args:
             key: key of the part.

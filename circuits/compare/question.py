@@ -621,7 +621,9 @@ class Compared:
 
     @property
     def against(self) -> str:
-        """Name of the reference; without a reference, name of the closest algorithm."""
+        """Name of what the model is compared with: the reference machine or, without one, the
+        algorithm that is closest to the model.
+        """
         if self.reference is not None:
             return self.reference.name
         part = self.parts["algorithm"]

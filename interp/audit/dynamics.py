@@ -299,11 +299,14 @@ def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Poi
 
 
 def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np.ndarray, " point"]:
-    """Cluster points, one after the other: a point farther than ``radius`` from all centres becomes
-    a new centre; otherwise it joins the nearest centre.
+    """Divide points into clusters, and return the index of each point's cluster, ``[point]``.
 
-    Returns:
-        The index of each point's cluster.
+    Points are assigned in order. A point farther than ``radius`` from the centres of all clusters
+    becomes the centre of a new one; any other point joins the cluster with the nearest centre.
+
+    Args:
+        points: the points, ``[point, number]``.
+        radius: largest Euclidean distance of a point from the centre of its cluster.
     """
     centres: list[Array] = []
     clusters = np.zeros(len(points), np.int64)

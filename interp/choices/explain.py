@@ -210,14 +210,14 @@ class ChoiceExplanation(Result):
 
     @property
     def over_floor(self) -> Interval:
-        """Nats per choice by which the held-out loss of the closest family is lower than that of
-        the best family without a memory, with an interval.
+        """Held-out loss of the best family without a memory minus that of the closest family, in
+        nats per choice, with its 95 % confidence interval.
         """
         return self.behind(self.floor)
 
     def behind(self, key: str) -> Interval:
-        """Return the nats per choice by which a family's held-out loss exceeds that of the closest
-        family, with the interval of the paired difference.
+        """Return a family's held-out loss minus that of the closest family, in nats per choice,
+        with the 95 % confidence interval of this paired difference.
 
         Args:
             key: key of the family.

@@ -115,13 +115,15 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
 
 
 def by_round(p: Array, q: Array, kind: Predicted) -> Array:
-    """Return the divergence between two predictions in every round, ``[episode, round]``.
+    """Return how far apart two predictions are in every round, ``[episode, round]``; 0 if they are
+    equal.
 
-    For "mean" it is the squared difference of the means, divided by the variance of ``q``.
-    Otherwise it is that of :func:`divergence`.
+    For "classes" this is the Jensen-Shannon divergence and for "normal" the mean of the
+    Kullback-Leibler divergences in the two directions, both in nats. For "mean" it is the squared
+    difference of the means, divided by the variance of ``q`` over all episodes and rounds.
 
     Args:
-        p, q: distributions, ``[episode, round, outcome]``.
+        p, q: predicted distributions (or means), ``[episode, round, outcome]``.
         kind: what is predicted: "classes", "mean" or "normal".
     """
     one_round_each = (-1, 1, p.shape[-1])

@@ -659,8 +659,8 @@ class Algorithm:
         return reached
 
     def needed(self, keys: Sequence[str]) -> tuple[Variable, ...]:
-        """Return the variables that must be computed to get some state variables after a round, in
-        causal order.
+        """Return the variables that one round must compute to update some state variables, each
+        variable after those that it depends on.
 
         Args:
             keys: keys of the state variables.
@@ -702,13 +702,13 @@ class Algorithm:
 
 
 def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of a state variable after a round, where missing rounds leave the value
-    unchanged.
+    """Return the values of a state variable after a round: ``before`` in episodes in which the
+    round is missing, otherwise ``after``.
 
     Args:
-        missing: True for missing rounds; its axes are the leading axes of the state variable.
-        before: values before the round.
-        after: values after the round, if it took place.
+        missing: True for missing rounds, ``[...]``.
+        before: values before the round, ``[..., *shape]``.
+        after: values after the update of the round, ``[..., *shape]``.
     """
     n_inner = np.ndim(before) - missing.ndim
     inner_axes = tuple(range(-n_inner, 0))

@@ -128,7 +128,9 @@ class PatchingResult(Result):
 
     @property
     def gap(self) -> float:
-        """Mean metric of the source minus that of the base; a fraction is a share of this gap."""
+        """Mean of the metric in the source run minus its mean in the base run. :meth:`fractions`
+        divides effects by this number.
+        """
         return float((self.source - self.base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:

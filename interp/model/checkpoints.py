@@ -309,7 +309,9 @@ Only machines whose code is part of the toolkit are listed.
 
 
 def _is_ours(builder: str) -> bool:
-    """Return whether a builder is part of the toolkit; a user's builder may change at any time."""
+    """Return whether the builder of this name (a registered function that makes a model) is part of
+    the toolkit. A user's builder may change at any time.
+    """
     return BUILDERS[builder].__module__.startswith("interp.")
 
 

@@ -475,10 +475,11 @@ class _RoundsFromSite(RoundsWithSite):
         self.past = list(zip(keys, values, strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
-        """Run base rounds from the site on, and return the model's logits or probabilities.
+        """Run base rounds from the site on, and return the model's logits or probabilities,
+        ``[pair, outcome]``.
 
         Args:
-            rows: indices of the base rounds to run.
+            rows: index of the base round of each pair to run, ``[pair]``.
         """
         past = None
         if self.past is not None:
