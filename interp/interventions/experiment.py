@@ -686,7 +686,7 @@ def run(experiment: Experiment) -> Effects:
         values=values,
         unpatched=unpatched,
         seen=tuple(seen),
-        counted=None if bool(counted.all()) else counted,
+        counted=None if counted.all() else counted,
         participants=participants,
     )
 

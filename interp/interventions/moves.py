@@ -286,7 +286,7 @@ def _find_unpadded(
     n_rows, width = size[-2:]
     rows = place.index(layout)[1]
     mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]
-    return None if bool(mask.all()) else mask
+    return None if mask.all() else mask
 
 
 def _read_point(

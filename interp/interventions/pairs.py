@@ -241,7 +241,7 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     gap = others.mean(0) - paired.mean(0)
     is_equal = (paired == 0).all(0) & (others > 0).any(0)
     is_closer = gap.abs() * n**0.5 > _UNRELATED * others.std(0)
-    if bool((is_equal | is_closer).any()):
+    if (is_equal | is_closer).any():
         return
     paired_share, other_share = float(paired.mean()), float(others.mean())
     warnings.warn(

@@ -34,6 +34,7 @@ from interp.llm.schemes import (
 )
 from interp.results.measure import Result
 from interp.stats.intervals import mean_interval
+from interp.support.caches import fill_cache
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
@@ -251,8 +252,9 @@ class Opened:
         """
         import torch
 
-        device = next(self.bridge.original_model.parameters()).device
-        cached = {"past_key_values": keys, "use_cache": keys is not None}
+        model = self.bridge.original_model
+        device = next(model.parameters()).device
+        cached = {**fill_cache(model.forward, keys), "use_cache": keys is not None}
         with torch.no_grad():
             logits: Tensor = self.bridge.run_with_hooks(
                 torch.tensor(rows, device=device), fwd_hooks=hooks, return_type="logits", **cached

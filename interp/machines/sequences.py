@@ -8,7 +8,6 @@ prediction is read.
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,14 +26,13 @@ from interp.model.adapted import AdaptedMachine, adapt, layout_for
 from interp.model.drawing import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.taps import Point, list_parts, replace_part
+from interp.support.caches import CACHES, fill_cache, name_caches
 from interp.support.checks import checked, checked_fields, file_path, integer, plainly
 from interp.support.errors import InputError, require, theirs
 from interp.support.files import reading
 
 _PREFIX, _ALIAS = "base_causallm.", "embedding."
 _Tree = dict[str, Tensor]
-_CACHES = ("cache_params", "past_key_values", "state")
-"""Names of the cache in models of ``transformers``, as an argument and in the output."""
 _NO_EXPONENT = -1e4
 """Initial value of an exponent so that its power is 0 in every precision; the library uses
 -1e30.
@@ -229,11 +227,11 @@ class _Cached:
 
     def __init__(self, model: Any, n_at_once: int) -> None:
         self.n_at_once = n_at_once
-        names = inspect.signature(model.forward).parameters.keys() & {*_CACHES}
+        names = name_caches(model.forward)
         kind = type(model).__name__
         require(
             len(names) == 1,
-            f"{kind} takes none of {', '.join(_CACHES)}, so its state cannot be put in; adapt it with interp.adapt",
+            f"{kind} takes none of {', '.join(CACHES)}, so its state cannot be put in; adapt it with interp.adapt",
         )
         (self.argument,) = names
         first = self._look(model, n_inputs=1)
@@ -542,13 +540,8 @@ def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor
 
     x = x * model.embedding_scale
     positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-    mask = create_causal_mask(
-        config=model.config,
-        inputs_embeds=x,
-        attention_mask=None,
-        past_key_values=None,
-        position_ids=positions,
-    )
+    # By position: the fourth argument, the cache, has different names in different releases.
+    mask = create_causal_mask(model.config, x, None, None, position_ids=positions)
     shared = {
         "attention_mask": mask,
         "position_embeddings": model.rotary_emb(x, positions),
@@ -754,10 +747,10 @@ def _run_gpt2(
         inputs_embeds=x,
         attention_mask=mask.long(),
         position_ids=positions.clamp(max=config.n_positions - 1),
-        past_key_values=past,
         use_cache=True,
+        **fill_cache(core.forward, past),
     )
-    pairs = [torch.stack([layer.keys, layer.values], 2) for layer in result.past_key_values.layers]
+    pairs = [torch.stack([layer.keys, layer.values], 2) for layer in past.layers]
     added = torch.stack(pairs, 1)[..., -n:, :]  # [batch, layer, head, 2, pos, d_head]
     return result.last_hidden_state, added.permute(0, 4, 1, 3, 2, 5).flatten(2)
 

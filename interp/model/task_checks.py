@@ -68,7 +68,7 @@ def check_task(task: Task) -> None:
     _check_analysis(task)
 
 
-def _require(holds: bool, problem: str) -> None:
+def _require(holds: object, problem: str) -> None:
     require(holds, f"{_PROBLEM}: {problem}")
 
 
@@ -166,7 +166,7 @@ def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
     _check_ids("tokens", rounds.tokens, len(layout.vocabulary))
     _check_ids("slots", rounds.slots, layout.n_latents)
     _check_latent_positions(layout, rounds)
-    _require(bool(rounds.values.isfinite().all()), "encoded values (payloads) are not finite")
+    _require(rounds.values.isfinite().all(), "encoded values (payloads) are not finite")
     _require(
         layout.payload is not None or not rounds.values.any(),
         "encoded values are not zero, and payload does not say what they are; nothing would read them",
@@ -246,7 +246,7 @@ def _check_loss(
         got == shape,
         f"losses of predictions of {episodes.n_rounds} rounds must be {axes} = {shape}, got {got}",
     )
-    _require(not bool(losses.isnan().any()), "losses of even predictions hold NaN")
+    _require(not losses.isnan().any(), "losses of even predictions hold NaN")
 
 
 def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
@@ -260,7 +260,7 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
     shape = (_N_DRAWN, episodes.n_rounds, layout.n_outputs if are_classes else 1)
     for name, compute in {"targets": goal.targets, **goal.other_targets}.items():
         targets = array_of(name, _call(name, compute, episodes))
-        are_finite = bool(np.isfinite(targets).all())
+        are_finite = np.isfinite(targets).all()
         _require(
             are_finite and targets.shape == shape,
             f"{name} must be finite numbers {shape}, got {shown(targets)}",
@@ -280,7 +280,7 @@ def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> Non
     totals = targets.sum(-1)
     low = targets.min()
     add_up = np.isclose(totals, 1, atol=1e-4) | (targets == 0).all(-1)
-    are_probabilities = low >= 0 and bool(add_up.all())
+    are_probabilities = low >= 0 and add_up.all()
     high = targets.max()
     _require(
         are_probabilities,

@@ -365,7 +365,7 @@ def heatmaps(
         magnitudes = [float(np.nanmax(np.abs(grid), initial=0)) for grid in cells]
         limit = max(magnitudes) or 1.0
     if lowest is None:
-        lowest = -limit if any(bool((grid < 0).any()) for grid in cells) else 0.0
+        lowest = -limit if any((grid < 0).any() for grid in cells) else 0.0
     heights = [max(len(frame), 1) for frame in frames]
     inches = 0.9 + 0.28 * sum(heights) + 0.3 * len(frames)
     figure = Figure(figsize=(width, float(np.clip(inches, 1.7, 12))))

@@ -554,7 +554,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
         kind = "real numbers" if array.dtype.kind == "c" else "numbers"
         raise InputError(f"{what} must be {kind}, got dtype {array.dtype}")
     if finite:
-        is_finite = bool(np.isfinite(array).all())
+        is_finite = np.isfinite(array).all()
         require(is_finite, f"{what} must be finite, got NaN or infinity")
     return array.astype(np.float64) if array.dtype == np.float16 else array
 

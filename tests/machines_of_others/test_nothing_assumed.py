@@ -214,7 +214,7 @@ def test_a_relative_whose_state_cannot_be_put_in_is_refused():
     rounds = Embedded.tokens(LAYOUT, "core.embeddings")
     module = drawn(lambda: _Reader(_Scaled(MambaConfig(**SIZES))))
     ends = {"embedded": rounds, "read": lambda m, y, fed: m.read(y)}
-    refuses("_Scaled takes none of cache_params", state_space, module, LAYOUT, **ends)
+    refuses("_Scaled takes none of cache, cache_params", state_space, module, LAYOUT, **ends)
 
 
 @pytest.mark.parametrize("make", [hrm, coconut])

@@ -175,7 +175,7 @@ def score(
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
-        finite = bool(np.isfinite(values).all())
+        finite = np.isfinite(values).all()
         number = (
             mean_interval(values, seed=seed, participants=participants_of(episodes))
             if finite

@@ -188,7 +188,7 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     )
     counted = batch.counted[..., None]
     array = np.where(counted, array.astype(np.float64), 1 / n_actions)  # the rest may be anything
-    are_shares = bool((array >= -_ROUNDING_OF_SHARES).all())
+    are_shares = (array >= -_ROUNDING_OF_SHARES).all()
     sums_missed = np.abs(array.sum(axis=-1) - 1)
     require(
         are_shares and (sums_missed < _ROUNDING_OF_SUMS).all(),

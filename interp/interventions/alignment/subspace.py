@@ -652,7 +652,7 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
             return loss.requires_grad
         loss.backward()
     gradients = [parameter.grad for parameter in subspace.parameters()]
-    return any(bool(gradient.any()) for gradient in gradients if gradient is not None)
+    return any(gradient.any() for gradient in gradients if gradient is not None)
 
 
 def _draw_subspace(

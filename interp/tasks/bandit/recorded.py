@@ -228,7 +228,7 @@ def _list_labels_of_sides(
     column = table.columns.one("choice")
     is_missing = choices.isna()
     is_option = offered.eq(choices, axis=0).any(axis=1) | is_missing
-    if not sides and bool(is_option.all()):
+    if not sides and is_option.all():
         return choices
     names = [str(name) for name in offered.columns]
     slots = _find_slot_by_side(table, choices, names, sides)
