@@ -220,7 +220,7 @@ class EdgeGraph:
         numbers = array[self.exists]
         smallest, largest = numbers.min(), numbers.max()
         bounds = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
-        is_inside = bool(np.isfinite(numbers).all()) and low <= smallest and largest <= high
+        is_inside = np.isfinite(numbers).all() and low <= smallest and largest <= high
         require(
             is_inside,
             f"{what} must be finite numbers{bounds}, got {smallest:.3g} to {largest:.3g}",

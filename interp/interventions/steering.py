@@ -458,7 +458,7 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
     numbers, n_outcomes = array_of("of", of), base.layout.n_outputs
     is_whole = numbers.dtype.kind in "iu"
     is_each = numbers.shape in ((), (base.n_episodes,))
-    is_known = is_whole and is_each and bool(((numbers >= 0) & (numbers < n_outcomes)).all())
+    is_known = is_whole and is_each and ((numbers >= 0) & (numbers < n_outcomes)).all()
     require(
         is_known,
         f"of must be the number of an outcome from 0 to {n_outcomes - 1}, for all or one for each of the "

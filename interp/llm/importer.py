@@ -108,7 +108,7 @@ def _read_bits(
     except (TypeError, ValueError):  # words, or rows of several lengths
         bits = np.array(np.nan)
     known = np.nan_to_num(bits) if may_lack else bits
-    fits = bits.ndim == axes.count("[") and bool(np.isin(known, (0, 1)).all())
+    fits = bits.ndim == axes.count("[") and np.isin(known, (0, 1)).all()
     require(fits, f"{str(path)!r}: {name} must be {axes}, 0 or 1 each")
     return bits
 

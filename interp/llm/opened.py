@@ -254,7 +254,7 @@ class Opened:
 
         model = self.bridge.original_model
         device = next(model.parameters()).device
-        cached = {**fill_cache(model.forward, keys), "use_cache": keys is not None}
+        cached = {**fill_cache(type(model).forward, keys), "use_cache": keys is not None}
         with torch.no_grad():
             logits: Tensor = self.bridge.run_with_hooks(
                 torch.tensor(rows, device=device), fwd_hooks=hooks, return_type="logits", **cached

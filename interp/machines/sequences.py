@@ -227,7 +227,7 @@ class _Cached:
 
     def __init__(self, model: Any, n_at_once: int) -> None:
         self.n_at_once = n_at_once
-        names = name_caches(model.forward)
+        names = name_caches(type(model).forward)
         kind = type(model).__name__
         require(
             len(names) == 1,
@@ -748,7 +748,7 @@ def _run_gpt2(
         attention_mask=mask.long(),
         position_ids=positions.clamp(max=config.n_positions - 1),
         use_cache=True,
-        **fill_cache(core.forward, past),
+        **fill_cache(type(core).forward, past),
     )
     pairs = [torch.stack([layer.keys, layer.values], 2) for layer in past.layers]
     added = torch.stack(pairs, 1)[..., -n:, :]  # [batch, layer, head, 2, pos, d_head]

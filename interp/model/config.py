@@ -102,6 +102,11 @@ class LatentTransformerConfig:
         for rule in sum(self.attention_rules, ()):
             require_known("attention rule", rule, get_args(AttentionRule))
 
+    @property
+    def latent_kept(self) -> float:
+        """Factor by which the old latent is multiplied when an update is written: 1 adds, 0 replaces."""
+        return 1.0 if self.latent_update == "add" else 0.0
+
     def _check_output(self) -> None:
         """Refuse a field ``output`` that does not suit the layout's kind of prediction, such as
         logits for a real number.

@@ -200,7 +200,7 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
     are_inside = all(fitted(int, position) in range(last + 1) for position in positions)
     _require(are_inside, f"latent_positions must be 0 to {last}, got {shown(positions)}")
     labels = [layout.labels[position] for position in positions]
-    hides_tokens = bool(rounds.tokens[..., positions].any())
+    hides_tokens = rounds.tokens[..., positions].any()
     _require(
         not hides_tokens,
         f"a latent stands in the place of what is observed at {', '.join(labels)}: encode 0",

@@ -137,7 +137,7 @@ class HookedLatentTransformer(LensSurface):
         self.hook_embed = HookPoint()
         self.hook_pos_embed = HookPoint()
         self.hook_update = HookPoint()
-        self.latent_kept = float(config.latent_update == "add")
+        self.latent_kept = config.latent_kept
         """Factor of the old latent when an update is written: 1 adds, 0 replaces; may be annealed."""
         self.setup()
 
@@ -489,7 +489,7 @@ class HookedLatentTransformer(LensSurface):
         and the factor of the old latent where training anneals it.
         """
         text = json.dumps(self.config.to_dict(), sort_keys=True)
-        if self.latent_kept != float(self.config.latent_update == "add"):
+        if self.latent_kept != self.config.latent_kept:
             text += f", latent_kept {self.latent_kept}"
         return text
 

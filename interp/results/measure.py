@@ -515,7 +515,7 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     """
     phrases = []
     for measure in measures:
-        is_in_lead = bool(lead) and measure.verdict == "yes"
+        is_in_lead = lead and measure.verdict == "yes"
         phrase = (measure.verdict, measure.phrase)
         if measure.phrase and not is_in_lead and phrase not in phrases:
             phrases.append(phrase)

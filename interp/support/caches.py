@@ -8,17 +8,39 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 CACHES = ("cache", "cache_params", "past_key_values", "state")
 """Names of the cache, as an argument and in the output."""
 
 
-def name_caches(function: Callable[..., Any]) -> list[str]:
-    """Return which of :data:`CACHES` are parameters of a function, such as a model's ``forward``."""
-    return [name for name in CACHES if name in inspect.signature(function).parameters]
+@cache
+def name_caches(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return which of :data:`CACHES` are parameters of a function.
+
+    The answer is kept for as long as the process runs, since models ask in every round. So give the
+    function of a class, not the method of a model, which would be kept, too.
+
+    >>> def forward(self, inputs, past_key_values=None, use_cache=True): ...
+    >>> name_caches(forward), name_caches(len)
+    (('past_key_values',), ())
+
+    Args:
+        function: the function, such as ``type(model).forward``.
+    """
+    return tuple(name for name in CACHES if name in inspect.signature(function).parameters)
 
 
-def fill_cache(function: Callable[..., Any], cache: Any) -> dict[str, Any]:
-    """Return the keyword arguments that pass a cache to a function, such as a model's ``forward``."""
-    return dict.fromkeys(name_caches(function), cache)
+def fill_cache(function: Callable[..., Any], keys: Any) -> dict[str, Any]:
+    """Return the keyword arguments that pass a cache to a function.
+
+    >>> def forward(self, inputs, cache=None, use_cache=True): ...
+    >>> fill_cache(forward, "keys")
+    {'cache': 'keys'}
+
+    Args:
+        function: the function, such as ``type(model).forward``.
+        keys: the cache.
+    """
+    return dict.fromkeys(name_caches(function), keys)

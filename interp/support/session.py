@@ -323,7 +323,7 @@ class Finished:
                     {name: pd.Series(numbers, dtype=dtype) for name, dtype, numbers in columns}
                 )
             case {"__tuple__": items}:
-                has_kinds = bool(inner) and last_kind is not ...
+                has_kinds = inner and last_kind is not ...
                 kinds = inner if has_kinds else (first_kind,) * len(items)
                 kinds_and_items = zip(kinds, items, strict=True)
                 return tuple(self._decode(part, item) for part, item in kinds_and_items)

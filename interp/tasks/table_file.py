@@ -351,7 +351,7 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
             f"{str(path)!r} must hold a JSON object in every line; that of number {number} is none"
         )
         raise InputError(f"{wrong} ({error})"[:300]) from None
-    fits = bool(objects) and all(isinstance(row, dict) for row in objects)
+    fits = objects and all(isinstance(row, dict) for row in objects)
     require(fits, f"{str(path)!r} must hold JSON objects, a row a trial")
     texts = [{str(name): _write_json(value) for name, value in row.items()} for row in objects]
     return pd.DataFrame(texts, index=pd.Index(numbers), dtype=object).fillna("")
