@@ -19,6 +19,7 @@ import pandas as pd
 
 from circuits.compare.question import (
     ARRIVES,
+    HALF,
     SAME,
     Budget,
     Compared,
@@ -69,16 +70,14 @@ from interp.support.provenance import provenance
 from interp.support.session import remembered
 from interp.support.workers import bar
 
-RATIO, EXTENDED = 0.25, 0.5
-"""Thresholds on ratios of divergences.
+RATIO = 0.25
+"""Threshold on a ratio of divergences.
 
-``RATIO``: a family explains the model only if it leaves at most this share of the runner-up's
-divergence. ``EXTENDED``: an extension replaces the simpler family if it leaves at most this share
-of that family's divergence.
+A family explains the model only if it leaves at most this share of the runner-up's divergence.
 """
 NEARLY_ALL = 0.999
 """A family that explains this share needs no extension: the rest is rounding or search error."""
-_PLAIN = 0.1
+_APART = 0.1
 """Two predictions differ plainly from this divergence on, in nats: such as .9 against .55.
 
 Seeds of ``wma-learned-additive`` never differ by .01.
@@ -89,8 +88,13 @@ _RARE, _OFTEN = 0.001, 0.02
 ``_RARE``: at most this share for "predicts the same". ``_OFTEN``: more than this share for
 "predicts differently".
 """
-_LEFT = 0.65  # of what a name misses, changes of its update leave more (why: docs/method/naming-an-algorithm.md)
-_SMALL = 1e-3  # how much of a change is made to see which way it moves predictions
+_LEAST_REMAINDER = 0.65
+"""Share of a named family's error that small changes of its update must leave.
+
+docs/method/naming-an-algorithm.md gives the reason.
+"""
+_STEP = 1e-3
+"""Step of the finite differences by which a small change of an update moves predictions."""
 _EVENLY = "evenly"
 """Key of the guess without memory: equal probabilities, or for real numbers one constant."""
 _RECORDED = (
@@ -322,7 +326,7 @@ def explain(
     if part.family is None or is_complete:
         return part
     remainder, change = _measure_left(predict, algorithm, sets, seed)
-    family = None if remainder.low <= _LEFT else part.family
+    family = None if remainder.low <= _LEAST_REMAINDER else part.family
     return replace(part, left=remainder, change=change, family=family)
 
 
@@ -375,7 +379,7 @@ def _measure_left(
 
     def left_by(changes: list[int]) -> Interval:
         chosen = slopes[..., changes].reshape(missed.size, -1)
-        weights = np.linalg.lstsq(chosen, missed.ravel(), rcond=_SMALL)[0]
+        weights = np.linalg.lstsq(chosen, missed.ravel(), rcond=_STEP)[0]
         rest = other_missed - other_slopes[..., changes] @ weights
         sums = [np.square(nats).sum((1, 2)) for nats in (rest, other_missed)]
         return ratio_interval(*sums, seed=seed, participants=participants)
@@ -426,7 +430,7 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
     for key in algorithm.state:
         if values[key].ndim > 2 and algorithm.variable(key).kind == "real":
             directions[key] = _list_directions(values[key], values[NEXT + key], inputs)
-    moves = {key: _SMALL * np.stack(list(of_key.values())) for key, of_key in directions.items()}
+    moves = {key: _STEP * np.stack(list(of_key.values())) for key, of_key in directions.items()}
     names = max(directions.values(), key=len, default={})
     n_changes = max(len(names), 1)
     state = {key: np.repeat(values[key][None, :, 0], n_changes, 0) for key in algorithm.state}
@@ -440,7 +444,7 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
     # What comes after the prediction is not needed.
     changed_p = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
     p = asked_rounds(algorithm.distribution(values), episodes)
-    slopes = [(asked_rounds(of_change, episodes) - p) / _SMALL for of_change in changed_p]
+    slopes = [(asked_rounds(of_change, episodes) - p) / _STEP for of_change in changed_p]
     return p, np.nan_to_num(np.stack(slopes, -1)), list(names)
 
 
@@ -502,7 +506,7 @@ def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> 
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """
-    is_apart = np.concatenate([nats > _PLAIN for nats in apart.values()], 1)
+    is_apart = np.concatenate([nats > _APART for nats in apart.values()], 1)
     _, scored_on = next(iter(sets.values()))
     return mean_interval(is_apart.mean(1), seed=seed, participants=participants_of(scored_on))
 
@@ -642,7 +646,7 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
     if extended.fitted < closest.fitted and is_open:
         remainder = _pooled_ratio(extended.divergences, closest.divergences, seed)
         explains_alone = is_explaining(extended) and not is_explaining(closest)
-        if remainder.high <= EXTENDED or explains_alone:
+        if remainder.high <= HALF or explains_alone:
             closest = extended
     algorithm = closest.algorithm
     return AlgorithmPart(
@@ -710,8 +714,10 @@ def _pooled_ratio(
     return ratio_interval(numerator, denominator, weights=np.concatenate(weights, axis=1))
 
 
-_RESPONSE = 0.9  # response, worst cell
-_N_FAILURES = 20  # how many rounds of largest difference are kept
+_SAME_RESPONSE = 0.9
+"""Similarity of two models' responses, in the worst cell, from which they respond the same."""
+_N_FAILURES = 20
+"""Number of rounds with the largest difference that the result keeps."""
 
 
 @dataclass(frozen=True)
@@ -780,7 +786,7 @@ class _Agreement:
             _RARE,
             no_threshold=_OFTEN,
             side="below",
-            unit=f"share of rounds {_PLAIN} nats apart",
+            unit=f"share of rounds {_APART} nats apart",
             about="rounds apart",
             needs_control=False,
         )
@@ -790,7 +796,7 @@ class _Agreement:
                 "behaviour",
                 "",
                 cell.alike,
-                _RESPONSE,
+                _SAME_RESPONSE,
                 unit="likeness of responses",
                 about=f"response to {cell.where}",
                 needs_control=False,

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from circuits.compare.question import Budget, Compared, Participant, Question
+from circuits.compare.question import HALF, Budget, Compared, Participant, Question
 from interp.choices.fitting import Array
 from interp.core.algorithm import participants_of
 from interp.core.display import lacks
@@ -33,9 +33,10 @@ from interp.stats.intervals import NO_NUMBER, Interval, resample_weights
 from interp.support.checks import checked_result
 from interp.support.errors import require
 
-_N_RESAMPLES = 200  # of the bootstrap, heads matched anew in each; 95 % bounds need no more
-_SIMILAR = 0.5  # docs/method/roles-of-heads.md: .78 and more for the same circuit, .22 for another
-_ROUNDING = 1e-12  # sums of squares below this are rounding, of which no share is taken
+_N_RESAMPLES = 200
+"""Number of bootstrap resamples; in each, the heads of both models are matched again."""
+_ROUNDING = 1e-12
+"""Sums of squares below this are rounding errors, so that no share of them is taken."""
 
 
 def group_positions(labels: Sequence[str]) -> pd.DataFrame:
@@ -396,7 +397,7 @@ class CircuitPart(Result):
             "circuit",
             "",
             self.similarity,
-            _SIMILAR,
+            HALF,
             unit="similarity of roles",
             controls={UNTRAINED: best_of(self.untrained)},
         )

@@ -31,7 +31,7 @@ from interp.support.checks import checked, checked_fields, require_columns
 from interp.training.runs import load_run
 from probes.fitting import probe
 
-_LEAST = 1e-6
+_LEAST_P = 1e-6
 """Smallest probability in the logarithm of a loss."""
 
 
@@ -125,7 +125,7 @@ def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
     """
     if kind != "classes":
         return float(divergence(truth, predictions, kind).mean())
-    possible = np.maximum(predictions, _LEAST)
+    possible = np.maximum(predictions, _LEAST_P)
     return float(special.rel_entr(truth, possible).sum(-1).mean())
 
 

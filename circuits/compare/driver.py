@@ -42,8 +42,10 @@ QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, CIRCUIT)
 
 A question may use the results of earlier ones.
 """
-_GROWN = 1e4  # latents beyond this have squares that drown everything else, or overflow
-_HALVINGS = 12  # of the weights of an untrained copy before it is given up: 1 / 4,096 bounds any that is shipped
+_LARGEST_LATENT = 1e4
+"""Largest entry of the latents of an untrained copy; squares of larger ones could overflow."""
+_HALVINGS = 12
+"""How often the weights of an untrained copy whose latents grow are halved before it is given up."""
 _FORMAT = 2
 
 
@@ -276,7 +278,7 @@ def _is_bounded(subject: Participant) -> bool:
     for episodes in (subject.samples.known, subject.samples.test):
         run = subject.run(episodes)
         largest = run.latents.abs().max()
-        if not (largest < _GROWN and run.predictions.isfinite().all()):
+        if not (largest < _LARGEST_LATENT and run.predictions.isfinite().all()):
             return False
     return True
 

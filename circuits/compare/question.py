@@ -56,6 +56,14 @@ later.
 Measured values: ``wma-learned-additive`` 1.05, an update that waits after mistakes .52
 (docs/method/naming-an-algorithm.md).
 """
+HALF = 0.5
+"""Threshold on remainders and similarities of which only the larger half counts.
+
+An extension replaces a simpler family or update if it leaves at most this share of its error.
+Responses to a changed input and to the matching change of state, and two tables of roles of heads,
+are alike from this similarity on. Measured similarities: docs/method/naming-an-algorithm.md and
+docs/method/roles-of-heads.md.
+"""
 GAIN = 0.01
 """Gain in score that justifies maps without a ridge penalty, or with the round number as an input.
 

@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from circuits.compare.question import (
+    HALF,
     N_BANDS,
     Compared,
     Participant,
@@ -41,7 +42,7 @@ from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval, resample
 from interp.support.checks import checked_fields, checked_result
 from interp.support.session import remembered
 
-_NOTICED = 0.03
+_SMALLEST_RESPONSE = 0.03
 """Root mean squared change of a probability below which there is no response.
 
 For real numbers it is relative to all their changes.
@@ -51,19 +52,16 @@ _LAGS = (0, 1, 2, 3, 5, 9, 17)
 
 Late and fading responses show, and each band has enough changes.
 """
-_THERE = (
-    0.95  # level of intervals of responses against moves of the state: one claim, not many cells
-)
-RESPONDS = 0.5
-"""Threshold of the worst cell, for the response against the effect of a change of the state.
+_CELL_LEVEL = 0.95
+"""Level of the intervals that compare responses with the effects of changes of the state."""
+_MORE_INPUTS = 4
+"""Factor by which changed inputs are increased if the interval of a cell spans its threshold.
 
-docs/method/naming-an-algorithm.md gives the reason.
+Four times as many make the interval half as wide.
 """
-_MORE = (
-    4  # so many times as many inputs, half as wide intervals, where a cell's interval spans that
-)
-_FEWEST = 8  # episodes that must respond in a cell; of fewer an interval says nothing
-_JITTER = 0.01
+_FEWEST_EPISODES = 8
+"""Number of episodes that must respond in a cell; an interval of fewer says nothing."""
+_NOISE = 0.01
 """Size of noise in latents, as a share of their size, that should not change any prediction.
 
 Writing a state by fitted decoders has errors of this size.
@@ -246,7 +244,7 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
         here = {key: change[rows, t : t + 1] for key, change in changes.items()}
         step = writer.step(here, (len(rows), 1)).to(clean)
         size = (clean + step).square().mean().sqrt()
-        shake = _JITTER * size * torch.randn(clean.shape, generator=generator).to(clean)
+        shake = _NOISE * size * torch.randn(clean.shape, generator=generator).to(clean)
         shifts = {
             "moved": step,
             "moved, shaken": step + shake,
@@ -261,7 +259,7 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
         effects = run(experiment).effects[:, :, 0].numpy(force=True)
         moved, moved_shaken, moved_back, shaken, shaken_back = effects
         by_noise = np.abs([moved_shaken - moved, moved_back - moved, shaken, shaken_back])
-        is_tied = by_noise.max((0, -1)) > _NOTICED
+        is_tied = by_noise.max((0, -1)) > _SMALLEST_RESPONSE
         result[rows, t] = np.where(is_tied[:, None], np.nan, moved)
     return result
 
@@ -320,7 +318,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     shared = np.where(is_compared, (ours * theirs).sum(-1), 0.0)
     our_size = np.where(is_compared, (ours**2).sum(-1), 0.0)
     their_size = np.where(is_compared, (theirs**2).sum(-1), 0.0)
-    notices = _NOTICED**2
+    notices = _SMALLEST_RESPONSE**2
     if task.kind != "classes":
         notices *= (our_size + their_size).sum() / (2 * is_compared.sum())
     weights = resample_weights(
@@ -338,7 +336,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         theirs_here = sum_by_episode(their_size * is_in_cell)
         threshold = count * notices
         responds = np.maximum(ours_here, theirs_here) > threshold
-        if responds.sum() < _FEWEST:
+        if responds.sum() < _FEWEST_EPISODES:
             continue
         whole = weights @ (ours_here + theirs_here + threshold)
         common = weights @ (2 * sum_by_episode(shared * is_in_cell) + threshold)
@@ -432,14 +430,14 @@ def _compare_responses(compared: Compared) -> ResponsePart:
     subject = compared.model
     if not algorithm.state:
         return ResponsePart()
-    for times in (1, _MORE):
+    for times in (1, _MORE_INPUTS):
         edits = edits_of(compared, times)
         if not edits.parts:
             return ResponsePart(algorithm.key, later=_correlate_with_next_state(subject, algorithm))
         ours = responses(subject.model, edits)
         theirs = _measure_moves(subject, algorithm, edits)
-        compared_cells = cells(edits, ours, theirs, _THERE)
-        if not any(cell.alike.low < RESPONDS <= cell.alike.high for cell in compared_cells):
+        compared_cells = cells(edits, ours, theirs, _CELL_LEVEL)
+        if not any(cell.alike.low < HALF <= cell.alike.high for cell in compared_cells):
             break
     rows, next_round = np.arange(len(edits.round)), edits.round + 1
     ours, theirs = ours[rows, next_round], theirs[rows, next_round]
@@ -481,7 +479,7 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
         shared = (ours * theirs)[:, band].sum((1, 2))
         our_size = (ours**2)[:, band].sum((1, 2))
         their_size = (theirs**2)[:, band].sum((1, 2))
-        if (their_size > 0).sum() < _FEWEST:
+        if (their_size > 0).sum() < _FEWEST_EPISODES:
             continue
         size = np.sqrt((weights @ our_size) * (weights @ their_size))
         common = np.abs(weights @ shared)

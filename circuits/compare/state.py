@@ -41,15 +41,15 @@ from interp.support.checks import checked_result
 from interp.support.session import remembered
 
 _HELP = ("round",)
-_WORTH = 0.01
+_LEAST_WORTH = 0.01
 """Smallest gain from a memory, in nats per round, for which stitching says anything.
 
 If a memory gains nothing, any map can replace it.
 """
 _ROUNDING = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
-_HARD, _CERTAIN = 0.9, 0.99
-"""A model predicts mere choices if a share ``_HARD`` of its predictions gives one outcome a
-probability above ``_CERTAIN``.
+_HARD_SHARE, _CERTAIN_P = 0.9, 0.99
+"""A model predicts mere choices if a share ``_HARD_SHARE`` of its predictions gives one outcome a
+probability above ``_CERTAIN_P``.
 """
 
 
@@ -136,8 +136,8 @@ class StatePart(Result):
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))
         helped = [way.target for way in ways if way.supplied]
-        little = [worth for worth in self.worth.values() if worth.low < _WORTH]
-        is_certain = any(worth.high < _WORTH for worth in little)
+        little = [worth for worth in self.worth.values() if worth.low < _LEAST_WORTH]
+        is_certain = any(worth.high < _LEAST_WORTH for worth in little)
         doubt = f"{NOTHING}: a memory is" if is_certain else f"{FEW}: a memory may be"
         first, last = worst.band
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
@@ -152,7 +152,7 @@ class StatePart(Result):
             about=f"{where}, in {rounds}",
         )
         if little:
-            reason = f"{doubt} worth less than {_WORTH} nats a round"
+            reason = f"{doubt} worth less than {_LEAST_WORTH} nats a round"
             measure = replace(measure, unless={"yes": reason})
         if helped:
             note = f"the round is given to {' and '.join(helped)}"
@@ -277,7 +277,7 @@ class _Receiver:
         shaken = [
             _measure_missed(target, clean + sign * shift, expected, budget) for sign in (1, -1)
         ]
-        steady = np.maximum(*shaken) < _WORTH * scale
+        steady = np.maximum(*shaken) < _LEAST_WORTH * scale
         cut = _measure_cut(target, expected, budget)
         counted = cut * steady
         worth = scored(counted.mean(1) / scale, np.ones(len(cut)), target.samples.whose).complement
@@ -287,7 +287,7 @@ class _Receiver:
             expected=expected,
             cut=cut,
             steady=steady,
-            counts=counted.mean(0) >= scale * _WORTH,
+            counts=counted.mean(0) >= scale * _LEAST_WORTH,
             worth=worth,
             seen="carried values" if is_hard(target) else "predictions",
         )
@@ -383,7 +383,7 @@ def _are_choices(distributions: Array) -> bool:
     """Return True if more than nine tenths of the distributions ``[..., outcome]`` give one outcome
     a probability above .99.
     """
-    return bool((distributions.max(-1) > _CERTAIN).mean() > _HARD)
+    return bool((distributions.max(-1) > _CERTAIN_P).mean() > _HARD_SHARE)
 
 
 def _find_kind(target: Participant) -> Predicted:

@@ -21,9 +21,10 @@ from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
+from circuits.compare.algorithm import NEARLY_ALL, RATIO
 from circuits.compare.question import (
     ARRIVES,
+    HALF,
     SAME,
     Budget,
     Compared,
@@ -38,7 +39,7 @@ from circuits.compare.question import (
     pooled_values,
     scored,
 )
-from circuits.compare.response import RESPONDS, ResponsePart
+from circuits.compare.response import ResponsePart
 from circuits.compare.state import is_hard
 from interp.choices.fitting import Array, search
 from interp.core.algorithm import Algorithm, Family, Values, in_words
@@ -59,7 +60,7 @@ from interp.support.checks import checked_fields, checked_result
 from interp.support.session import remembered
 
 ON, OFF = "on", "off"
-_STEPPED = 0.975
+_SAME_STEPS = 0.975
 """Step R2 of a "yes": a Q-table that passes on only a fifth of each change has .961."""
 _FEATURES, _WIDTH = 600, 1 / 18
 """Number of random features of the non-linear decoder, and its kernel width for standardised
@@ -67,7 +68,11 @@ latents.
 
 It reads .99 of the steps of ``wma-gru``, of which affine maps read .92, and less than 0 of noise.
 """
-_CHANGED = 0.1  # share of the elements of a set that change off the manifold: most of it stays a possible set
+_FLIPPED_SHARE = 0.1
+"""Share of a set's elements that are flipped to leave the states that occur in episodes.
+
+Most of the set stays possible.
+"""
 
 
 @dataclass(frozen=True)
@@ -315,7 +320,7 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
         state = np.asarray(values[key], dtype=np.float64)
         here = state[:, budget.at]
         if np.isin(state, (0.0, 1.0)).all():
-            changes[key] = np.where(rng.random(here.shape) < _CHANGED, 1 - 2 * here, 0.0)
+            changes[key] = np.where(rng.random(here.shape) < _FLIPPED_SHARE, 1 - 2 * here, 0.0)
             continue
         spread = here.std(0, keepdims=True)
         if not spread.any():  # such as the round: an eighth of its range over rounds
@@ -439,7 +444,7 @@ def _rank(missed: float, base: float) -> tuple[float, float]:
         missed: the rule's error.
         base: the error of the rule that it extends; infinite if it extends none.
     """
-    if EXTENDED * base < missed <= base:
+    if HALF * base < missed <= base:
         return base, missed
     return missed, 0.0
 
@@ -629,7 +634,7 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
         "update",
         "",
         worst.r2,
-        _STEPPED,
+        _SAME_STEPS,
         no_threshold=SAME,
         unit="step R2",
         controls={UNTRAINED: best_of(worst_of_copies)},
@@ -649,7 +654,7 @@ def _require_responses(evidence: Evidence) -> list[Measure]:
             "update",
             "",
             cell.alike,
-            RESPONDS,
+            HALF,
             unit="likeness of responses",
             needs_control=False,
             about=f"response to {cell.where}, against the move of the state",
@@ -678,13 +683,13 @@ def _require_next_state(evidence: Evidence) -> list[Measure]:
     The list is empty unless the correlation is too small. The measure is never "no": it can only
     turn a "yes" into "undecided".
     """
-    if not evidence.response.later.low < RESPONDS:
+    if not evidence.response.later.low < HALF:
         return []
     measure = Measure(
         "update",
         "",
         evidence.response.later,
-        RESPONDS,
+        HALF,
         no_threshold=-1.0,
         unit="correlation of changes",
         needs_control=False,
@@ -729,7 +734,7 @@ def _doubt_yes_of_other_update(evidence: Evidence) -> str:
     """
     fitted = evidence.fitted
     is_exact = evidence.one_step.r2.estimate >= NEARLY_ALL
-    if fitted is None or is_exact or fitted.left.high > EXTENDED:
+    if fitted is None or is_exact or fitted.left.high > HALF:
         return ""
     name = f"{fitted.name} ({in_words(fitted.parameters)})"
     return f"{name} {AS_WELL}: it leaves {fitted.left} of what steps miss"

@@ -9,7 +9,13 @@ import pytest
 import interp
 from circuits.compare import response
 from circuits.compare.question import Budget, Participant, Samples
-from circuits.compare.response import _NOTICED, Edits, _correlate_with_next_state, cells, responses
+from circuits.compare.response import (
+    _SMALLEST_RESPONSE,
+    Edits,
+    _correlate_with_next_state,
+    cells,
+    responses,
+)
 from interp.core.algorithm import Variable
 from interp.stats.intervals import resample_weights
 from interp.tasks import experts
@@ -143,13 +149,13 @@ def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
     there, back = (cells(edits, *pair) for pair in ((ours, theirs), (theirs, ours)))
     assert [c.alike for c in there] == [c.alike for c in back]
     assert [(c.size, c.reference_size) for c in there] == [(c.reference_size, c.size) for c in back]
-    big = 100 * ours  # beside which _NOTICED is nothing
+    big = 100 * ours  # beside which _SMALLEST_RESPONSE is nothing
     for factor, value in ((3.0, 0.6), (0.0, 0.0), (-1.0, -1.0)):
         assert all(
             c.alike.estimate == pytest.approx(value, abs=0.01)
             for c in cells(edits, big, factor * big)
         )
-    few = _NOTICED / 100 / np.abs(ours).max()
+    few = _SMALLEST_RESPONSE / 100 / np.abs(ours).max()
     assert cells(edits, few * ours, -few * ours) == ()  # nobody responds: nothing is said
 
 
@@ -171,7 +177,7 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):
     """Estimate, interval and sizes of one cell, from the formula of the module."""
-    edit_table, floor = of_each(edits), _NOTICED**2 * unit
+    edit_table, floor = of_each(edits), _SMALLEST_RESPONSE**2 * unit
     episodes = [mask & (edit_table[:, 2:] == e) for e in range(len(edits.episodes))]
     n = np.array([m.sum() for m in episodes])
     in_both = np.array([((ours * theirs).sum(-1) * m).sum() for m in episodes])
