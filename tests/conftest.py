@@ -10,6 +10,10 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(autouse=True, scope="session")
