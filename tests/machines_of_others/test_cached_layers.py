@@ -104,5 +104,7 @@ def test_rounds_are_the_librarys_pass_over_the_whole_sequence(kind):
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_the_others_are_refused_by_name_and_reason(kind):
+    if not hasattr(transformers, f"{kind}Config"):
+        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
     sizes, reason = REFUSED[kind]
     refuses(reason, make, kind, sizes)
