@@ -26,9 +26,14 @@ def choices(n_episodes, n_rounds, seed):
 
 VOICE = series("voice", sounds, inputs=2, outcomes=("silence", "speech"))
 ARMS = series("arms", choices, inputs=("sun", "rain"), outcomes=("left", "right"), pays=True)
-LEVEL = series(
-    "level", lambda *of: (sounds(*of)[0], sounds(*of)[0][..., 0]), inputs=2, outcomes="normal"
-)
+
+
+def levels(n_episodes, n_rounds, seed):
+    heard, _ = sounds(n_episodes, n_rounds, seed)
+    return heard, heard[..., 0]
+
+
+LEVEL = series("level", levels, inputs=2, outcomes="normal")
 
 
 @pytest.fixture(autouse=True)
@@ -41,35 +46,34 @@ def test_a_round_holds_what_was_heard_and_what_came_out():
     """Vectors and numbers as payloads, names as tokens; the truth and what it paid stand after the prediction."""
     layout, episodes = ARMS.layout(), ARMS.sample(3, 4, seed=1)
     assert layout.labels == ("<w>", "<z>", "x", "p?", "y", "pay", "w?")
-    assert layout.outcomes == (
-        "left",
-        "right",
-    )
-    fed, position_of = layout.encode(episodes), layout.position
-    words = [
-        [layout.vocabulary[token] for token in row]
-        for row in fed.tokens[0, :, [position_of("x"), position_of("y")]].tolist()
-    ]
-    names = [("in sun", "in rain"), ("out left", "out right")]
-    assert words == [
-        [names[0][x], names[1][y]]
-        for x, y in zip(episodes.inputs[0], episodes.outcomes[0], strict=True)
-    ]
-    assert np.array_equal(fed.values[..., position_of("pay")], episodes.rewards)
+    assert layout.outcomes == ("left", "right")
+    encoded = layout.encode(episodes)
+    assert episodes.inputs.shape == (3, 4)
+    for t in range(4):
+        tokens = encoded.tokens[0, t].tolist()
+        words = [layout.vocabulary[token] for token in tokens]
+        name_of_input = ("in sun", "in rain")[episodes.inputs[0, t]]
+        assert words[layout.position("x")] == name_of_input
+        name_of_outcome = ("out left", "out right")[episodes.outcomes[0, t]]
+        assert words[layout.position("y")] == name_of_outcome
+    payloads = encoded.values[..., layout.position("pay")]
+    assert np.array_equal(payloads, episodes.rewards)
     assert episodes.rewards.max() == 0.5
+
+
+def test_a_round_of_a_number_holds_it_as_a_payload():
     layout, episodes = LEVEL.layout(), LEVEL.sample(3, 4, seed=1)
-    fed = layout.encode(episodes)
-    assert np.array_equal(fed.values[..., 2:4], episodes.inputs)
-    assert layout.outcomes == (
-        "mean",
-        "log variance",
-    )
-    assert np.array_equal(fed.values[..., layout.position("y")], episodes.outcomes)
+    encoded = layout.encode(episodes)
+    assert np.array_equal(encoded.values[..., 2:4], episodes.inputs)
+    assert layout.outcomes == ("mean", "log variance")
+    payloads = encoded.values[..., layout.position("y")]
+    assert np.array_equal(payloads, episodes.outcomes)
     assert LEVEL.kind == "normal"
-    exact = torch.from_numpy(np.stack([episodes.outcomes, np.zeros((3, 4))], -1))
-    assert LEVEL.data.losses(exact, episodes, slice(0, 4)).allclose(
-        torch.tensor(0.5 * np.log(2 * np.pi))
-    )
+    log_variances = np.zeros((3, 4))
+    exact = torch.from_numpy(np.stack([episodes.outcomes, log_variances], -1))
+    losses = LEVEL.data.losses(exact, episodes, slice(0, 4))
+    least_loss = torch.tensor(0.5 * np.log(2 * np.pi))
+    assert losses.allclose(least_loss)
     assert interp.tasks.of(episodes) is LEVEL
     assert type(layout)(**layout.to_dict()) == layout
 
@@ -79,17 +83,18 @@ def test_a_module_of_ones_own_is_a_machine_of_it(task):
     """It keeps its contract, is corrupted by another history, and a state that is put back carries all of it."""
     net = nn.ModuleDict({"rnn": nn.GRUCell(2, 4), "head": nn.Linear(4, 2)})
     heard = slice(2, 4) if task is VOICE else slice(4, 6)
-    machine = machines.cell(
-        net,
-        task,
-        core="rnn",
-        hear=lambda m, fed: fed.values[:, heard],
-        read=lambda m, h, fed: m["head"](h),
-        name="own",
-    )
+
+    def hear(module, encoded):
+        return encoded.values[:, heard]
+
+    def read(module, state, encoded):
+        return module["head"](state)
+
+    machine = machines.cell(net, task, core="rnn", hear=hear, read=read, name="own")
     interp.check_machine(machine)
     (history,) = task.analysis.corruptions()
-    clean, corrupted = history.build(episodes := task.sample(4, 6, seed=0), 3)
+    episodes = task.sample(4, 6, seed=0)
+    clean, corrupted = history.build(episodes, 3)
     assert clean is episodes
     assert np.array_equal(corrupted.inputs[1, :3], episodes.inputs[2, :3])
     assert np.array_equal(corrupted.outcomes[:, 3:], episodes.outcomes[:, 3:])
@@ -133,36 +138,39 @@ def test_episodes_of_unequal_length_that_are_made_by_hand_are_those_of_the_sampl
     """Padded lists hold floats: their outcomes are scored as those that were drawn, and none but those of the task."""
     drawn = ARMS.sample(3, 4, seed=0)
     lists = {name: [list(row) for row in getattr(drawn, name)] for name in drawn.round_arrays}
-    shortened = type(drawn).of(
-        task="arms", **{name: [*rows[:2], rows[2][:1]] for name, rows in lists.items()}
-    )
+    for rows in lists.values():
+        del rows[2][1:]
+    shortened = type(drawn).of(task="arms", **lists)
     even = torch.full((3, 4, 2), 0.5)
     assert shortened.lengths.tolist() == [4, 4, 1]
     assert (ARMS.data.losses(even, shortened, slice(0, 4)) == 0.5).all()
     assert ARMS.analysis.round_inputs(shortened).features[0].shape == (3, 4, 5)
-    assert torch.equal(
-        ARMS.layout().encode(shortened).tokens[:2], ARMS.layout().encode(drawn).tokens[:2]
-    )
-    for field, value in (
-        ("outcomes", 2),
-        ("outcomes", -1),
-        ("outcomes", 0.5),
-        ("inputs", 2),
-        ("inputs", 0.5),
-    ):
-        wrong = np.full((3, 4), value)
-        refuses(
-            f"{field} must be whole",
-            lambda f=field, w=wrong: ARMS.layout().encode(replace(drawn, **{f: w})),
-        )
+    tokens_of_shortened = ARMS.layout().encode(shortened).tokens
+    tokens_of_drawn = ARMS.layout().encode(drawn).tokens
+    assert torch.equal(tokens_of_shortened[:2], tokens_of_drawn[:2])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("outcomes", 2), ("outcomes", -1), ("outcomes", 0.5), ("inputs", 2), ("inputs", 0.5)],
+)
+def test_numbers_that_name_nothing_are_refused(field, value):
+    drawn = ARMS.sample(3, 4, seed=0)
+    wrong = {field: np.full((3, 4), value)}
+    refuses(f"{field} must be whole", lambda: ARMS.layout().encode(replace(drawn, **wrong)))
+
+
+def test_arrays_of_other_shapes_and_nan_are_refused():
+    drawn = ARMS.sample(3, 4, seed=0)
     refuses(r"are \[episode, round\], got", replace, drawn, rewards=np.zeros((3, 1)))
-    refuses("inputs must be finite", replace, VOICE.sample(1, 2), inputs=np.full((1, 2, 2), np.nan))
-    for options, why in (
-        ((0, 3), "n_episodes"),
-        ((3, True), "n_rounds"),
-        ((3, 3, "nowhere"), "unknown regime 'nowhere'"),
-    ):
-        refuses(why, lambda n, rounds, where="own": ARMS.sample(n, rounds, regime=where), *options)
+    not_a_number = np.full((1, 2, 2), np.nan)
+    refuses("inputs must be finite", replace, VOICE.sample(1, 2), inputs=not_a_number)
+
+
+def test_a_sample_of_no_episodes_rounds_or_regime_is_refused():
+    refuses("n_episodes", ARMS.sample, 0, 3, regime="own")
+    refuses("n_rounds", ARMS.sample, 3, True, regime="own")
+    refuses("unknown regime 'nowhere'", ARMS.sample, 3, 3, regime="nowhere")
 
 
 def test_a_recording_that_is_drawn_several_times_is_one_participant():
@@ -171,14 +179,16 @@ def test_a_recording_that_is_drawn_several_times_is_one_participant():
 
     def draw(n_episodes, n_rounds, seed):
         rows = np.random.default_rng(seed).integers(12, size=n_episodes)
-        return recorded[rows][:, :n_rounds], (recorded[rows][:, :n_rounds, 0] > 0).astype(int)
+        inputs = recorded[rows][:, :n_rounds]
+        goes_up = inputs[..., 0] > 0
+        return inputs, goes_up.astype(int)
 
     task = series("recorded", draw, inputs=2, outcomes=("down", "up"))
     first, second = task.sample(128, 6, seed=0), task.sample(128, 6, seed=1)
     rows = np.random.default_rng(0).integers(12, size=128)
-    assert len(np.unique(first.participants)) == len(np.unique(rows))
-    assert (
-        len(np.unique(np.stack([first.participants.astype(str), rows.astype(str)]), axis=1).T) == 12
-    )
+    n_recordings = len(np.unique(rows))
+    assert len(np.unique(first.participants)) == n_recordings
+    pairs = set(zip(first.participants.tolist(), rows.tolist(), strict=True))
+    assert len(pairs) == 12
     assert set(first.participants) == set(second.participants)
     assert task.sample(1, 6, seed=0).participants is None

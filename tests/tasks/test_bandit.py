@@ -10,7 +10,7 @@ import pytest
 import interp
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 RIVALS = bandit.TASK.rivals()
 
@@ -24,7 +24,8 @@ def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
             scores = [
                 beta * value + (stays if arm == last else 0.0) for arm, value in enumerate(values)
             ]
-            expected[e, t] = np.exp(scores) / np.exp(scores).sum()
+            weights = np.exp(scores)
+            expected[e, t] = weights / weights.sum()
             last = int(episodes.choices[e, t])
             error = episodes.rewards[e, t] - values[last]
             values = [
@@ -69,50 +70,51 @@ def test_rivals_do_what_their_names_say():
     shifts = [[1 / 3] * 3, [0.9, 0.05, 0.05], [0.2, 0.4, 0.4], [0.4, 0.2, 0.4]]
     np.testing.assert_allclose(chances(algorithms.win_stay, 0.9, 0.8), shifts)
     habit = np.array([[0, 0, 0], [0.5, 0, 0], [0.75, 0, 0], [0.375, 0.5, 0]])
-    np.testing.assert_allclose(
-        np.log(chances(algorithms.choice_kernel, 0.5, 1.0)),
-        habit - np.log(np.exp(habit).sum(-1, keepdims=True)),
-    )
-    np.testing.assert_allclose(chances(algorithms.fixed_bias, 0.5), [[0.5, 0.25, 0.25]] * 4)
+    weights = np.exp(habit)
+    softmax = weights / weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(chances(algorithms.choice_kernel, 0.5, 1.0), softmax)
+    biased = [[0.5, 0.25, 0.25]] * 4
+    np.testing.assert_allclose(chances(algorithms.fixed_bias, 0.5), biased)
     # Beta(1, 1), then Beta(2, 1): means 1/2 and 2/3, standard deviations sqrt(1/12) and sqrt(1/18).
+    means = np.array([2 / 3, 1 / 2, 1 / 2])
+    deviations = np.sqrt([1 / 18, 1 / 12, 1 / 12])
+    scores = means + deviations
     ucb = chances(RIVALS["bayes_ucb"].make, bonus=1.0, inverse_temperature=1.0)[1]
-    assert np.log(ucb[0] / ucb[1]) == pytest.approx(
-        2 / 3 - 1 / 2 + np.sqrt(1 / 18) - np.sqrt(1 / 12)
-    )
+    assert np.log(ucb[0] / ucb[1]) == pytest.approx(scores[0] - scores[1])
     rng = np.random.default_rng(0)
-    draws = rng.normal(
-        [2 / 3, 1 / 2, 1 / 2], np.sqrt([1 / 18, 1 / 12, 1 / 12]), (200_000, 3)
-    ).argmax(1)
-    np.testing.assert_allclose(
-        chances(algorithms.bayes_thompson)[1], np.bincount(draws) / len(draws), atol=0.004
-    )
+    draws = rng.normal(means, deviations, (200_000, 3)).argmax(1)
+    shares = np.bincount(draws) / len(draws)
+    thompson = chances(algorithms.bayes_thompson)[1]
+    np.testing.assert_allclose(thompson, shares, atol=0.004)
 
 
 @pytest.mark.parametrize("regime", bandit.REGIMES)
 def test_a_simulated_player_chooses_as_its_algorithm_says(regime):
     player = algorithms.rescorla_wagner(0.5, 3.0)
     episodes = bandit.sample(200, 40, 2, regime, 0, player)
-    likely = player.distribution(player.run(episodes))
-    chosen = np.take_along_axis(likely, episodes.choices[..., None], -1)[..., 0]
-    assert (likely**2).sum(-1).mean() == pytest.approx(
-        chosen.mean(), abs=0.01
-    )  # as often as it is likely
+    chances = player.distribution(player.run(episodes))
+    chances_of_choices = np.take_along_axis(chances, episodes.choices[..., None], -1)
+    expected_chance = (chances**2).sum(-1).mean()
+    assert chances_of_choices.mean() == pytest.approx(expected_chance, abs=0.01)
     again = bandit.sample(200, 40, 2, regime, 0, player)
     assert (again.choices == episodes.choices).all()
     assert (again.rewards == episodes.rewards).all()
     # Rewards follow what arms pay, not the player: one that chooses at random earns less.
     random = bandit.sample(200, 40, 2, regime, 0, algorithms.fixed_bias())
-    assert random.rewards.mean() + 0.02 < episodes.rewards.mean()
+    mean_of_player = episodes.rewards.mean()
+    assert random.rewards.mean() + 0.02 < mean_of_player
 
 
 def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
     episodes = bandit.BanditEpisodes([[0, 2]], [[-1.5, 2.0]])
     layout = interp.tasks.get("bandit").layout(n_arms=3)
     encoded = layout.encode(episodes)
-    words = [[layout.vocabulary[token] for token in row] for row in encoded.tokens[0].tolist()]
-    assert words[1][2:] == ["cue", "choice?", "arm_3", "reward", "w?"]
-    assert words[0][4] == "arm_1"
-    assert encoded.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0]
+    first_round, second_round = encoded.tokens[0].tolist()
+    words = [layout.vocabulary[token] for token in second_round]
+    assert words[2:] == ["cue", "choice?", "arm_3", "reward", "w?"]
+    assert layout.vocabulary[first_round[4]] == "arm_1"
+    payloads = encoded.values[0, :, layout.position("reward")]
+    assert payloads.tolist() == [-1.5, 2.0]
     assert encoded.values.count_nonzero() == 2
     assert layout.outcomes == ("arm_1", "arm_2", "arm_3")
     assert layout.position("choice") > layout.predict_position
@@ -124,61 +126,53 @@ def test_corruptions_change_what_they_say():
     episodes = bandit.sample(4, 6, seed=0)
     clean, flipped = bandit.TASK.corruption("flip-reward").build(episodes, -2)
     assert clean is episodes
-    assert (flipped.rewards[:, 4] == 1 - episodes.rewards[:, 4]).all()
-    assert (np.delete(flipped.rewards, 4, 1) == np.delete(episodes.rewards, 4, 1)).all()
+    expected = episodes.rewards.copy()
+    expected[:, 4] = 1 - expected[:, 4]
+    assert (flipped.rewards == expected).all()
     _, corrupted = bandit.TASK.corruption("exchange-history").build(episodes, 3)
     assert (corrupted.choices[0, :3] == episodes.choices[1, :3]).all()
     assert (corrupted.choices[:, 3:] == episodes.choices[:, 3:]).all()
 
 
-def made_of(fields):
-    return bandit.BanditEpisodes(**fields)
+def refuse_two_rounds(message, **fields):
+    """An episode of two rounds, whose choices and rewards are fine, is refused with these fields."""
+    refuses(message, bandit.BanditEpisodes, choices=[[0, 1]], rewards=[[1, 0]], **fields)
 
 
-test_what_are_no_choices_is_refused = refused(
-    ({"choices": [[0, 1]], "rewards": [[1]]}, r"rewards have shape \(1, 1\) but choices \(1, 2\)"),
-    (
-        {"choices": [[0, 2]], "rewards": [[1, 0]], "n_arms": 2},
-        "choices must be arms 0 to n_arms - 1 of 2 or more, got 2",
-    ),
-    by=made_of,
-)
-test_choices_below_0_are_refused = refused(
-    ({"choices": [[0, -1]], "rewards": [[1, 0]]}, "choices must be whole numbers >= 0, got -1"),
-    by=made_of,
-)
-test_names_of_arms_that_are_none_are_refused = refused(
-    (
-        {"choices": [[0, 1]], "rewards": [[1, 0]], "arms": ("a",)},
-        r"arms must name each of the 2 arms, got \('a',\)",
-    ),
-    (
-        {"choices": [[0, 1]], "rewards": [[1, 0]], "arms": ("a", "a")},
-        r"names of arms must differ, got \('a', 'a'\)",
-    ),
-    by=made_of,
-)
-test_a_text_of_arms_is_refused = refused(
-    ({"choices": [[0, 1]], "rewards": [[1, 0]], "arms": "ab"}, "arms must be a list"),
-    by=made_of,
-)
-test_scales_that_are_none_are_refused = refused(
-    ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": np.nan}, "scale must be a finite number"),
-    ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": 0.0}, "scale must be above 0, got 0"),
-    by=made_of,
-)
-test_records_that_are_none_are_refused = refused(
-    ({"choices": [[0, 1]], "rewards": [[1, 0]], "regime": 3}, "regime must be a text, got 3"),
-    ({"choices": [[0, 1]], "rewards": [[1, 0]], "seed": "x"}, "seed must be .*integer.*, got 'x'"),
-    by=made_of,
-)
-test_a_huge_number_of_arms_is_refused = refused(
-    (
-        {"choices": [[0, 1]], "rewards": [[1, 0]], "n_arms": 10**12},
-        "1 episodes of 2 rounds with 1000000000000 arms would take about .* GB",
-    ),
-    by=made_of,
-)
+def test_what_are_no_choices_is_refused():
+    message = r"rewards have shape \(1, 1\) but choices \(1, 2\)"
+    refuses(message, bandit.BanditEpisodes, choices=[[0, 1]], rewards=[[1]])
+    message = "choices must be arms 0 to n_arms - 1 of 2 or more, got 2"
+    refuses(message, bandit.BanditEpisodes, choices=[[0, 2]], rewards=[[1, 0]], n_arms=2)
+
+
+def test_choices_below_0_are_refused():
+    message = "choices must be whole numbers >= 0, got -1"
+    refuses(message, bandit.BanditEpisodes, choices=[[0, -1]], rewards=[[1, 0]])
+
+
+def test_names_of_arms_that_are_none_are_refused():
+    refuse_two_rounds(r"arms must name each of the 2 arms, got \('a',\)", arms=("a",))
+    refuse_two_rounds(r"names of arms must differ, got \('a', 'a'\)", arms=("a", "a"))
+
+
+def test_a_text_of_arms_is_refused():
+    refuse_two_rounds("arms must be a list", arms="ab")
+
+
+def test_scales_that_are_none_are_refused():
+    refuse_two_rounds("scale must be a finite number", scale=np.nan)
+    refuse_two_rounds("scale must be above 0, got 0", scale=0.0)
+
+
+def test_records_that_are_none_are_refused():
+    refuse_two_rounds("regime must be a text, got 3", regime=3)
+    refuse_two_rounds("seed must be .*integer.*, got 'x'", seed="x")
+
+
+def test_a_huge_number_of_arms_is_refused():
+    message = "1 episodes of 2 rounds with 1000000000000 arms would take about .* GB"
+    refuse_two_rounds(message, n_arms=10**12)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +218,9 @@ def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
         "left",
         "right",
     )
-    assert episodes.lengths.tolist() == [3, 1, 2] or episodes.lengths.tolist() == [3, 2, 1]
-    by_length = dict(zip(episodes.lengths.tolist(), range(3), strict=True))
+    lengths = episodes.lengths.tolist()
+    assert lengths in ([3, 1, 2], [3, 2, 1])
+    by_length = dict(zip(lengths, range(3), strict=True))
     assert episodes.choices[by_length[3]].tolist() == [0, 1, 0]  # trials 1, 2, 3
     assert episodes.rewards[by_length[3]].tolist() == [0.5, 1.0, 0.0]
     assert episodes.counted[by_length[2]].tolist() == [False, True, False]
@@ -260,10 +255,11 @@ def test_a_table_that_says_too_little_is_refused(change, given, message, long_ta
 
 def test_labels_of_many_digits_stay_apart(long_table, tmp_path):
     """Cells may be padded, and whole numbers be written as floats, as they are where one of them is missing."""
-    table = long_table.replace(
-        {"Subject": {"ann": 12345671, "bob": 12345672}, "key": {"left": 10**9, "right": 10**9 + 1}}
-    )
-    (tmp_path / "data.csv").write_text(table.to_csv(index=False).replace(",", ", "))
+    numbers_of_people = {"ann": 12345671, "bob": 12345672}
+    numbers_of_keys = {"left": 1_000_000_000, "right": 1_000_000_001}
+    table = long_table.replace({"Subject": numbers_of_people, "key": numbers_of_keys})
+    text = table.to_csv(index=False)
+    (tmp_path / "data.csv").write_text(text.replace(",", ", "))
     episodes = bandit.read(tmp_path / "data.csv")
     assert set(episodes.participants) == {"12345671", "12345672"}
     assert episodes.arms == (
@@ -294,5 +290,6 @@ def test_what_fills_a_missing_round_changes_no_corruption():
         _, flipped = bandit.TASK.corruption("flip-reward").build(filled, 2)
         assert np.array_equal(flipped.rewards[:, 2], 1 - sampled.rewards[:, 2])
         _, corrupted = bandit.TASK.corruption("exchange-history").build(filled, 3)
-        assert np.array_equal(corrupted.missing[:, :3], np.roll(missing, -1, 0)[:, :3])
+        next_missing = np.roll(missing, -1, 0)
+        assert np.array_equal(corrupted.missing[:, :3], next_missing[:, :3])
         assert np.array_equal(corrupted.missing[:, 3:], missing[:, 3:])

@@ -21,7 +21,7 @@ from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.qlearning import MDPEpisodes
 from interp.tasks.reachability import ReachabilityEpisodes
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 WHOLE = {"experts": experts.sample(10, 5, 3, seed=2), "qlearning": mdp.sample(10, 5, 3, 2, seed=2)}
 MODELS = {
@@ -46,39 +46,31 @@ def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     assert (run.predictions == interp.rollout(model, whole).predictions).all()
     algorithm = interp.tasks.get(task).explains(model)
     key = algorithm.state[0]
-    assert np.array_equal(algorithm.run(gapped)[key], algorithm.run(whole)[key])
+    state_of_whole = algorithm.run(whole)[key]
+    assert np.array_equal(algorithm.run(gapped)[key], state_of_whole)
     probe = probes.fit(run, probes.targets.get(key)(gapped))
     same = probes.fit(run, probes.targets.get(key)(whole))
     assert probe.r2 == same.r2
-    corruption = next(c for c in interp.tasks.get(task).analysis.corruptions() if c.changes_history)
-    effects = [
-        patching.sweep(model, *corruption.build(batch, 3), 3, sites="resid_pre").effects
-        for batch in (gapped, whole)
-    ]
-    assert (effects[0] == effects[1]).all()
-    assert (
-        interchange.interchange(
-            model, gapped, gapped.select(slice(None, None, -1)), algorithm, key, "latent"
-        ).iia
-        == 1.0
-    )
+    corruptions = interp.tasks.get(task).analysis.corruptions()
+    corruption = next(c for c in corruptions if c.changes_history)
+    of_gapped = patching.sweep(model, *corruption.build(gapped, 3), 3, sites="resid_pre")
+    of_whole = patching.sweep(model, *corruption.build(whole, 3), 3, sites="resid_pre")
+    assert (of_gapped.effects == of_whole.effects).all()
+    in_reverse = gapped.select(slice(None, None, -1))
+    exchanged = interchange.interchange(model, gapped, in_reverse, algorithm, key, "latent")
+    assert exchanged.iia == 1.0
     assert len(gapped.select([0, 2])) == 2
 
 
-test_what_needs_them_says_so = refused(
-    (
-        lambda: recorded("experts").accuracies_by_round,
-        "the accuracies of these experts are not known",
-    ),
-    (
-        lambda: returns.normalised_score([recorded("qlearning")]),
-        "the MDPs of these recorded episodes are not known",
-    ),
-    (
-        lambda: recorded("qlearning").select([0]).known_mdps,
-        "the MDPs of these recorded episodes are not known",
-    ),
-)
+def test_what_needs_them_says_so():
+    of_experts = recorded("experts")
+    message = "the accuracies of these experts are not known"
+    refuses(message, lambda: of_experts.accuracies_by_round)
+    of_mdps = recorded("qlearning")
+    message = "the MDPs of these recorded episodes are not known"
+    refuses(message, returns.normalised_score, [of_mdps])
+    one_of_mdps = of_mdps.select([0])
+    refuses(message, lambda: one_of_mdps.known_mdps)
 
 
 GRAPHS = {
@@ -118,16 +110,19 @@ def test_lists_of_unequal_length_are_padded_and_masked_and_selection_keeps_what_
         "bob",
         "ann",
     ]
-    missed = [1, 1] if task == "reachability" else [0, 1]  # a NaN or None is a missed trial
-    assert ragged.counted.tolist() == [[1, missed[0], 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    second_counts = task == "reachability"  # elsewhere a NaN or None, a missed trial
+    assert ragged.counted[0].tolist() == [1, second_counts, 1, 0]
+    assert ragged.counted[1].tolist() == [1, 0, 0, 0]
+    assert ragged.counted[2].tolist() == [1, 1, 1, 1]
     assert f"of 1 to 4 rounds, {ragged.counted.sum()} of which count, 2 participants" in repr(
         ragged
     )
     some = ragged.select([2, 1])
     assert some.lengths.tolist() == [4, 1]
     assert some.participants.tolist() == ["ann", "bob"]
-    assert ragged.select([2]).missing is None
-    assert ragged.select([2]).lengths.tolist() == [4]
+    longest = ragged.select([2])
+    assert longest.missing is None
+    assert longest.lengths.tolist() == [4]
     again = replace(ragged, regime="recorded")
     assert (again.missing == ragged.missing).all()
     assert again.participants is not None
@@ -144,11 +139,11 @@ def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_c
         values = plain_algorithm.run(ragged)
         alone = plain_algorithm.run(ragged.select([2]))
         for key in plain_algorithm.state:
-            assert np.array_equal(values[f"next_{key}"][:, :-1], values[key][:, 1:])
-            assert np.array_equal(
-                values[f"next_{key}"][ragged.missing], values[key][ragged.missing]
-            )
-            assert np.array_equal(values[key][2:], alone[key])
+            before = values[key]
+            after = values[f"next_{key}"]
+            assert np.array_equal(after[:, :-1], before[:, 1:])
+            assert np.array_equal(after[ragged.missing], before[ragged.missing])
+            assert np.array_equal(before[2:], alone[key])
     if task == "qlearning":
         assert np.array_equal(ragged.q_tables[0, 1], ragged.q_tables[0, 2])
         filled = ragged.relearned(
@@ -157,34 +152,44 @@ def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_c
         assert np.array_equal(filled.q_tables, ragged.q_tables)
 
 
-@pytest.mark.parametrize("task", ["bandit", "experts", "qlearning"])
-def test_a_mask_that_is_given_counts_beside_the_gaps(task):
+MASK = [[False, True, False], [True, False]]
+WITH_A_GAP = [[1, 0, None], [1, 1]]
+CHOICES = [[0, 1, 0], [1, 0]]
+ADVICE_OF_TWO = [[[0, 1]] * 3, [[1, 1]] * 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lists"),
+    [
+        pytest.param(
+            bandit.BanditEpisodes, {"choices": CHOICES, "rewards": WITH_A_GAP}, id="bandit"
+        ),
+        pytest.param(ExpertEpisodes, {"advice": ADVICE_OF_TWO, "labels": WITH_A_GAP}, id="experts"),
+        pytest.param(
+            MDPEpisodes,
+            {
+                "states": CHOICES,
+                "actions": CHOICES,
+                "rewards": WITH_A_GAP,
+                "next_states": [[1, 0, 1], [0, 1]],
+            },
+            id="qlearning",
+        ),
+    ],
+)
+def test_a_mask_that_is_given_counts_beside_the_gaps(kind, lists):
     """Rounds 1 of the first episode and 0 of the second are missing by the mask, the rest as the lists say."""
-    mask = [[False, True, False], [True, False]]
-    if task == "bandit":
-        episodes_made = bandit.BanditEpisodes.of(
-            choices=[[0, 1, 0], [1, 0]], rewards=[[1, 0, None], [1, 1]], missing=mask
-        )
-    elif task == "experts":
-        episodes_made = ExpertEpisodes.of(
-            advice=[[[0, 1]] * 3, [[1, 1]] * 2], labels=[[1, 0, None], [1, 1]], missing=mask
-        )
-    else:
-        episodes_made = MDPEpisodes.of(
-            states=[[0, 1, 0], [1, 0]],
-            actions=[[0, 1, 0], [1, 0]],
-            rewards=[[1, 0, None], [1, 1]],
-            next_states=[[1, 0, 1], [0, 1]],
-            missing=mask,
-        )
-    assert episodes_made.missing.tolist() == [[False, True, True], [True, False, True]]
+    episodes = kind.of(**lists, missing=MASK)
+    assert episodes.missing.tolist() == [[False, True, True], [True, False, True]]
 
 
-def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
-    for task, ragged in RAGGED.items():
-        _, corrupted = interp.tasks.get(task).corruption("exchange-history").build(ragged, 2)
-        assert corrupted.counted[:, :2].tolist() == ragged.counted[[1, 2, 0], :2].tolist()
-        assert corrupted.counted[:, 2:].tolist() == ragged.counted[:, 2:].tolist()
+@pytest.mark.parametrize("task", RAGGED)
+def test_a_history_that_is_exchanged_brings_its_missing_rounds_along(task):
+    ragged = RAGGED[task]
+    _, corrupted = interp.tasks.get(task).corruption("exchange-history").build(ragged, 2)
+    expected = ragged.counted.copy()
+    expected[:, :2] = ragged.counted[[1, 2, 0], :2]
+    assert corrupted.counted.tolist() == expected.tolist()
 
 
 def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_halves_where_some_are_scored():
@@ -197,7 +202,8 @@ def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_hal
         known, test = source.sets_for(256, 99, seed=4, n_scored=256)["default"]
     assert len(warnings_given) == 1
     assert known.n_rounds == 5
-    assert not {*known.participants} & {*test.participants}
+    in_both = set(known.participants) & set(test.participants)
+    assert not in_both
     assert sorted([*known.participants, *test.participants]) == participants
     with pytest.warns(UserWarning, match=r"only 4 participants: 10 episodes, not 96"):
         assert sorted(source.sample(96, 5, seed=1).participants) == participants
@@ -209,25 +215,27 @@ def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_hal
     assert len(batches) > 4, "the seed says which episodes of a participant"
 
 
-def test_missed_trials_are_left_out_of_a_source_and_a_state_after_them_is_the_same():
-    missing = np.arange(5) == np.array([[1], [2], [3], [1], [4], [0], [0], [2], [3], [3]])
+@pytest.mark.parametrize("task", WHOLE)
+def test_missed_trials_are_left_out_of_a_source_and_a_state_after_them_is_the_same(task):
+    whole = WHOLE[task]
+    missed_rounds = np.array([1, 2, 3, 1, 4, 0, 0, 2, 3, 3])
+    missing = np.arange(5) == missed_rounds[:, None]
     missing[0, 2:] = True
-    for task, whole in WHOLE.items():
-        gone = (
-            replace(whole, missing=None).relearned(transitions={"missing": missing})
-            if task == "qlearning"
-            else None
-        )
-        ragged = gone or replace(whole, missing=missing)
-        drawn = interp.tasks.get(task).of_recorded(ragged).sample(4, 99, seed=0)
-        assert drawn.counted.shape == (4, 4), "one episode is shorter than nine of ten"
-        assert drawn.counted.all(), "one episode is shorter than nine of ten"
-        algorithm = next(iter(interp.tasks.get(task).algorithm_records().values())).make()
-        key = algorithm.state[0]
-        first = ragged.first(4)
-        ends = algorithm.run(ragged)[f"next_{key}"][:, -1]
-        assert np.allclose(algorithm.run(first)[f"next_{key}"][:, -1], ends)
-        assert first.counted.sum() == 37
+    if task == "qlearning":
+        ragged = replace(whole, missing=None).relearned(transitions={"missing": missing})
+    else:
+        ragged = replace(whole, missing=missing)
+    drawn = interp.tasks.get(task).of_recorded(ragged).sample(4, 99, seed=0)
+    assert drawn.counted.shape == (4, 4), "one episode is shorter than nine of ten"
+    assert drawn.counted.all(), "one episode is shorter than nine of ten"
+    records = interp.tasks.get(task).algorithm_records()
+    algorithm = next(iter(records.values())).make()
+    next_state = f"next_{algorithm.state[0]}"
+    first = ragged.first(4)
+    ends = algorithm.run(ragged)[next_state][:, -1]
+    ends_of_first = algorithm.run(first)[next_state][:, -1]
+    assert np.allclose(ends_of_first, ends)
+    assert first.counted.sum() == 37
 
 
 def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_results_say_so():
@@ -237,11 +245,13 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
     machine = learner("gru", "bandit", width=2)
     with interp.tasks.using(people, fitted) as task:
         target = probes.targets.get("arm_values", interp.tasks.of(people))(people)
-        assert interp.tasks.of(machine).explains(machine).parameters == fitted.parameters
+        explains = interp.tasks.of(machine).explains(machine)
+        assert explains.parameters == fitted.parameters
         samples = Samples.draw(machine, Budget.quick(), {"n_arms": 2})
         trial = Trial.of(machine, replace(audit.Budget.quick(), episodes=8))
         used = provenance(machine)
-    assert not set(samples.known.participants) & set(samples.test.participants)
+    in_both = set(samples.known.participants) & set(samples.test.participants)
+    assert not in_both
     assert len(samples.known) == 6
     assert len(set(trial.episodes.participants)) == 12
     assert trial.algorithm.key == "two_rates"
@@ -254,15 +264,18 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
     assert used["recorded"]["bandit"]["algorithm"] == name
     assert used["digest"] == machine.digest()
     assert "recorded" not in provenance(machine)
-    assert interp.tasks.of(people) is bandit.TASK is interp.tasks.get("bandit")
+    assert interp.tasks.of(people) is bandit.TASK
+    assert interp.tasks.get("bandit") is bandit.TASK
 
 
 def lines(*rows, at="table.csv"):
     """A file of these lines, of which every other one is followed by an empty one."""
 
     def made(folder):
-        (folder / at).write_text("\n".join(row + "\n" * (i % 2) for i, row in enumerate(rows)))
-        return folder / at
+        path = folder / at
+        parts = [row + "\n" * (i % 2) for i, row in enumerate(rows)]
+        path.write_text("\n".join(parts))
+        return path
 
     return made
 
@@ -292,7 +305,8 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
         advised = experts.read(ROUNDS(tmp_path))
     assert advised.participants.tolist() == ["ann", "bob"]
     assert advised.regime == "recorded"
-    assert advised.advice[0].tolist() == [[0, 0], [1, 0]]
+    first_advice = advised.advice[0]
+    assert first_advice.tolist() == [[0, 0], [1, 0]]
     assert advised.labels[0].tolist() == [0, 1]
     assert advised.counted.tolist() == [[True, True], [False, True]]
     assert advised.labels[1, 1] == 0
@@ -315,12 +329,16 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
         [True, True],
         [False, True],
     ]
-    assert played.q_tables[0, -1].tolist() == [[0.25, 0.0], [0.0, 0.0], [0.0, -0.5]]
+    last_table = played.q_tables[0, -1]
+    assert last_table[0].tolist() == [0.25, 0.0]
+    assert last_table[1].tolist() == [0.0, 0.0]
+    assert last_table[2].tolist() == [0.0, -0.5]
+    assert last_table.shape == (3, 2)
     assert played.states[1, 1] == 0
 
 
 @pytest.mark.parametrize(
-    ("read", "wrong", "given", "message"),
+    ("read", "change", "given", "message"),
     [
         (
             experts.read,
@@ -375,101 +393,83 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused_with_its_line_and_column(
-    read, wrong, given, message, tmp_path
+    read, change, given, message, tmp_path
 ):
     path = (ROUNDS if read is experts.read else STEPS)(tmp_path)
-    path.write_text(path.read_text().replace(*wrong) if wrong[0] else path.read_text())
+    right, wrong = change
+    if right:
+        text = path.read_text()
+        path.write_text(text.replace(right, wrong))
     refuses(message, read, path, **given)
 
 
 ADVICE, LABELS = RAGGED["experts"].advice, RAGGED["experts"].labels
-test_masks_that_are_none_are_refused = refused(
-    (
-        lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 3), bool)),
-        r"\[episode, round\] = \(3, 4\), got bool",
-    ),
-    (
-        lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 4))),
-        "missing must be truth values",
-    ),
-    (
-        lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.ones((3, 4), bool)),
-        "no round took place in 3 of 3 episodes",
-    ),
-)
-test_participants_that_are_none_are_refused = refused(
-    (
-        lambda: ExpertEpisodes(ADVICE, LABELS, participants=["ann"]),
-        "participants must be 3 names, or whole numbers",
-    ),
-    (lambda: ExpertEpisodes(ADVICE, LABELS, participants=["1", 1, 2]), "names, or whole numbers"),
-)
-test_recorded_values_that_are_none_are_refused = refused(
-    (lambda: ExpertEpisodes.of(advice=[[[0, np.inf]]], labels=[[1]]), "advice must be"),
-    (
-        lambda: ExpertEpisodes(ADVICE, np.where(LABELS, np.nan, 1)),
-        r"rounds that did not take place are made by .of\(",
-    ),
-)
-test_recorded_lengths_that_differ_are_refused = refused(
-    (
-        lambda: ExpertEpisodes.of(advice=[[[0, 1]]]),
-        "give advice, labels, a list of episodes each; labels is not there",
-    ),
-    (
-        lambda: ExpertEpisodes.of(advice=[[[0, 1]]], labels=[[1, 0]]),
-        r"labels has \[2\] rounds by episode but advice",
-    ),
-)
-test_lists_that_are_none_are_refused = refused(
-    (
-        lambda: bandit.BanditEpisodes.of(choices=None, rewards=[[1]]),
-        "choices must be a list with an entry for each episode, got None",
-    ),
-    (
-        lambda: bandit.BanditEpisodes.of(choices={0: [1]}, rewards=[[1]]),
-        "choices must be a list with an entry for each episode",
-    ),
-)
-test_bandit_lists_of_other_lengths_are_refused = refused(
-    (
-        lambda: bandit.BanditEpisodes.of(choices=[0, 1], rewards=[1, 0]),
-        r"choices must be a list of rounds for each episode, got \[0, 1\]",
-    ),
-    (
-        lambda: bandit.BanditEpisodes.of(choices=[[0, 1]], rewards=[[1, 0]], missing=[[True]]),
-        r"missing has \[1\] rounds by episode but choices has \[2\]",
-    ),
-)
-test_rounds_of_other_sizes_are_refused = refused(
-    (
-        lambda: ExpertEpisodes.of(advice=[[[0, 1]], [[0]]], labels=[[1], [1]]),
-        "advice must be of one size in every round",
-    ),
-)
-test_episodes_without_a_round_are_refused = refused(
-    (
-        lambda: ExpertEpisodes.of(advice=[[[0, 1]], []], labels=[[1], []]),
-        "no round took place in 1 of 2 episodes",
-    ),
-)
-test_too_few_participants_are_refused = refused(
-    (
-        lambda: experts.TASK.of_recorded(RAGGED["experts"].select([0, 2])),
-        "participants is fitted and the other scored",
-    ),
-)
-test_recorded_sets_of_other_sizes_are_refused = refused(
-    (
-        lambda: experts.TASK.of_recorded(WHOLE["experts"]).sample(2, 5, n_experts=4),
-        "episodes have {'n_experts': 3}, and",
-    ),
-    (
-        lambda: experts.TASK.of_recorded(WHOLE["qlearning"]),
-        "these episodes are of 'qlearning', not of 'experts'",
-    ),
-    (
-        lambda: refuse_missing("a test", RAGGED["experts"]),
-        r"a test counts every round, and 5 rounds .* there are 1: ",
-    ),
-)
+
+
+def test_masks_that_are_none_are_refused():
+    message = r"\[episode, round\] = \(3, 4\), got bool"
+    refuses(message, ExpertEpisodes, ADVICE, LABELS, missing=np.zeros((3, 3), bool))
+    message = "missing must be truth values"
+    refuses(message, ExpertEpisodes, ADVICE, LABELS, missing=np.zeros((3, 4)))
+    message = "no round took place in 3 of 3 episodes"
+    refuses(message, ExpertEpisodes, ADVICE, LABELS, missing=np.ones((3, 4), bool))
+
+
+def test_participants_that_are_none_are_refused():
+    message = "participants must be 3 names, or whole numbers"
+    refuses(message, ExpertEpisodes, ADVICE, LABELS, participants=["ann"])
+    message = "names, or whole numbers"
+    refuses(message, ExpertEpisodes, ADVICE, LABELS, participants=["1", 1, 2])
+
+
+def test_recorded_values_that_are_none_are_refused():
+    refuses("advice must be", ExpertEpisodes.of, advice=[[[0, np.inf]]], labels=[[1]])
+    message = r"rounds that did not take place are made by .of\("
+    refuses(message, ExpertEpisodes, ADVICE, np.where(LABELS, np.nan, 1))
+
+
+def test_recorded_lengths_that_differ_are_refused():
+    message = "give advice, labels, a list of episodes each; labels is not there"
+    refuses(message, ExpertEpisodes.of, advice=[[[0, 1]]])
+    message = r"labels has \[2\] rounds by episode but advice"
+    refuses(message, ExpertEpisodes.of, advice=[[[0, 1]]], labels=[[1, 0]])
+
+
+def test_lists_that_are_none_are_refused():
+    make = bandit.BanditEpisodes.of
+    message = "choices must be a list with an entry for each episode, got None"
+    refuses(message, make, choices=None, rewards=[[1]])
+    message = "choices must be a list with an entry for each episode"
+    refuses(message, make, choices={0: [1]}, rewards=[[1]])
+
+
+def test_bandit_lists_of_other_lengths_are_refused():
+    make = bandit.BanditEpisodes.of
+    message = r"choices must be a list of rounds for each episode, got \[0, 1\]"
+    refuses(message, make, choices=[0, 1], rewards=[1, 0])
+    message = r"missing has \[1\] rounds by episode but choices has \[2\]"
+    refuses(message, make, choices=[[0, 1]], rewards=[[1, 0]], missing=[[True]])
+
+
+def test_rounds_of_other_sizes_are_refused():
+    message = "advice must be of one size in every round"
+    refuses(message, ExpertEpisodes.of, advice=[[[0, 1]], [[0]]], labels=[[1], [1]])
+
+
+def test_episodes_without_a_round_are_refused():
+    message = "no round took place in 1 of 2 episodes"
+    refuses(message, ExpertEpisodes.of, advice=[[[0, 1]], []], labels=[[1], []])
+
+
+def test_too_few_participants_are_refused():
+    two_of_one = RAGGED["experts"].select([0, 2])
+    refuses("participants is fitted and the other scored", experts.TASK.of_recorded, two_of_one)
+
+
+def test_recorded_sets_of_other_sizes_are_refused():
+    source = experts.TASK.of_recorded(WHOLE["experts"])
+    refuses("episodes have {'n_experts': 3}, and", source.sample, 2, 5, n_experts=4)
+    message = "these episodes are of 'qlearning', not of 'experts'"
+    refuses(message, experts.TASK.of_recorded, WHOLE["qlearning"])
+    message = r"a test counts every round, and 5 rounds .* there are 1: "
+    refuses(message, refuse_missing, "a test", RAGGED["experts"])

@@ -16,7 +16,7 @@ from interp.tasks.experts.algorithms import (
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
 from interp.tasks.lapses import fading, lapsed, late, stopped, window
-from tests.refusals import refused
+from tests.refusals import refuses
 
 STOPPED = lapsed(stopped, weighted_majority, "stopped_majority")
 
@@ -52,24 +52,30 @@ def test_previous_winners_are_the_baseline(episodes):
 
 def test_fading_counts_are_the_geometric_sum(episodes):
     values = families.bayes_fading(decay=0.8).run(episodes)
-    ages = 0.8 ** np.arange(14)[::-1]
-    assert values["counts"][:, -1] == pytest.approx(
-        (episodes.correct[:, :14] * ages[:, None]).sum(1)
-    )
-    assert values["elapsed"][:, -1] == pytest.approx(ages.sum())
+    factors = 0.8 ** np.arange(14)[::-1]
+    faded = episodes.correct[:, :14] * factors[:, None]
+    assert values["counts"][:, -1] == pytest.approx(faded.sum(1))
+    last_elapsed = values["elapsed"][:, -1]
+    assert last_elapsed == pytest.approx(factors.sum())
 
 
 def test_a_mixture_is_bayes_rule_over_two_regimes():
     """By hand: one expert, right once; U[.5, .5] and U[0, 1] are equally likely at first."""
-    episode = sample(1, 2, 1, seed=0)
-    seen = type(episode)(np.array([[[1], [1]]]), np.array([[1, 1]]), episode.accuracies)
-    values = families.bayes_mixture(0.5, 0.5, 0.0, 1.0, 0.5).run(seen)
-    assert values["regime"][0].tolist() == pytest.approx([0.5, 0.5])
-    assert values["prediction"][0].tolist() == pytest.approx([0.5, (0.5 + 2 / 3) / 2])
+    drawn = sample(1, 2, 1, seed=0)
+    right_twice = type(drawn)(np.ones((1, 2, 1), int), np.ones((1, 2), int), drawn.accuracies)
+    values = families.bayes_mixture(0.5, 0.5, 0.0, 1.0, 0.5).run(right_twice)
+    regimes = values["regime"][0].tolist()
+    assert regimes == pytest.approx([0.5, 0.5])
+    first, second = values["prediction"][0].tolist()
+    assert first == pytest.approx(0.5)
+    assert second == pytest.approx((0.5 + 2 / 3) / 2)
 
 
 def test_fractions_have_the_posterior_of_their_beta_distribution():
-    assert mean_accuracy(np.array([0.5]), np.array([1.5]), (0.0, 1.0)) == pytest.approx([1.5 / 4])
+    half_right = np.array([0.5])
+    out_of = np.array([1.5])
+    mean = mean_accuracy(half_right, out_of, (0.0, 1.0))
+    assert mean == pytest.approx([1.5 / 4])
 
 
 def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
@@ -78,36 +84,43 @@ def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
     assert values["weights"].sum(-1) == pytest.approx(1)
 
 
-test_lapses_outside_their_range_are_refused = refused(
-    (lambda: families.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
-    (lambda: lapsed(window, bayes)(window=0), "window must be a number of rounds >= 1, got 0"),
-    (lambda: families.late_majority(lag=-1), "lag must be an integer >= 0, got -1"),
-    (lambda: lapsed(late, bayes)(lag=-1), "lag must be an integer >= 0, got -1"),
-    (lambda: families.majority_window(window=0), "window must be a number of rounds >= 1, got 0"),
-)
-test_last_rounds_outside_their_range_are_refused = refused(
-    (lambda: STOPPED(last=0), "last must be a number of rounds >= 1, got 0"),
-    (lambda: lapsed(stopped, bayes)(last=0), "last must be a number of rounds >= 1, got 0"),
-)
-test_parameters_outside_their_range_are_refused = refused(
-    (lambda: families.deaf_majority(expert=0), "expert must be an integer >= 1, got 0"),
-    (lambda: families.deaf_majority(hears=0.3), "hears must be 0, 1, or 0.5 for no vote, got 0.3"),
-    (lambda: families.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),
-    (lambda: families.bayes_mixture(weight=0.0), r"weight must lie in \(0, 1\), got 0"),
-    (lambda: families.fixed_vote(1.0), r"accuracy must lie in \(0, 1\), got 1"),
-)
+def test_lapses_outside_their_range_are_refused():
+    refuses(r"decay must lie in \(0, 1\], got 0", families.bayes_fading, decay=0.0)
+    message = "window must be a number of rounds >= 1, got 0"
+    refuses(message, lapsed(window, bayes), window=0)
+    refuses(message, families.majority_window, window=0)
+    message = "lag must be an integer >= 0, got -1"
+    refuses(message, families.late_majority, lag=-1)
+    refuses(message, lapsed(late, bayes), lag=-1)
+
+
+def test_last_rounds_outside_their_range_are_refused():
+    message = "last must be a number of rounds >= 1, got 0"
+    refuses(message, STOPPED, last=0)
+    refuses(message, lapsed(stopped, bayes), last=0)
+
+
+def test_parameters_outside_their_range_are_refused():
+    refuses("expert must be an integer >= 1, got 0", families.deaf_majority, expert=0)
+    message = "hears must be 0, 1, or 0.5 for no vote, got 0.3"
+    refuses(message, families.deaf_majority, hears=0.3)
+    refuses(r"alpha must lie in \(0, 1\), got 1", families.fixed_share, alpha=1.0)
+    refuses(r"weight must lie in \(0, 1\), got 0", families.bayes_mixture, weight=0.0)
+    refuses(r"accuracy must lie in \(0, 1\), got 1", families.fixed_vote, 1.0)
 
 
 def test_the_battery_copies_turns_and_grades():
     sets = battery(8, 20, n_experts=4, seed=3)
-    copied, turncoat, graded = (sets[key] for key in ("copied", "turncoat", "graded"))
+    copied = sets["copied"]
     assert (copied.advice[..., 0] == copied.advice[..., 1]).all()
     assert (copied.advice[..., 0] != copied.advice[..., 2]).any()
-    assert (turncoat.correct[:, :10].mean(1).max(-1) == 1).all()
+    turncoat = sets["turncoat"]
+    best_accuracy = turncoat.correct[:, :10].mean(1).max(-1)
+    assert (best_accuracy == 1).all()
     assert turncoat.correct[:, 10:].mean() < 0.65
-    assert np.sort(graded.accuracies_by_round[:, 0], -1) == pytest.approx(
-        np.tile([0.05, 0.35, 0.65, 0.95], (8, 1))
-    )
+    ascending = np.sort(sets["graded"].accuracies_by_round[:, 0], -1)
+    expected = np.tile([0.05, 0.35, 0.65, 0.95], (8, 1))
+    assert ascending == pytest.approx(expected)
 
 
 def test_fits_and_scores_are_other_episodes(episodes):
@@ -181,8 +194,10 @@ def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
     values, base = stopped.run(episodes), MAJORITY if "gain" in stopped.parameters else BAYES
     plain = base.run(episodes)
     for key in base.state:
-        assert np.array_equal(values[key][:, :5], plain[key][:, :5])
-        assert np.array_equal(values[key][:, 5:], np.repeat(plain[key][:, 4:5], 10, 1))
+        before_stop = plain[key][:, :5]
+        assert np.array_equal(values[key][:, :5], before_stop)
+        held_on = np.repeat(before_stop[:, 4:], 10, 1)
+        assert np.array_equal(values[key][:, 5:], held_on)
 
 
 @pytest.mark.parametrize(
@@ -194,25 +209,30 @@ def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
     ids=["majority", "bayes"],
 )
 def test_a_window_predicts_as_if_the_episode_began_with_it(episodes, windowed, base):
-    assert says(windowed, episodes)[:, -1] == pytest.approx(
-        says(base, some(episodes, slice(-5, None)))[:, -1]
-    )
+    from_window_on = some(episodes, slice(-5, None))
+    last = says(base, from_window_on)[:, -1]
+    assert says(windowed, episodes)[:, -1] == pytest.approx(last)
 
 
-def test_a_fraction_of_a_round_counts_as_that_fraction(episodes):
+@pytest.mark.parametrize(
+    ("family", "option"),
+    [(families.majority_window, "window"), (STOPPED, "last")],
+    ids=["majority_window", "stopped_majority"],
+)
+def test_a_fraction_of_a_round_counts_as_that_fraction(episodes, family, option):
     """Between two whole numbers the log-weights lie on the line between theirs."""
-    for family, key in ((families.majority_window, "window"), (STOPPED, "last")):
-        weights_by_length = [
-            family(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)
-        ]
-        assert weights_by_length[1] == pytest.approx(
-            0.75 * weights_by_length[0] + 0.25 * weights_by_length[2]
-        )
-        assert (weights_by_length[0] != weights_by_length[2]).any()
-    fewer = lapsed(stopped, bayes)(last=4).run(episodes)["counts"]
+    shorter = family(0.7, **{option: 4}).run(episodes)["log_weights"]
+    between = family(0.7, **{option: 4.25}).run(episodes)["log_weights"]
+    longer = family(0.7, **{option: 5}).run(episodes)["log_weights"]
+    assert between == pytest.approx(0.75 * shorter + 0.25 * longer)
+    assert (shorter != longer).any()
+
+
+def test_a_fraction_of_a_round_counts_as_that_fraction_in_counts(episodes):
+    shorter = lapsed(stopped, bayes)(last=4).run(episodes)["counts"]
     between = lapsed(stopped, bayes)(last=4.25).run(episodes)["counts"]
     longer = lapsed(stopped, bayes)(last=5).run(episodes)["counts"]
-    assert between == pytest.approx(0.75 * fewer + 0.25 * longer)
+    assert between == pytest.approx(0.75 * shorter + 0.25 * longer)
 
 
 def test_an_expert_without_a_vote_might_as_well_not_be_there(episodes):
@@ -252,10 +272,12 @@ def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
 def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
     """Follow the leader, which no family varies; equations see what they declare alone, and a state is written."""
     lapsing = lapse(follow_the_leader(), *([0.9] if lapse is fading else [3]))
-    base, values = follow_the_leader(), lapsing.run(episodes)
+    base = follow_the_leader()
+    values = lapsing.run(episodes)
     assert lapsing.key.startswith(base.key)
     assert len(lapsing.parameters) == 1
-    assert (lapsing.run(episodes)["prediction"] != base.run(episodes)["prediction"]).any()
+    base_values = base.run(episodes)
+    assert (values["prediction"] != base_values["prediction"]).any()
     assert lapsing.written == "next_counts"
     assert values["next_counts"].shape == values["counts"].shape
     for variable in (v for v in lapsing.variables if v.equation is not None):
@@ -264,36 +286,37 @@ def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
 
 
 def test_a_model_is_held_against_its_own_algorithm_or_bayes():
-    own_algorithm = interp.tasks.of(
-        handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)
-    ).explains(handwired)
+    handwired = interp.load("wma-handwired", n_experts=3, log_gamma=0.7)
+    own_algorithm = interp.tasks.of(handwired).explains(handwired)
     assert own_algorithm.key == "weighted_majority"
     assert own_algorithm.parameters == {"gain": 0.7}
-    assert interp.tasks.get("experts").explains(interp.load("wma-learned-additive")).key == "bayes"
+    learned = interp.load("wma-learned-additive")
+    assert interp.tasks.get("experts").explains(learned).key == "bayes"
 
 
 def test_losses_are_the_probability_of_a_mistake():
     episodes = experts.sample(2, 3, 2, seed=0)
     predictions = torch.full((4, 2, 2), 0.9, dtype=torch.float64)
     measured = analysis.losses(predictions, episodes, slice(1, 3))
-    np.testing.assert_allclose(
-        measured, np.broadcast_to(np.abs(0.9 - episodes.labels[:, 1:]), (4, 2, 2))
-    )
+    distances = np.abs(0.9 - episodes.labels[:, 1:])
+    np.testing.assert_allclose(measured, np.broadcast_to(distances, (4, 2, 2)))
 
 
 def test_a_round_says_votes_label_and_matches():
     episodes = experts.sample(2, 3, 2, seed=0)
+    labels = episodes.labels[..., None]
     inputs = analysis.round_inputs(episodes)
     plain, products = inputs.features
-    np.testing.assert_array_equal(
-        plain, np.concatenate([episodes.advice, episodes.labels[..., None]], -1)
-    )
+    votes_and_label = np.concatenate([episodes.advice, labels], -1)
+    np.testing.assert_array_equal(plain, votes_and_label)
     np.testing.assert_array_equal(products[..., :3], plain)
-    np.testing.assert_array_equal(products[..., 3:], episodes.advice == episodes.labels[..., None])
+    np.testing.assert_array_equal(products[..., 3:], episodes.advice == labels)
     np.testing.assert_array_equal(inputs.kinds, plain)
 
 
 def test_steering_raises_the_first_experts_weight():
-    steering, episodes = analysis.steering(), experts.sample(2, 3, 2, seed=0)
+    steering = analysis.steering()
+    episodes = experts.sample(2, 3, 2, seed=0)
     assert steering.change((2,)).tolist() == [1, 0]
-    assert steering.outcome(episodes, 1).tolist() == episodes.advice[:, 1, 0].tolist()
+    first_votes = episodes.advice[:, 1, 0]
+    assert steering.outcome(episodes, 1).tolist() == first_votes.tolist()

@@ -14,7 +14,7 @@ from interp.support.files import read_rows
 from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS, log_weights, weighted_majority
-from tests.refusals import refused
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def episodes():
 
 def made_by_hand(advice, labels):
     advice = np.array(advice)
-    return ExpertEpisodes(advice, np.array(labels), np.full((len(advice), advice.shape[2]), 0.5))
+    n_episodes, _, n_experts = advice.shape
+    accuracies = np.full((n_episodes, n_experts), 0.5)
+    return ExpertEpisodes(advice, np.array(labels), accuracies)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +39,11 @@ def test_weighted_majority_is_the_papers_loop(episodes, arguments, gamma):
         weights = np.ones(4)
         for t in range(episodes.n_rounds):
             assert np.allclose(state[b, t], np.log(weights), rtol=0, atol=1e-12)
-            share = weights[episodes.advice[b, t] == 1].sum() / weights.sum()
+            advice = episodes.advice[b, t]
+            share = weights[advice == 1].sum() / weights.sum()
             assert run.predictions[b, t] == pytest.approx(share, abs=1e-13)
-            weights = np.where(
-                episodes.advice[b, t] == episodes.labels[b, t], gamma * weights, weights
-            )
+            is_right = advice == episodes.labels[b, t]
+            weights = np.where(is_right, gamma * weights, weights)
         assert np.allclose(state[b, -1], np.log(weights), rtol=0, atol=1e-12)
 
 
@@ -58,9 +60,8 @@ def test_one_learning_rate_per_episode(episodes):
     rates = np.random.default_rng(1).uniform(0.05, 0.5, len(episodes))
     run = weighted_majority(episodes, eta=rates)
     for b, rate in enumerate(rates):
-        assert (
-            run.predictions[b] == weighted_majority(episodes.select([b]), eta=rate).predictions[0]
-        ).all()
+        alone = weighted_majority(episodes.select([b]), eta=rate)
+        assert (run.predictions[b] == alone.predictions[0]).all()
 
 
 def test_weighted_majority_equals_rivers_hedge(episodes):
@@ -87,7 +88,8 @@ def test_weighted_majority_equals_rivers_hedge(episodes):
             if t:
                 assert run.predictions[b, t] == pytest.approx(hedge.predict_one(x), abs=1e-12)
             hedge.learn_one(x, int(episodes.labels[b, t]))
-        weights = np.exp(state[b, -1] - state[b, -1].max())
+        last = state[b, -1]
+        weights = np.exp(last - last.max())
         assert np.allclose(weights / weights.sum(), hedge.weights, rtol=0, atol=1e-12)
 
 
@@ -111,8 +113,10 @@ def test_follow_previous_winners_falls_back_to_everyone_without_winners_or_on_a_
         for t in range(episodes.n_rounds):
             advice = episodes.advice[b, t]
             votes = advice[winners]
-            if len(votes) == 0 or 2 * votes.sum() == len(votes):
-                votes, fell_back = advice, fell_back + 1
+            is_tied = 2 * votes.sum() == len(votes)
+            if len(votes) == 0 or is_tied:
+                votes = advice
+                fell_back += 1
             assert run.predictions[b, t] == pytest.approx(votes.mean(), abs=1e-15)
             winners = advice == episodes.labels[b, t]
     assert fell_back > 100
@@ -129,18 +133,19 @@ def test_ties_are_half_a_mistake_within_a_tolerance():
 def test_bayes_and_oracle_agree_when_the_prior_is_the_truth(episodes):
     """With zero-width intervals the posterior mean is the accuracy itself, whatever the history."""
     known = replace(episodes, accuracies=np.full((20, 4), 0.7))
-    assert (
-        algorithms.bayes(known, (0.7, 0.7)).predictions == algorithms.oracle(known).predictions
-    ).all()
+    bayes = algorithms.bayes(known, (0.7, 0.7))
+    oracle = algorithms.oracle(known)
+    assert (bayes.predictions == oracle.predictions).all()
 
 
 def test_certain_experts_give_finite_votes():
     """An expert known to be always right who is wrong must not make a NaN."""
-    contradiction = replace(
-        made_by_hand([[[0, 1], [0, 1]]], [[0, 1]]), accuracies=np.array([[1.0, 1.0]])
-    )
-    assert algorithms.oracle(contradiction).predictions.tolist() == [[0.5, 0.5]]
-    assert np.isfinite(algorithms.bayes(contradiction, (1.0, 1.0)).predictions).all()
+    two_rounds = made_by_hand([[[0, 1], [0, 1]]], [[0, 1]])
+    contradiction = replace(two_rounds, accuracies=np.ones((1, 2)))
+    oracle = algorithms.oracle(contradiction)
+    assert oracle.predictions.tolist() == [[0.5, 0.5]]
+    bayes = algorithms.bayes(contradiction, (1.0, 1.0))
+    assert np.isfinite(bayes.predictions).all()
 
 
 REGIME_NAMES = st.sampled_from(sorted(REGIMES))
@@ -170,26 +175,29 @@ def test_swapping_the_labels_mirrors_predictions(regime, seed, n_experts):
         run = PREDICTORS[key].run(original)
         mirrored_run = PREDICTORS[key].run(mirrored)
         assert np.allclose(run.predictions, 1 - mirrored_run.predictions, rtol=0, atol=1e-10), key
-        assert (mistakes(run.predictions, original, run.decision).sum()) == pytest.approx(
-            mistakes(mirrored_run.predictions, mirrored, mirrored_run.decision).sum()
-        ), key
+        n_mistakes = mistakes(run.predictions, original, run.decision).sum()
+        n_mirrored_mistakes = mistakes(
+            mirrored_run.predictions, mirrored, mirrored_run.decision
+        ).sum()
+        assert n_mistakes == pytest.approx(n_mirrored_mistakes), key
 
 
 @settings(max_examples=15, deadline=None)
 @given(REGIME_NAMES, st.integers(0, 2**32), st.integers(0, 24))
 def test_no_prediction_looks_ahead(regime, seed, t):
     """Changing label t and everything after it moves no prediction up to t."""
-    original, second_batch = sample(3, 25, 4, regime, seed), sample(3, 25, 4, regime, seed + 1)
+    original = sample(3, 25, 4, regime, seed)
+    second_batch = sample(3, 25, 4, regime, seed + 1)
     labels = original.labels.copy()
+    labels[:, t:] = 1 - labels[:, t:]
     advice = original.advice.copy()
-    labels[:, t:], advice[:, t + 1 :] = 1 - labels[:, t:], second_batch.advice[:, t + 1 :]
+    after_t = slice(t + 1, None)
+    advice[:, after_t] = second_batch.advice[:, after_t]
     changed = replace(original, labels=labels, advice=advice)
     for key in KEYS:
-        run = PREDICTORS[key].run(original)
-        after = PREDICTORS[key].run(changed)
-        assert np.allclose(
-            run.predictions[:, : t + 1], after.predictions[:, : t + 1], rtol=0, atol=1e-12
-        ), key
+        before_change = PREDICTORS[key].run(original).predictions[:, : t + 1]
+        after_change = PREDICTORS[key].run(changed).predictions[:, : t + 1]
+        assert np.allclose(before_change, after_change, rtol=0, atol=1e-12), key
 
 
 @settings(max_examples=40, deadline=None)
@@ -198,15 +206,20 @@ def test_weighted_majority_keeps_its_worst_case_bounds(seed, n_experts, eta):
     """On any sequence, random or not: regret <= ln n / eta + eta T / 8 in expectation when randomised, and at most
     (eta L* + ln n) / ln(2 / (1 + exp(-eta))) mistakes when not."""
     rng = np.random.default_rng(seed)
-    hostile = made_by_hand(rng.integers(0, 2, (4, 40, n_experts)), rng.integers(0, 2, (4, 40)))
+    advice = rng.integers(0, 2, (4, 40, n_experts))
+    labels = rng.integers(0, 2, (4, 40))
+    hostile = made_by_hand(advice, labels)
     run = weighted_majority(hostile, eta=eta)
-    assert (
-        regret(run.predictions, hostile, "sample")[:, -1].max()
-        <= np.log(n_experts) / eta + eta * 40 / 8 + 1e-9
-    )
-    best = (~hostile.correct).sum(axis=1).min(axis=-1)
-    bound = (eta * best + np.log(n_experts)) / np.log(2 / (1 + np.exp(-eta)))
-    assert (mistakes(run.predictions, hostile).sum(axis=1) <= bound + 1e-9).all()
+    log_n = np.log(n_experts)
+    final_regret = regret(run.predictions, hostile, "sample")[:, -1]
+    regret_bound = log_n / eta + eta * 40 / 8
+    assert final_regret.max() <= regret_bound + 1e-9
+    mistakes_of_experts = (~hostile.correct).sum(axis=1)
+    fewest = mistakes_of_experts.min(axis=-1)
+    cost_of_a_mistake = np.log(2 / (1 + np.exp(-eta)))
+    mistake_bound = (eta * fewest + log_n) / cost_of_a_mistake
+    n_mistakes = mistakes(run.predictions, hostile).sum(axis=1)
+    assert (n_mistakes <= mistake_bound + 1e-9).all()
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -225,68 +238,76 @@ drawn = cache(lambda regime, n: sample(n, 100, 4, regime, seed=0))
 def published(table):
     """A test's rows of one table."""
     rows = [row for row in PUBLISHED if row["table"] == table]
-    return pytest.mark.parametrize(
-        "row", rows, ids=lambda row: f"{row['predictor']} {row['regime']}"
-    )
+    ids = [f"{row['predictor']} {row['regime']}" for row in rows]
+    return pytest.mark.parametrize("row", rows, ids=ids)
 
 
 def played(row, n):
     """A predictor's run, its episodes, and its final regrets."""
     episodes = drawn(row["regime"], n)
     run = PREDICTORS[row["predictor"]].run(episodes)
-    return run, episodes, regret(run.predictions, episodes, run.decision)[:, -1]
+    regrets = regret(run.predictions, episodes, run.decision)
+    return run, episodes, regrets[:, -1]
 
 
 @published("uniform")
 def test_uniform_regime_reproduces_the_published_table(row):
-    run, episodes, ours = played(row, 2000)
-    right = 1 - mistakes(run.predictions, episodes, run.decision).mean(axis=1)
+    run, episodes, final_regrets = played(row, 2000)
+    accuracies = 1 - mistakes(run.predictions, episodes, run.decision).mean(axis=1)
     # Three standard errors of their 100 episodes (ours are 20 times as many) and the rounding of the table.
-    assert abs(right.mean() - float(row["accuracy"])) < 3 * right.std() / 10 + 5e-4
-    assert abs(ours.mean() - float(row["final_regret"])) < 3 * ours.std() / 10 + 5e-3
+    error_of_accuracy = accuracies.std() / np.sqrt(100)
+    difference = abs(accuracies.mean() - float(row["accuracy"]))
+    assert difference < 3 * error_of_accuracy + 5e-4
+    error_of_regret = final_regrets.std() / np.sqrt(100)
+    difference = abs(final_regrets.mean() - float(row["final_regret"]))
+    assert difference < 3 * error_of_regret + 5e-3
 
 
 @published("LLM")
 def test_llm_regimes_reproduce_the_published_final_regret(row):
-    run, _, ours = played(row, 1000)
+    run, _, final_regrets = played(row, 1000)
     # Their learners toss coins, ours count expectations: allow for the coins of up to 100 rounds of 30 instances.
-    coins = (
-        np.sqrt((run.predictions * (1 - run.predictions)).sum(axis=1).mean())
-        if run.decision == "sample"
-        else 0
-    )
-    error = np.hypot(ours.std(), coins) / np.sqrt(30)
-    assert abs(ours.mean() - float(row["final_regret"])) < 3 * error + 0.05
+    spread_of_coins = 0
+    if run.decision == "sample":
+        variances = run.predictions * (1 - run.predictions)
+        spread_of_coins = np.sqrt(variances.sum(axis=1).mean())
+    error = np.hypot(final_regrets.std(), spread_of_coins) / np.sqrt(30)
+    difference = abs(final_regrets.mean() - float(row["final_regret"]))
+    assert difference < 3 * error + 0.05
 
 
 @published("robustness")
 def test_robustness_regimes_reproduce_the_published_regret(row):
     """How many episodes the published rows average is not stated; their errors are taken as those of 50."""
-    clipped = np.maximum(played(row, 1000)[2], 0)
-    assert abs(clipped.mean() - float(row["final_regret"])) < 4 * clipped.std() / np.sqrt(50)
+    _, _, final_regrets = played(row, 1000)
+    clipped = np.maximum(final_regrets, 0)
+    error = clipped.std() / np.sqrt(50)
+    difference = abs(clipped.mean() - float(row["final_regret"]))
+    assert difference < 4 * error
 
 
-test_bad_rates_are_refused = refused(
-    (lambda e: weighted_majority(e, eta=-0.5), "eta must be finite and >= 0, got -0.5"),
-    (lambda e: weighted_majority(e, eta=np.nan), "eta must be finite"),
-    (lambda e: weighted_majority(e, eta=np.ones(3)), r"one per episode \(2\), got shape \(3,\)"),
-    by=lambda call: call(sample(2, 5, 4)),
-)
-test_bad_priors_are_refused = refused(
-    (
-        lambda e: algorithms.bayes(e, (0.9, 0.3)),
-        r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)",
-    ),
-    (lambda e: algorithms.bayes(e, "unifrom"), "unknown regime 'unifrom'"),
-    by=lambda call: call(sample(2, 5, 4)),
-)
-test_episodes_without_a_prior_are_refused = refused(
-    (
-        lambda e: algorithms.bayes(made_by_hand([[[0, 1]]], [[1]])),
-        "do not say how their accuracies were drawn",
-    ),
-    by=lambda call: call(sample(2, 5, 4)),
-)
+@pytest.fixture
+def two_episodes():
+    return sample(2, 5, 4)
+
+
+def test_bad_rates_are_refused(two_episodes):
+    message = "eta must be finite and >= 0, got -0.5"
+    refuses(message, weighted_majority, two_episodes, eta=-0.5)
+    refuses("eta must be finite", weighted_majority, two_episodes, eta=np.nan)
+    message = r"one per episode \(2\), got shape \(3,\)"
+    refuses(message, weighted_majority, two_episodes, eta=np.ones(3))
+
+
+def test_bad_priors_are_refused(two_episodes):
+    message = r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)"
+    refuses(message, algorithms.bayes, two_episodes, (0.9, 0.3))
+    refuses("unknown regime 'unifrom'", algorithms.bayes, two_episodes, "unifrom")
+
+
+def test_episodes_without_a_prior_are_refused():
+    without_a_prior = made_by_hand([[[0, 1]]], [[1]])
+    refuses("do not say how their accuracies were drawn", algorithms.bayes, without_a_prior)
 
 
 def test_bayes_says_what_it_ignores():

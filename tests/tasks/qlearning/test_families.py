@@ -9,7 +9,7 @@ from interp.tasks import mdp
 from interp.tasks.qlearning import TASK, MDPEpisodes, families
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.sampling import battery
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +20,12 @@ def episodes():
 @pytest.fixture(scope="module")
 def walk():
     """(0, a0) pays 1 and leads to 1; (1, a1) pays .5 and leads to 0; then (0, a0) again."""
-    return MDPEpisodes.from_transitions(
-        mdp.chain(2, 2),
-        [[0, 1, 0]],
-        [[0, 1, 0]],
-        [[1.0, 0.5, 1.0]],
-        [[1, 0, 1]],
-        alpha=0.5,
-        gamma=0.8,
-    )
+    states = [[0, 1, 0]]
+    actions = [[0, 1, 0]]
+    rewards = [[1.0, 0.5, 1.0]]
+    next_states = [[1, 0, 1]]
+    transitions = (states, actions, rewards, next_states)
+    return MDPEpisodes.from_transitions(mdp.chain(2, 2), *transitions, alpha=0.5, gamma=0.8)
 
 
 def after(learner, episodes):
@@ -40,58 +37,64 @@ def test_sarsa_adds_the_value_of_the_action_that_was_taken_next(walk):
     assert tables[0].tolist() == [[0.5, 0], [0, 0]]
     assert tables[1].tolist() == [[0.5, 0], [0, 0.25]]
     # Q(1, a1) earns .5 * .8 * Q(0, a0) = .2 now that a0 was taken there; then Q(0, a0) moves to its reward.
-    assert tables[2] == pytest.approx(np.array([[0.75, 0], [0, 0.45]]))
+    expected = np.diag([0.75, 0.45])
+    assert tables[2] == pytest.approx(expected)
 
 
 def test_the_mean_takes_the_place_of_the_maximum(walk):
     tables = after(families.mean_bootstrap(0.5, 0.8), walk)
-    assert tables[1] == pytest.approx(np.array([[0.5, 0], [0, 0.5 * (0.5 + 0.8 * 0.25)]]))
+    target = 0.5 + 0.8 * 0.25
+    expected = np.diag([0.5, 0.5 * target])
+    assert tables[1] == pytest.approx(expected)
 
 
 def test_with_one_action_mean_and_maximum_are_the_same():
     single = mdp.sample(4, 10, 3, 1, seed=0)
-    assert after(families.mean_bootstrap(), single) == pytest.approx(after(q_learning(), single))
+    by_maximum = after(q_learning(), single)
+    assert after(families.mean_bootstrap(), single) == pytest.approx(by_maximum)
 
 
 def test_mean_reward_and_visits_count(walk):
-    assert after(families._mean_reward(), walk)[-1].tolist() == [[1, 0], [0, 0.5]]
-    assert after(families.visit_counts(-1.0), walk)[-1].tolist() == [[-2, 0], [0, -1]]
+    mean_rewards = after(families._mean_reward(), walk)[-1]
+    assert mean_rewards.tolist() == [[1, 0], [0, 0.5]]
+    visits = after(families.visit_counts(-1.0), walk)[-1]
+    assert visits.tolist() == [[-2, 0], [0, -1]]
 
 
-def test_a_round_writes_one_column_under_every_learner(episodes):
+LEARNERS = [
+    families.mean_bootstrap(),
+    families.sarsa(),
+    families._mean_reward(),
+    families.visit_counts(),
+]
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: learner.key)
+def test_a_round_writes_one_column_under_every_learner(episodes, learner):
     """What a slot holds, so that a swapped reward can be judged under any of them, whichever comes closest."""
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
     others = mdp.sample(5, 12, 3, 2, seed=2, epsilon=1.0)
-    for learner in (
-        families.mean_bootstrap(),
-        families.sarsa(),
-        families._mean_reward(),
-        families.visit_counts(),
-    ):
-        values = learner.run(episodes)
-        taken = np.eye(2, dtype=bool)[values["action"]]
-        assert np.array_equal(
-            values["next_column"],
-            np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3),
-        )
-        interchanged = interchange(
-            model, episodes, others, learner, "reward", "embed@r", outcome="state", round=[3, 6]
-        )
-        assert interchanged.effect.shape == interchanged.wanted.shape
-        if learner.key == "mean_bootstrap":
-            assert interchanged.score().estimate == pytest.approx(
-                1
-            )  # a reward enters by the same rate
+    values = learner.run(episodes)
+    is_taken = np.eye(2, dtype=bool)[values["action"]]
+    columns = np.moveaxis(values["next_table"], -1, -2)
+    expected = columns[is_taken].reshape(5, 12, 3)
+    assert np.array_equal(values["next_column"], expected)
+    interchanged = interchange(
+        model, episodes, others, learner, "reward", "embed@r", outcome="state", round=[3, 6]
+    )
+    assert interchanged.effect.shape == interchanged.wanted.shape
+    if learner.key == "mean_bootstrap":  # a reward enters by the same rate
+        assert interchanged.score().estimate == pytest.approx(1)
 
 
 def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episodes):
     shares = families.acting(q_learning()).run(episodes)["policy"]
     assert (shares > 0).tolist() == episodes.greedy_sets.tolist()
     assert shares.sum(-1) == pytest.approx(1)
-    construction = families.acting(q_learning(), shared_ties=False, after=False).run(episodes)[
-        "policy"
-    ]
-    assert construction.tolist() == q_learning().run(episodes)["policy"].tolist()
+    construction = families.acting(q_learning(), shared_ties=False, after=False)
+    policy = construction.run(episodes)["policy"]
+    own_policy = q_learning().run(episodes)["policy"]
+    assert policy.tolist() == own_policy.tolist()
 
 
 def test_a_softmax_is_boltzmanns(episodes):
@@ -102,7 +105,8 @@ def test_a_softmax_is_boltzmanns(episodes):
 
 def test_q_learning_starts_where_no_bootstrap_ends():
     """Families that contain each other could never be told apart by the ratio of their divergences."""
-    gamma = next(s for s in TASK.rivals()["q_learning"].searched if s.name == "gamma")
+    searched = TASK.rivals()["q_learning"].searched
+    gamma = next(parameter for parameter in searched if parameter.name == "gamma")
     assert gamma.grid[0] == 0.2
     assert "gamma" not in {s.name for s in TASK.rivals()["no_bootstrap"].searched}
 
@@ -113,7 +117,8 @@ def test_the_battery_separates_what_looks_ahead_from_what_does_not():
     assert list(sets) == ["grid", "explored", "draws", "chain", "delayed"]
     ahead = families.acting(q_learning(gamma=0.9)).run(delayed)["policy"]
     here = families.acting(q_learning(gamma=0.0)).run(delayed)["policy"]
-    assert np.abs(ahead - here).sum(-1).mean() > 0.2
+    distance = np.abs(ahead - here).sum(-1)
+    assert distance.mean() > 0.2
     hub = delayed.mdps.rewards.max(-1) <= 0.1
     assert (hub.sum(-1) == 2).all()
 
@@ -140,7 +145,8 @@ def test_a_late_table_is_the_table_of_two_rounds_before(episodes):
     late_values = families.late_q(0.3, 0.8, lag=2).run(episodes)
     plain = q_learning(0.3, 0.8).run(episodes)
     assert not late_values["table"][:, :3].any()
-    assert late_values["table"][:, 2:] == pytest.approx(plain["table"][:, :-2])
+    two_rounds_before = plain["table"][:, :-2]
+    assert late_values["table"][:, 2:] == pytest.approx(two_rounds_before)
     assert late_values["table"][:, 2:].any()
     assert (late_values["policy"][:, 2:] != plain["policy"][:, 2:]).any()
 
@@ -155,12 +161,12 @@ def test_a_stopped_table_stays_as_it_is_and_is_still_chosen_by(episodes):
     stopped_values = families.stopped_q(0.3, 0.8, last=5).run(episodes)
     plain = q_learning(0.3, 0.8).run(episodes)
     assert np.array_equal(stopped_values["table"][:, :6], plain["table"][:, :6])
-    assert np.array_equal(stopped_values["table"][:, 6:], np.repeat(plain["table"][:, 5:6], 6, 1))
+    kept_table = np.repeat(plain["table"][:, 5:6], 6, 1)
+    assert np.array_equal(stopped_values["table"][:, 6:], kept_table)
     assert (stopped_values["table"][:, 6:] != plain["table"][:, 6:]).any()
 
 
-test_lapses_that_cannot_be_are_refused = refused(
-    (lambda: families.late_q(lag=-1), "lag must be an integer >= 0, got -1"),
-    (lambda: families.stopped_q(last=0), "last must be a number of rounds >= 1, got 0"),
-    (lambda: families.late_q(gamma=1.0), "gamma"),
-)
+def test_lapses_that_cannot_be_are_refused():
+    refuses("lag must be an integer >= 0, got -1", families.late_q, lag=-1)
+    refuses("last must be a number of rounds >= 1, got 0", families.stopped_q, last=0)
+    refuses("gamma", families.late_q, gamma=1.0)
