@@ -8,6 +8,7 @@ nothing. A *full* statement holds eight operations or more; of compound statemen
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,11 +192,8 @@ def count_function_words(tree: ast.AST) -> int:
     >>> count_function_words(ast.parse("one, total = 1, 2\\nfor each in x: pass"))
     2
     """
-    stored = (
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    stored = [node.id for node in names if isinstance(node.ctx, ast.Store)]
     return sum(name in FUNCTION_WORDS for name in stored)
 
 
@@ -221,16 +219,21 @@ def count_folders(*folders: str) -> Count:
     return total
 
 
+def room_of(path: Path) -> str:
+    """Return the room of a file: its package, or a folder in one."""
+    folders = path.relative_to(ROOT).parent.parts
+    return "/".join(folders[:2])
+
+
 def rooms(*packages: str) -> dict[str, Count]:
-    """Count every room (a package, or a folder in one), the largest first."""
-    counts: dict[str, Count] = {}
+    """Count every room, the largest first."""
+    counts: dict[str, Count] = defaultdict(Count)
     for path in sources(*packages):
-        room = "/".join(path.relative_to(ROOT).parts[:-1][:2])
-        counts[room] = counts.get(room, Count()) + count_module(path)
+        counts[room_of(path)] += count_module(path)
     for path in tables(*packages):
-        room = "/".join(path.relative_to(ROOT).parts[:-1][:2])
-        counts.setdefault(room, Count()).table_bytes += path.stat().st_size
-    return dict(sorted(counts.items(), key=lambda item: -item[1].operations))
+        counts[room_of(path)].table_bytes += path.stat().st_size
+    largest_first = sorted(counts, key=lambda room: -counts[room].operations)
+    return {room: counts[room] for room in largest_first}
 
 
 def main() -> None:
@@ -241,16 +244,16 @@ def main() -> None:
     rows |= {folder: count_folders(folder) for folder in BESIDE}
     print(f"{'':24} operations  tables kB  full %  >=20  >10 decisions %  function words")
     for name, count in rows.items():
-        print(
-            f"{name:24} {count.operations:10,} {count.table_bytes / 1000:10.0f}"
-            f" {count.full_share:7.1f} {count.overfull:5} {count.branching_share:16.1f}"
-            f" {count.function_words:15}"
-        )
+        size = f"{count.operations:10,} {count.table_bytes / 1000:10.0f}"
+        packing = f"{count.full_share:7.1f} {count.overfull:5}"
+        naming = f"{count.branching_share:16.1f} {count.function_words:15}"
+        print(f"{name:24} {size} {packing} {naming}")
 
 
 def _share_above(values: list[int], bound: int) -> float:
     """Return the percentage of values above a bound."""
-    return 100 * sum(value > bound for value in values) / max(len(values), 1)
+    n_above = sum(value > bound for value in values)
+    return 100 * n_above / max(len(values), 1)
 
 
 if __name__ == "__main__":

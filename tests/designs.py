@@ -79,7 +79,8 @@ class Sample:
     @property
     def targets(self) -> Float[Array, "episode round 2"]:
         """The target, and its label as -1 or 1."""
-        return np.stack([self.y, np.where(self.label, 1.0, -1.0)], axis=-1)
+        sign = np.where(self.label, 1.0, -1.0)
+        return np.stack([self.y, sign], axis=-1)
 
     @property
     def inputs(self) -> dict[str, _Features]:
@@ -121,35 +122,43 @@ _Share = Callable[[_Noise, np.random.Generator], _Noise]
 
 
 def _effects(z: _Noise, rng: np.random.Generator) -> _Noise:
-    return np.asarray((z + rng.normal(size=(len(z), 1, z.shape[-1]))) / np.sqrt(2))
+    of_episodes = rng.normal(size=(len(z), 1, z.shape[-1]))
+    return np.asarray((z + of_episodes) / np.sqrt(2))
 
 
 def _walk(z: _Noise, rng: np.random.Generator) -> _Noise:
-    return np.asarray(np.cumsum(z, axis=1) / np.sqrt((z.shape[1] + 1) / 2))
+    mean_variance = (z.shape[1] + 1) / 2
+    return np.asarray(np.cumsum(z, axis=1) / np.sqrt(mean_variance))
 
 
 def _autoregressive(z: _Noise, rng: np.random.Generator) -> _Noise:
-    correlation, series = 0.95, z.copy()
+    correlation = 0.95
+    scale_of_new = np.sqrt(1 - correlation**2)
+    series = z.copy()
     for t in range(1, z.shape[1]):
-        series[:, t] = correlation * series[:, t - 1] + np.sqrt(1 - correlation**2) * z[:, t]
+        kept_part = correlation * series[:, t - 1]
+        series[:, t] = kept_part + scale_of_new * z[:, t]
     return series
 
 
 def _uneven(z: _Noise, rng: np.random.Generator) -> _Noise:
     sigma = 0.5
-    return np.asarray(z * np.exp(sigma * rng.normal(size=(len(z), 1, 1)) - sigma**2))
+    log_scales = sigma * rng.normal(size=(len(z), 1, 1)) - sigma**2
+    return np.asarray(z * np.exp(log_scales))
 
 
 def _heavy(z: _Noise, rng: np.random.Generator) -> _Noise:
-    return np.asarray(rng.standard_t(3, size=z.shape) / np.sqrt(3))
+    draws = rng.standard_t(3, size=z.shape)
+    return np.asarray(draws / np.sqrt(3))
 
 
 def _with_common(z: _Noise, common: float, rng: np.random.Generator) -> _Noise:
     """A share ``common`` of the variance of each feature is one of four sources; four divides how many there are."""
     sources = rng.normal(size=(*z.shape[:2], _N_COMMON))
-    return np.asarray(
-        np.sqrt(common) * np.tile(sources, z.shape[-1] // _N_COMMON) + np.sqrt(1 - common) * z
-    )
+    of_features = np.tile(sources, z.shape[-1] // _N_COMMON)
+    shared_part = np.sqrt(common) * of_features
+    own_part = np.sqrt(1 - common) * z
+    return np.asarray(shared_part + own_part)
 
 
 def _constant(z: _Noise, rng: np.random.Generator) -> _Noise:
@@ -208,27 +217,39 @@ def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
         f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * design_record.n_features
     )
     sample = _draw(design_record, n_episodes, rng)
-    while n_episodes > 1 and (sample.y == sample.y[0, 0]).all():
+    while n_episodes > 1 and _never_varies(sample.y):
         sample = _draw(design_record, n_episodes, rng)
     return sample
 
 
-def _draw(made: Design, n_episodes: int, rng: np.random.Generator) -> Sample:
-    d, share = made.n_features, made.share
-    used, unrelated = (share(rng.normal(size=(n_episodes, _N_ROUNDS, d)), rng) for _ in range(2))
-    noise = (made.noise or share)(rng.normal(size=(n_episodes, _N_ROUNDS, 1)), rng)[..., 0]
-    if made.common:
-        used, unrelated = (_with_common(z, made.common, rng) for z in (used, unrelated))
-    signal = used.sum(-1) / np.sqrt(d + made.common * d * (d / _N_COMMON - 1))
+def _never_varies(y: Float[Array, "episode round"]) -> bool:
+    first = y[0, 0]
+    return bool((y == first).all())
+
+
+def _draw(design: Design, n_episodes: int, rng: np.random.Generator) -> Sample:
+    d, share = design.n_features, design.share
+    shape = (n_episodes, _N_ROUNDS, d)
+    used = share(rng.normal(size=shape), rng)
+    unrelated = share(rng.normal(size=shape), rng)
+    share_noise = design.noise or share
+    noise = share_noise(rng.normal(size=(n_episodes, _N_ROUNDS, 1)), rng)[..., 0]
+    if design.common:
+        used = _with_common(used, design.common, rng)
+        unrelated = _with_common(unrelated, design.common, rng)
+    others_of_a_source = d / _N_COMMON - 1
+    variance = d + design.common * d * others_of_a_source
+    signal = used.sum(-1) / np.sqrt(variance)
     y = signal + noise * np.sqrt((1 - _TRUE_R2) / _TRUE_R2)
-    if made.of_episode:
+    if design.of_episode:
         used = (used + rng.normal(size=used.shape)) / np.sqrt(2)
         unrelated = (unrelated + rng.normal(size=unrelated.shape)) / np.sqrt(2)
     label = y > 0
-    if made.sparse is not None:
-        label = y > NormalDist().inv_cdf(1 - made.sparse) / np.sqrt(_TRUE_R2)
+    if design.sparse is not None:
+        quantile = NormalDist().inv_cdf(1 - design.sparse)
+        label = y > quantile / np.sqrt(_TRUE_R2)
         y = label.astype(np.float64)
-    lengths = rng.integers(made.shortest, _N_ROUNDS + 1, size=(n_episodes, 1))
+    lengths = rng.integers(design.shortest, _N_ROUNDS + 1, size=(n_episodes, 1))
     return Sample(used, unrelated, y, label, np.arange(_N_ROUNDS) < lengths)
 
 
@@ -259,13 +280,16 @@ def coverage(
             folds = np.arange(n) % min(n_folds, n)
             samples = [draw(design, n, rng) for _ in range(n_sets)]
             sets = [_intervals(fit, sample, fresh, weights, folds) for sample in samples]
-            leaning = np.mean(
-                [refit.leans_low(s.y[..., None], s.x.shape[-1], s.mask[..., None]) for s in samples]
-            )
+            leaning = float(np.mean([_leans_low(sample) for sample in samples]))
             for score, method in sets[0]:
                 pairs = [of_set[score, method] for of_set in sets]
-                cells.append(_cell(design, n, score, method, pairs, float(leaning)))
+                cells.append(_cell(design, n, score, method, pairs, leaning))
     return cells
+
+
+def _leans_low(sample: Sample) -> bool:
+    n_features = sample.x.shape[-1]
+    return refit.leans_low(sample.y[..., None], n_features, sample.mask[..., None])
 
 
 def _cell(
@@ -304,31 +328,34 @@ def _intervals(
     squares, misses, r2, accuracy = {}, {}, {}, {}
     for name, x in sample.inputs.items():
         predictions, slope, intercept = fit(x, targets, folds)
-        squares[name] = (((sample.y - predictions[..., 0]) ** 2) * scored).sum(1)
-        misses[name] = (
-            (((predictions[..., 1] > 0) != sample.label) & scored).sum(1).astype(np.float64)
-        )
+        errors = sample.y - predictions[..., 0]
+        squares[name] = (errors**2 * scored).sum(1)
+        is_missed = (predictions[..., 1] > 0) != sample.label
+        misses[name] = (is_missed & scored).sum(1).astype(np.float64)
         of_fresh = (fresh.inputs[name] @ slope + intercept)[fresh.mask]
-        r2[name] = 1 - float(((truths - of_fresh[..., 0]) ** 2).mean() / truths.var())
-        accuracy[name] = float(((of_fresh[..., 1] > 0) == fresh.label[fresh.mask]).mean())
+        fresh_errors = truths - of_fresh[..., 0]
+        r2[name] = 1 - float((fresh_errors**2).mean() / truths.var())
+        is_hit = (of_fresh[..., 1] > 0) == fresh.label[fresh.mask]
+        accuracy[name] = float(is_hit.mean())
     total = refit.totals(sample.y[..., None], scored[..., None])[:, 0]
     steps = scored.sum(1).astype(np.float64)
     resampled_total, resampled_steps = _resampled_total(sample.y, scored, weights), weights @ steps
     fixed = {name: 1 - weights @ lost / resampled_total for name, lost in squares.items()}
-    plain = ((sample.y[scored] - sample.y[scored].mean()) ** 2).sum()
+    scored_y = sample.y[scored]
+    plain = ((scored_y - scored_y.mean()) ** 2).sum()
     fixed_r2 = {name: 1 - float(lost.sum() / plain) for name, lost in squares.items()}
     fixed_hits = {name: 1 - weights @ lost / resampled_steps for name, lost in misses.items()}
     hits = {name: steps - lost for name, lost in misses.items()}
-    resampled = Interval.of_samples(fixed_hits["probe"], float(hits["probe"].sum() / steps.sum()))
-    intervals = {
-        ("r2", "refit"): (refit.interval(squares["probe"], total, n_folds), r2["probe"]),
-        ("r2", "resampled"): (Interval.of_samples(fixed["probe"], fixed_r2["probe"]), r2["probe"]),
-        ("accuracy", "refit"): (
-            refit.interval(misses["probe"], steps, n_folds, "accuracy"),
-            accuracy["probe"],
-        ),
-        ("accuracy", "resampled"): (resampled, accuracy["probe"]),
-    }
+    share_of_hits = float(hits["probe"].sum() / steps.sum())
+    intervals = {}
+    refitted = refit.interval(squares["probe"], total, n_folds)
+    intervals["r2", "refit"] = refitted, r2["probe"]
+    resampled = Interval.of_samples(fixed["probe"], fixed_r2["probe"])
+    intervals["r2", "resampled"] = resampled, r2["probe"]
+    refitted = refit.interval(misses["probe"], steps, n_folds, "accuracy")
+    intervals["accuracy", "refit"] = refitted, accuracy["probe"]
+    resampled = Interval.of_samples(fixed_hits["probe"], share_of_hits)
+    intervals["accuracy", "resampled"] = resampled, accuracy["probe"]
     for key, (first, second) in _PAIRS.items():
         truth, score = r2[first] - r2[second], f"r2 - {key}"
         intervals[score, "refit"] = (
@@ -359,6 +386,5 @@ def _resampled_total(
     first = weights @ centred.sum(1)
     second = weights @ (centred**2).sum(1)
     total = second - first**2 / (weights @ mask.sum(1))
-    return np.asarray(
-        np.maximum(total, 1e-9 * total.max())
-    )  # resamples of episodes in which nothing varies
+    smallest = 1e-9 * total.max()  # of resamples of episodes in which nothing varies
+    return np.asarray(np.maximum(total, smallest))

@@ -53,12 +53,15 @@ class Target:
     equivalent: Mapping[str, str] = field(default_factory=dict)
 
 
-TARGETS = {
-    file: Target(tuple(record["tests"]), record.get("equivalent", {}))
-    for file, record in json.loads(
-        Path(__file__).with_name("mutants.json").read_text("utf-8")
-    ).items()
-}
+def _read_targets() -> dict[str, Target]:
+    text = Path(__file__).with_name("mutants.json").read_text("utf-8")
+    return {
+        file: Target(tuple(record["tests"]), record.get("equivalent", {}))
+        for file, record in json.loads(text).items()
+    }
+
+
+TARGETS = _read_targets()
 """File -> what stands behind it, as ``mutants.json`` says."""
 
 _ORDERS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -109,13 +112,13 @@ def mutants(source: str) -> Iterator[Mutant]:
         scope, shown, line, change = list(_changes(tree))[i]
         before = ast.unparse(shown).strip()
         change()
-        name = f"{scope or 'module'}: {before} -> {ast.unparse(ast.fix_missing_locations(shown)).strip()}"
+        ast.fix_missing_locations(shown)
+        after = ast.unparse(shown).strip()
+        name = f"{scope or 'module'}: {before} -> {after}"
         seen[name] += 1
-        yield Mutant(
-            name if seen[name] == 1 else f"{name} #{seen[name]}",
-            line,
-            ast.fix_missing_locations(tree),
-        )
+        if seen[name] > 1:
+            name = f"{name} #{seen[name]}"
+        yield Mutant(name, line, ast.fix_missing_locations(tree))
 
 
 def _changes(
@@ -139,9 +142,8 @@ def _shown(node: ast.AST, parent: ast.AST | None) -> ast.AST:
             arguments_reversed = [*arguments.posonlyargs, *arguments.args][::-1]
             defaults = [*zip(arguments.defaults[::-1], arguments_reversed, strict=False)]
             defaults += zip(arguments.kw_defaults, arguments.kwonlyargs, strict=True)
-            return next(
-                ast.keyword(argument.arg, node) for default, argument in defaults if default is node
-            )
+            argument = next(argument for default, argument in defaults if default is node)
+            return ast.keyword(argument.arg, node)
         case ast.Constant() | ast.keyword(), ast.AST():
             return parent
     return node
@@ -151,7 +153,8 @@ def _below(node: ast.AST) -> list[ast.AST]:
     """The parts of a node that are mutated."""
     match node:
         case ast.FunctionDef():
-            return [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]
+            keyword_defaults = filter(None, node.args.kw_defaults)
+            return [*node.args.defaults, *keyword_defaults, *node.body]
         case ast.ClassDef():
             return [child for child in node.body if isinstance(child, ast.FunctionDef)]
         case ast.AnnAssign():
@@ -173,9 +176,8 @@ def _of_one(node: ast.AST, *, module_level: bool) -> Iterator[Change]:
         case ast.BinOp() | ast.AugAssign() if type(node.op) in _OPERATORS:
             yield partial(setattr, node, "op", _OPERATORS[type(node.op)]())
         case ast.BoolOp():
-            yield partial(
-                setattr, node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And()
-            )
+            swapped = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+            yield partial(setattr, node, "op", swapped)
         case ast.If() | ast.IfExp() | ast.While():
             yield partial(setattr, node, "test", _negated(node.test))
         case ast.UnaryOp(op=ast.Not()):
@@ -206,33 +208,29 @@ def _of_one(node: ast.AST, *, module_level: bool) -> Iterator[Change]:
 
 
 def _negated(test: ast.expr) -> ast.expr:
-    return (
-        test.operand
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
-        else ast.UnaryOp(ast.Not(), test)
-    )
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand
+    return ast.UnaryOp(ast.Not(), test)
 
 
 def install(tree: ast.Module, module: ModuleType) -> None:
     """Make the module that everybody imported the one that the tree says."""
     fresh = ModuleType(module.__name__)
-    fresh.__dict__.update(
-        {key: value for key, value in vars(module).items() if key.startswith("__")}
-    )
-    exec(compile(tree, str(module.__file__), "exec", dont_inherit=True), fresh.__dict__)
-    new_functions, old = _functions(vars(fresh)), _functions(vars(module))
-    for key, functions in old.items():
-        for function in functions if key in new_functions else ():
-            function.__code__ = new_functions[key][0].__code__
-            function.__defaults__, function.__kwdefaults__ = (
-                new_functions[key][0].__defaults__,
-                new_functions[key][0].__kwdefaults__,
-            )
+    for key, value in vars(module).items():
+        if key.startswith("__"):
+            vars(fresh)[key] = value
+    exec(compile(tree, str(module.__file__), "exec", dont_inherit=True), vars(fresh))
+    new_functions, old_functions = _functions(vars(fresh)), _functions(vars(module))
+    for key in new_functions.keys() & old_functions.keys():
+        new = new_functions[key][0]
+        for function in old_functions[key]:
+            function.__code__ = new.__code__
+            function.__defaults__ = new.__defaults__
+            function.__kwdefaults__ = new.__kwdefaults__
     for key, value in vars(fresh).items():
         before = vars(module).get(key)
-        if isinstance(value, int | float | str | tuple | dict | frozenset) and repr(before) != repr(
-            value
-        ):
+        is_constant = isinstance(value, int | float | str | tuple | dict | frozenset)
+        if is_constant and repr(before) != repr(value):
             for user in list(sys.modules.values()):
                 if vars(user).get(key) is before:
                     vars(user)[key] = value
@@ -272,11 +270,13 @@ def _in_a_fork(tests: Sequence[str], log: Path, limit: float, prepare: Change) -
         status = 99
         try:
             with log.open("w") as out:
-                os.dup2(out.fileno(), 1), os.dup2(out.fileno(), 2)
+                os.dup2(out.fileno(), 1)
+                os.dup2(out.fileno(), 2)
                 resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
                 prepare()
                 status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
-                log.with_suffix(".json").write_text(json.dumps(sorted(sys.modules)))
+                loaded = json.dumps(sorted(sys.modules))
+                log.with_suffix(".json").write_text(loaded)
         except BaseException:
             os.write(2, traceback.format_exc().encode())
         finally:
@@ -298,20 +298,17 @@ def survivors(file: Path, scopes: str, tests: Sequence[str]) -> tuple[list[Mutan
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         scopes_named = tuple(scopes.split(","))
-        every = [
-            mutant
-            for mutant in mutants(file.read_text("utf-8"))
-            if mutant.name.startswith(scopes_named)
-        ]
+        in_file = mutants(file.read_text("utf-8"))
+        every = [mutant for mutant in in_file if mutant.name.startswith(scopes_named)]
         alive = []
         for mutant in every:
             status, _ = _in_a_fork(
                 tests, log, 3 * seconds + 5, partial(install, mutant.tree, module)
             )
             if os.waitstatus_to_exitcode(status) == 99:
-                raise SystemExit(
-                    f"{file}:{mutant.line} cannot be installed: {mutant.name}\n{log.read_text()}"
-                )
+                place = f"{file}:{mutant.line}"
+                output = log.read_text()
+                raise SystemExit(f"{place} cannot be installed: {mutant.name}\n{output}")
             if not status:
                 alive.append(mutant)
     return alive, len(every)
@@ -323,11 +320,13 @@ def judge(where: str, target: Target) -> bool:
     alive, n = survivors(Path(file), scopes, target.tests)
     excused = [mutant for mutant in alive if mutant.name in target.equivalent]
     stale = set(target.equivalent) - {mutant.name for mutant in excused}
-    unexcused, counted = [mutant for mutant in alive if mutant not in excused], n - len(excused)
-    share = 1 - len(unexcused) / max(counted, 1)
-    print(
-        f"{where}: {n} mutants, {len(excused)} equivalent, {counted - len(unexcused)} of {counted} killed ({share:.1%})"
-    )
+    unexcused = [mutant for mutant in alive if mutant not in excused]
+    n_equivalent = len(excused)
+    n_others = n - n_equivalent
+    n_killed = n_others - len(unexcused)
+    share = 1 - len(unexcused) / max(n_others, 1)
+    counts = f"{n} mutants, {n_equivalent} equivalent, {n_killed} of {n_others} killed"
+    print(f"{where}: {counts} ({share:.1%})")
     for mutant in unexcused:
         print(f"  {file}:{mutant.line}  {mutant.name}")
     for name in sorted(stale):
@@ -346,11 +345,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--tests", nargs="+", help="test files that stand behind the files")
     options = parser.parse_args(arguments)
-    chosen = {
-        file: Target(tuple(options.tests)) if options.tests else TARGETS[file]
-        for file in options.files or TARGETS
-    }
-    results = [judge(file, target) for file, target in chosen.items()]
+    results = []
+    for file in options.files or TARGETS:
+        target = Target(tuple(options.tests)) if options.tests else TARGETS[file]
+        results.append(judge(file, target))
     return int(not all(results))
 
 

@@ -12,7 +12,7 @@ from interp import tasks
 from interp.core.algorithm import NEXT, Algorithm, Variable
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import log_weights
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 EXPERTS = ("weighted_majority", "bayes", "follow_the_leader", "majority_vote")
 seeds = st.integers(0, 10_000)
@@ -44,9 +44,8 @@ def test_weighted_majority_is_its_closed_form_bitwise(seed, gain):
     np.testing.assert_array_equal(values["next_log_weights"], expected[:, 1:])
     weights = special.softmax(expected[:, :-1], axis=-1)
     np.testing.assert_array_equal(values["weights"], weights)
-    np.testing.assert_allclose(
-        values["prediction"], (weights * episodes.advice).sum(-1), atol=1e-12
-    )
+    weighted_vote = (weights * episodes.advice).sum(-1)
+    np.testing.assert_allclose(values["prediction"], weighted_vote, atol=1e-12)
 
 
 @few
@@ -68,7 +67,8 @@ def test_q_learning_is_the_recorded_table_bitwise(seed, alpha, gamma):
     np.testing.assert_array_equal(values["table"], episodes.q_tables[:, :-1])
     np.testing.assert_array_equal(values["next_table"], episodes.q_tables[:, 1:])
     np.testing.assert_array_equal(values["greedy_action"], episodes.greedy)
-    np.testing.assert_array_equal(values["choice"], episodes.next_values_before.argmax(-1))
+    best_actions = episodes.next_values_before.argmax(-1)
+    np.testing.assert_array_equal(values["choice"], best_actions)
 
 
 @few
@@ -79,12 +79,12 @@ def test_what_the_state_says_after_a_round_is_what_it_says_before_the_next(seed)
         values = algorithm.run(episodes)
         assert set(values) == set(algorithm.keys)
         for key in algorithm.of_the_state:
-            if algorithm.variable(key).role == "state" or set(
-                algorithm.variable(key).parents
-            ) <= set(algorithm.state):
-                np.testing.assert_array_equal(
-                    values[NEXT + key][:, :-1], values[key][:, 1:], err_msg=key
-                )
+            variable = algorithm.variable(key)
+            is_determined = set(variable.parents) <= set(algorithm.state)
+            if variable.role == "state" or is_determined:
+                after = values[NEXT + key][:, :-1]
+                before_next = values[key][:, 1:]
+                np.testing.assert_array_equal(after, before_next, err_msg=key)
 
 
 @few
@@ -97,6 +97,12 @@ def test_distributions_sum_to_one(seed):
         np.testing.assert_allclose(distribution.sum(-1), 1)
 
 
+def assert_same_values(values, expected, case):
+    """Every variable of ``expected`` has the same values."""
+    for key in expected:
+        assert np.array_equal(values[key], expected[key]), case
+
+
 @few
 @given(seeds)
 def test_setting_a_variable_to_its_own_values_changes_nothing(seed):
@@ -104,10 +110,7 @@ def test_setting_a_variable_to_its_own_values_changes_nothing(seed):
         values = algorithm.run(episodes)
         for variable in algorithm.variables:
             again = algorithm.run(episodes, do={variable.key: values[variable.key]})
-            assert all(np.array_equal(again[key], values[key]) for key in values), (
-                algorithm.key,
-                variable.key,
-            )
+            assert_same_values(again, values, f"{algorithm.key}, {variable.key}")
 
 
 @few
@@ -119,10 +122,7 @@ def test_interchanging_a_variable_with_itself_changes_nothing(seed):
         base = algorithm.step(state, inputs)[1]
         for variable in algorithm.variables:
             again = algorithm.interchange(base, base, variable.key)
-            assert all(np.array_equal(again[key], base[key]) for key in base), (
-                algorithm.key,
-                variable.key,
-            )
+            assert_same_values(again, base, f"{algorithm.key}, {variable.key}")
 
 
 @few
@@ -137,28 +137,21 @@ def test_do_cuts_a_variable_from_its_parents_and_moves_only_what_follows(seed):
         for variable in algorithm.variables:
             if variable.kind == "class" or variable.role != "round":
                 continue
-            set_values = plain[variable.key] + rng.random(plain[variable.key].shape)
-            if (
-                plain[variable.key].dtype == np.int64
-            ):  # no expert is right more often than there were rounds
-                set_values = (
-                    plain[variable.key] + 5
-                    if "elapsed" in variable.key
-                    else 0 * plain[variable.key]
-                )
+            plain_values = plain[variable.key]
+            set_values = plain_values + rng.random(plain_values.shape)
+            if plain_values.dtype == np.int64:
+                # No expert is right more often than there were rounds.
+                is_elapsed = "elapsed" in variable.key
+                set_values = plain_values + 5 if is_elapsed else 0 * plain_values
             set_to = algorithm.step(state, inputs, {variable.key: set_values})[1]
             np.testing.assert_array_equal(set_to[variable.key], set_values)
             descends = {variable.key}
             for variable_after in algorithm.variables:
                 if descends & set(variable_after.parents):
                     descends.add(variable_after.key)
-            for variable_after in algorithm.variables:
-                if variable_after.key not in descends:
-                    np.testing.assert_array_equal(
-                        set_to[variable_after.key],
-                        plain[variable_after.key],
-                        err_msg=variable_after.key,
-                    )
+            elsewhere = {v.key for v in algorithm.variables} - descends
+            for key in elsewhere:
+                np.testing.assert_array_equal(set_to[key], plain[key], err_msg=key)
 
 
 def test_what_is_set_runs_on_into_later_rounds():
@@ -166,10 +159,10 @@ def test_what_is_set_runs_on_into_later_rounds():
     algorithm = tasks.get("experts").algorithm("weighted_majority", gain=0.5)
     nobody = algorithm.run(episodes, do={"match": np.zeros(episodes.advice.shape)})
     assert not nobody["next_log_weights"].any()
-    np.testing.assert_allclose(nobody["prediction"], episodes.advice.mean(-1))
-    set_values = np.ones(episodes.advice.shape)
-    np.testing.assert_array_equal(algorithm.run(episodes, do={"log_weights": set_values})["next_log_weights"],
-                                  1 + 0.5 * episodes.correct)  # fmt: skip
+    mean_vote = episodes.advice.mean(-1)
+    np.testing.assert_allclose(nobody["prediction"], mean_vote)
+    values = algorithm.run(episodes, do={"log_weights": np.ones(episodes.advice.shape)})
+    np.testing.assert_array_equal(values["next_log_weights"], 1 + 0.5 * episodes.correct)
 
 
 @few
@@ -192,65 +185,77 @@ def test_one_element_is_interchanged_and_the_others_stay():
     algorithm = tasks.get("experts").algorithm("weighted_majority")
     base, source = (algorithm.run(advice(seed)) for seed in (0, 1))
     changed = algorithm.interchange(base, source, "log_weights", element=1)
-    np.testing.assert_array_equal(changed["log_weights"][..., 1], source["log_weights"][..., 1])
-    np.testing.assert_array_equal(
-        changed["log_weights"][..., [0, 2]], base["log_weights"][..., [0, 2]]
-    )
+    expected = base["log_weights"].copy()
+    expected[..., 1] = source["log_weights"][..., 1]
+    np.testing.assert_array_equal(changed["log_weights"], expected)
     assert not np.array_equal(changed["prediction"], base["prediction"])
 
 
 # Definitions.
 
 
+def labels_as_x(episodes):
+    return {"x": episodes.labels}
+
+
 def toy(*variables, **changes):
-    parts = {
-        "key": "toy", "name": "toy", "task": "experts", "parameters": {}, "variables": variables,
-        "inputs": lambda episodes: {"x": episodes.labels}, "initial": lambda episodes: {},
-        "distribution": lambda values: values["x"],
-    }  # fmt: skip
-    return Algorithm(**{**parts, **changes})
+    return Algorithm(
+        key="toy",
+        name="toy",
+        task="experts",
+        parameters={},
+        variables=variables,
+        inputs=labels_as_x,
+        initial=lambda episodes: {},
+        distribution=lambda values: values["x"],
+        **changes,
+    )
 
 
 X = Variable("x", "x", "", "", "input")
 Y = Variable("y", "y", "", "", parents=("x",), equation=lambda v: v["x"] + 1)
 
 
-test_bad_algorithms_are_refused = refused(
-    (lambda: toy(Y, X), "toy.y reads 'x', which does not come before it; known so far: none"),
-    (lambda: toy(X, X), "'toy' has two variables called 'x'"),
-    (
-        lambda: toy(X, Variable("s", "s", "", "", "state")),
-        "state variable 's' of 'toy' needs a round variable 'next_s'",
-    ),
-    (lambda: toy(X, Y, memory="z"), "unknown variable of 'toy' 'z'"),
-    (lambda: toy(X, Y, written="next_y"), "unknown variable of 'toy' 'next_y'. Valid: x, y"),
+def test_bad_algorithms_are_refused():
+    message = "toy.y reads 'x', which does not come before it; known so far: none"
+    refuses(message, toy, Y, X)
+    refuses("'toy' has two variables called 'x'", toy, X, X)
+    state = Variable("s", "s", "", "", "state")
+    refuses("state variable 's' of 'toy' needs a round variable 'next_s'", toy, X, state)
+    refuses("unknown variable of 'toy' 'z'", toy, X, Y, memory="z")
+    refuses("unknown variable of 'toy' 'next_y'. Valid: x, y", toy, X, Y, written="next_y")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"role": "round"}, "variable 'z': round variables need an equation"),
+        (
+            {"role": "input", "equation": lambda v: v["x"]},
+            "inputs and state variables take none",
+        ),
+        ({"role": "input", "parents": ("x",)}, "inputs and state variables take none"),
+        ({"role": "input", "kind": "class"}, "a class variable, and no other, says how many"),
+    ],
+    ids=["no equation", "input with an equation", "input with parents", "class of no size"],
 )
-test_bad_variables_are_refused = refused(
-    (lambda: Variable("z", "z", "", ""), "variable 'z': round variables need an equation"),
-    (
-        lambda: Variable("z", "z", "", "", "input", equation=lambda v: v["x"]),
-        "inputs and state variables take none",
-    ),
-    (
-        lambda: Variable("z", "z", "", "", "input", parents=("x",)),
-        "inputs and state variables take none",
-    ),
-    (
-        lambda: Variable("z", "z", "", "", "input", kind="class"),
-        "a class variable, and no other, says how many",
-    ),
-)
-test_bad_interventions_are_refused = refused(
-    (lambda: toy(X, Y).run(steps(0)), "toy runs on experts episodes, got MDPEpisodes"),
-    (lambda: toy(X, Y).run(advice(0), do={"z": np.zeros((3, 6))}), "unknown variable of 'toy' 'z'"),
-)
-test_bad_values_and_interchanges_are_refused = refused(
-    (
-        lambda: toy(X, Y).run(advice(0), do={"x": np.zeros((3, 1))}),
-        r"do\['x'\] must be \[episode, round, ...\] = \(3, 6\)",
-    ),
-    (lambda: toy(X, Y).interchange({}, {}, "z"), "unknown variable of 'toy' 'z'"),
-)
+def test_bad_variables_are_refused(fields, message):
+    refuses(message, Variable, "z", "z", "", "", **fields)
+
+
+def test_bad_interventions_are_refused():
+    algorithm = toy(X, Y)
+    refuses("toy runs on experts episodes, got MDPEpisodes", algorithm.run, steps(0))
+    unknown = {"z": np.zeros((3, 6))}
+    refuses("unknown variable of 'toy' 'z'", algorithm.run, advice(0), do=unknown)
+
+
+def test_bad_values_and_interchanges_are_refused():
+    algorithm = toy(X, Y)
+    one_round = {"x": np.zeros((3, 1))}
+    message = r"do\['x'\] must be \[episode, round, ...\] = \(3, 6\)"
+    refuses(message, algorithm.run, advice(0), do=one_round)
+    refuses("unknown variable of 'toy' 'z'", algorithm.interchange, {}, {}, "z")
 
 
 def test_a_variant_exchanges_equations_and_refuses_what_is_not_there():
@@ -260,12 +265,10 @@ def test_a_variant_exchanges_equations_and_refuses_what_is_not_there():
         "doubled", "twice the gain", {"gain": 2}, {"next_log_weights": doubled}, memory=""
     )
     episodes = experts.sample(3, 6, 4, seed=0)
-    assert (varied.key, varied.name, varied.parameters, varied.memory) == (
-        "doubled",
-        "twice the gain",
-        {"gain": 2},
-        "",
-    )
+    assert varied.key == "doubled"
+    assert varied.name == "twice the gain"
+    assert varied.parameters == {"gain": 2}
+    assert varied.memory == ""
     expected = 2 * varied.run(episodes)["match"].cumsum(1)
     assert np.array_equal(varied.run(episodes)["next_log_weights"], expected)
     assert base.run(episodes)["next_log_weights"] == pytest.approx(expected / 4)

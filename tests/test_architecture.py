@@ -19,9 +19,10 @@ from tests.census import PACKAGES, ROOT, count_module, sources
 
 LOOK_UP = ("interp/__init__.py", "interp/cli/")
 """The facade: says where the handwired models are found, and looks circuits, probes and reports up inside functions."""
-TASKS = {module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg} | {
-    "wma"
+FOLDERS_OF_TASKS = {
+    module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg
 }
+TASKS = FOLDERS_OF_TASKS | {"wma"}
 ABOUT_A_TASK = (
     *(
         "interp/tasks/",
@@ -60,24 +61,31 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-MODULES = {
-    name_of(p).removesuffix(".py").removesuffix("/__init__").replace("/", "."): p
-    for p in sources(*PACKAGES)
-}
+def module_of(path: Path) -> str:
+    """Return the dotted name by which a file is imported."""
+    without_suffix = name_of(path).removesuffix(".py")
+    return without_suffix.removesuffix("/__init__").replace("/", ".")
+
+
+MODULES = {module_of(path): path for path in sources(*PACKAGES)}
 
 
 def room(module: str) -> str:
     parts = name_of(MODULES[module]).split("/")
-    return "/".join(parts[:2]) if parts[0] == "interp" else parts[0]
+    if parts[0] == "interp":
+        return "/".join(parts[:2])
+    return parts[0]
+
+
+def is_neutral(path: Path) -> bool:
+    """True if a file must not know any task."""
+    name = name_of(path)
+    return name == "interp/tasks/__init__.py" or not name.startswith(ABOUT_A_TASK)
 
 
 def neutral() -> list[Path]:
     """The files that must not know any task."""
-    return [
-        p
-        for p in sources(*PACKAGES)
-        if name_of(p) == "interp/tasks/__init__.py" or not name_of(p).startswith(ABOUT_A_TASK)
-    ]
+    return [path for path in sources(*PACKAGES) if is_neutral(path)]
 
 
 @cache
@@ -111,9 +119,15 @@ def strings(tree: ast.AST, module: str) -> Iterator[str]:
             name, colon, _ = node.value.partition(":")
             if name in MODULES and (colon or "." in name):
                 yield name
-        first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
-        if isinstance(first, ast.FormattedValue) and ast.unparse(first.value) == "__name__":
+        if isinstance(node, ast.JoinedStr) and _begins_with_its_own_name(node):
             yield from (name for name in MODULES if name.startswith(f"{module}."))
+
+
+def _begins_with_its_own_name(text: ast.JoinedStr) -> bool:
+    """True for f"{__name__}...", which names modules below the file's own."""
+    if not text.values or not isinstance(text.values[0], ast.FormattedValue):
+        return False
+    return ast.unparse(text.values[0].value) == "__name__"
 
 
 @cache
@@ -135,19 +149,27 @@ def switches(tree: ast.AST) -> list[str]:
     """Where a file asks which task it is: a task's key as a string, or a check for one of its classes."""
     docstrings = set()
     for node in nodes(tree):
-        is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if is_documented and node.body and isinstance(node.body[0], ast.Expr):
-            docstrings.add(id(node.body[0].value))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr):
+                docstrings.add(first.value)
     places = []
     for node in nodes(tree):
-        if isinstance(node, ast.Constant) and node.value in TASKS and id(node) not in docstrings:
+        if isinstance(node, ast.Constant) and node not in docstrings and node.value in TASKS:
             places.append(f"line {node.lineno}: {node.value!r}")
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
-            names = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
-            places += [
-                f"line {node.lineno}: isinstance of {name}" for name in sorted(names & CLASSES)
-            ]
+        if isinstance(node, ast.Call):
+            for name in _task_classes_asked_for(node):
+                places.append(f"line {node.lineno}: isinstance of {name}")
     return places
+
+
+def _task_classes_asked_for(call: ast.Call) -> list[str]:
+    """The tasks' classes in the second argument of ``isinstance(...)``."""
+    if ast.unparse(call.func) != "isinstance":
+        return []
+    in_classes = ast.walk(call.args[1])
+    names = {name.id for name in in_classes if isinstance(name, ast.Name)}
+    return sorted(names & CLASSES)
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -163,11 +185,11 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
         return seen
 
     below = {node: reached(node) for node in graph}
-    groups = {
-        tuple(sorted(n for n in below[node] if node in below.get(n, ())))
-        for node in graph
-        if node in below[node]
-    }
+    groups = set()
+    for node in graph:
+        if node in below[node]:
+            both_ways = [n for n in below[node] if node in below.get(n, ())]
+            groups.add(tuple(sorted(both_ways)))
     return sorted(list(group) for group in groups if len(group) > 1)
 
 
@@ -187,14 +209,11 @@ def test_no_neutral_room_asks_which_task_it_is() -> None:
 def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
     """A task's record names its goal and its evaluation by kind (``interp.support.lazy.above``),
     its claims as texts."""
-    upward = {
-        module: named for module, named in arrows().items() if module.startswith("interp.tasks")
-    }
-    assert {
-        m: up
-        for m, named in upward.items()
-        if (up := {n for n in named if n.startswith(ABOVE_THE_TASKS)})
-    } == {}
+    upward = []
+    for module, named in arrows().items():
+        if module.startswith("interp.tasks"):
+            upward += [(module, name) for name in named if name.startswith(ABOVE_THE_TASKS)]
+    assert upward == []
     for task in interp.tasks.every():
         assert task.training() is not None
         assert task.key == "bandit" or task.evaluation() is not None
@@ -202,13 +221,11 @@ def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
 
 def test_no_neutral_room_imports_a_task() -> None:
     folders = tuple(f"interp.tasks.{task}" for task in (*TASKS, "mdp"))
-    guilty = {
-        name_of(path): sorted(
-            {module for module, _ in imports(parsed(path)) if module.startswith(folders)}
-        )
-        for path in neutral()
-    }
-    assert {path: modules for path, modules in guilty.items() if modules} == {}
+    guilty = []
+    for path in neutral():
+        modules = {module for module, _ in imports(parsed(path))}
+        guilty += [(name_of(path), module) for module in modules if module.startswith(folders)]
+    assert guilty == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -217,10 +234,10 @@ def test_packages_import_only_those_before_them(package: str) -> None:
     upward = []
     for path in sources(*PACKAGES):
         if name_of(path).startswith(f"{package}/"):
-            for module, looked_up in imports(parsed(path)):
-                if module.split(".")[0] in later and not (
-                    looked_up and name_of(path).startswith(LOOK_UP)
-                ):
+            may_look_up = name_of(path).startswith(LOOK_UP)
+            for module, inside in imports(parsed(path)):
+                is_looked_up = inside and may_look_up
+                if module.split(".")[0] in later and not is_looked_up:
                     upward.append(f"{name_of(path)} imports {module}")
     assert upward == []
 
@@ -247,7 +264,8 @@ def _names_the_lab(value: object) -> bool:
 
 
 def test_circles_are_seen() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
+    assert circles(graph) == [["b", "c"]]
     code = "import a\nif TYPE_CHECKING:\n    from x import y\ndef f():\n    from z import w"
     assert {name for name, _ in imports(ast.parse(code))} == {"a", "x", "z"}
     named = 'lazy("interp.support.files:read_json"); {"interp.support.checks"}; "interp"'
@@ -270,33 +288,27 @@ def test_no_arrow_between_rooms_runs_back_up() -> None:
 
     A room is a file or a folder of ``interp``, or one of the other packages.
     """
-    between = {
-        (room(a), room(b)): (a, b)
-        for a, named in arrows().items()
-        for b in named
-        if room(a) != room(b)
-    }
+    between: dict[tuple[str, str], tuple[str, str]] = {}
     graph: dict[str, set[str]] = {}
-    for above, below in between:
-        graph.setdefault(above, set()).add(below)
-    entangled = [set(group) for group in circles(graph)]
-    up = {
-        pair: files
-        for pair, files in between.items()
-        if any(set(pair) <= group for group in entangled)
-    }
-    assert up == {}
+    for module, named in arrows().items():
+        for imported in named:
+            above, below = room(module), room(imported)
+            if above != below:
+                between[above, below] = (module, imported)
+                graph.setdefault(above, set()).add(below)
+    up = []
+    for group in circles(graph):
+        up += [files for pair, files in between.items() if set(pair) <= set(group)]
+    assert up == []
 
 
 def test_every_benchmark_can_be_run():
     """``make bench`` runs the ``main`` of every file here but those that begin with an underscore."""
-    trees = {path.name: parsed(path) for path in (ROOT / "tests" / "benchmarks").glob("[!_]*.py")}
-    defined = {
-        name: {node.name for node in t.body if isinstance(node, ast.FunctionDef)}
-        for name, t in trees.items()
-    }
-    assert len(defined) > 5
-    assert [name for name, functions in defined.items() if "main" not in functions] == []
+    paths = list((ROOT / "tests" / "benchmarks").glob("[!_]*.py"))
+    assert len(paths) > 5
+    for path in paths:
+        functions = [node for node in parsed(path).body if isinstance(node, ast.FunctionDef)]
+        assert "main" in {function.name for function in functions}, path.name
 
 
 ABOUT_TRANSFORMERS = cases(__file__, "architecture ABOUT_TRANSFORMERS")
@@ -304,16 +316,22 @@ ABOUT_TRANSFORMERS = cases(__file__, "architecture ABOUT_TRANSFORMERS")
 
 
 def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers() -> None:
-    named = {
-        name_of(path)
-        for path in sources(*PACKAGES)
-        for node in nodes(parsed(path))
-        if isinstance(node, ast.ImportFrom)
-        and any(alias.name == "HookedLatentTransformer" for alias in node.names)
+    importing = {
+        name_of(path) for path in sources(*PACKAGES) if _imports_the_transformer(parsed(path))
     }
     within = ("interp/model/", "interp/training/", "circuits/")
-    assert {name for name in named if not name.startswith(within)} <= set(ABOUT_TRANSFORMERS)
-    assert len(named) <= 25
+    elsewhere = {name for name in importing if not name.startswith(within)}
+    assert elsewhere <= set(ABOUT_TRANSFORMERS)
+    assert len(importing) <= 25
+
+
+def _imports_the_transformer(tree: ast.AST) -> bool:
+    """True if some ``from ... import`` of a file names the class of transformers."""
+    names: set[str] = set()
+    for node in nodes(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+    return "HookedLatentTransformer" in names
 
 
 def test_the_contract_of_a_machine_is_one_short_file() -> None:
@@ -326,31 +344,26 @@ STEPPERS = cases(__file__, "architecture STEPPERS")
 
 def rounds_run(tree: ast.AST) -> list[str]:
     """Where a file runs a round of a machine: ``run_round(...)``, or ``step`` of what is called a model or machine."""
-    calls_found = []
+    places = []
     for node in nodes(tree):
         if isinstance(node, ast.Call):
             function_name = ast.unparse(node.func)
-            is_step = function_name.endswith(".step") and function_name.split(".")[-2] in (
-                "model",
-                "machine",
-            )
-            calls_found += (
-                [f"line {node.lineno}: {function_name}"]
-                if is_step or function_name.split(".")[-1] == "run_round"
-                else []
-            )
-    return calls_found
+            parts = function_name.split(".")
+            is_step = parts[-2:] in (["model", "step"], ["machine", "step"])
+            if is_step or parts[-1] == "run_round":
+                places.append(f"line {node.lineno}: {function_name}")
+    return places
 
 
 def test_rounds_are_run_in_few_places() -> None:
-    seen = rounds_run(
-        ast.parse(
-            "for t in at: run_round(m, x)\nself.model.step(a)\noptimizer.step()\nalgorithm.step(s)"
-        )
-    )
-    assert len(seen) == 2
-    running = {name_of(p): n_runs for p in sources(*PACKAGES) if (n_runs := rounds_run(parsed(p)))}
-    assert {name: n_runs for name, n_runs in running.items() if name not in STEPPERS} == {}
+    code = "for t in at: run_round(m, x)\nself.model.step(a)\noptimizer.step()\nalgorithm.step(s)"
+    assert len(rounds_run(ast.parse(code))) == 2
+    running = {}
+    for path in sources(*PACKAGES):
+        places = rounds_run(parsed(path))
+        if places:
+            running[name_of(path)] = places
+    assert {name: places for name, places in running.items() if name not in STEPPERS} == {}
     assert set(STEPPERS) <= set(running)
 
 
@@ -362,13 +375,10 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
         lookups += [name for name, _ in imports(tree) if name.startswith("interp.support.session")]
         for node in nodes(tree):
             if isinstance(node, ast.FunctionDef):
-                named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                long += (
-                    [node.name]
-                    if len([function for function in named if function.arg not in ("self", "cls")])
-                    > 8
-                    else []
-                )
+                parameters = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                names = {parameter.arg for parameter in parameters}
+                if len(names - {"self", "cls"}) > 8:
+                    long.append(node.name)
     assert long == []
     assert lookups == []
 
@@ -386,21 +396,25 @@ def test_every_module_is_reached_from_a_public_name_or_a_command() -> None:
     for name in MODULES:
         parts = name.split(".")
         for i in range(len(parts)):
-            ends.setdefault(".".join(parts[i:]), set()).add(name)
-    unseen, ahead = (
-        set(MODULES),
-        [*PACKAGES, *(name for name in MODULES if name.startswith("interp.cli"))],
-    )
+            end = ".".join(parts[i:])
+            ends.setdefault(end, set()).add(name)
+    commands = [name for name in MODULES if name.startswith("interp.cli")]
+    unseen = set(MODULES)
+    ahead = [*PACKAGES, *commands]
     while ahead:
-        if (module := ahead.pop()) in unseen:
-            unseen.remove(module)
-            stub = MODULES[module].with_suffix(
-                ".pyi"
-            )  # of a package whose names are imported when first used
-            for tree in map(parsed, [MODULES[module], *([stub] if stub.is_file() else [])]):
-                ahead += [name for name, _ in imports(tree) if name in MODULES]
-                for node in nodes(tree):
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                        ahead += ends.get(node.value.partition(":")[0], ())
-            ahead.append(module.rpartition(".")[0] or module)
+        module = ahead.pop()
+        if module not in unseen:
+            continue
+        unseen.remove(module)
+        files = [MODULES[module]]
+        stub = MODULES[module].with_suffix(".pyi")
+        if stub.is_file():  # of a package whose names are imported when first used
+            files.append(stub)
+        for path in files:
+            tree = parsed(path)
+            ahead += [name for name, _ in imports(tree) if name in MODULES]
+            for node in nodes(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    ahead += ends.get(node.value.partition(":")[0], ())
+        ahead.append(module.rpartition(".")[0] or module)
     assert unseen == set(BY_ITS_OWN_NAME)

@@ -25,11 +25,16 @@ LONGEST = 30
 
 def long_sentences(text):
     """Sentences of more words than :data:`LONGEST`."""
-    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text)]
-    said = [one for part in parts for one in re.split(r"(?<=[.!?])\**\)? +(?=\W*[A-Z`])", part)]
-    return [
-        one for one in said if sum(bool(re.search(r"\w", word)) for word in one.split()) > LONGEST
-    ]
+    sentences = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        on_one_line = " ".join(paragraph.split())
+        sentences += re.split(r"(?<=[.!?])\**\)? +(?=\W*[A-Z`])", on_one_line)
+    return [sentence for sentence in sentences if count_words(sentence) > LONGEST]
+
+
+def count_words(sentence):
+    """Count what stands between blanks and holds a letter or a digit."""
+    return sum(bool(re.search(r"\w", word)) for word in sentence.split())
 
 
 def prose(page):
@@ -47,39 +52,44 @@ def prose(page):
 def texts(path):
     """The strings of a module that pages show: no docstrings; what is filled in counts as a word."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    left_out = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
         if isinstance(node, ast.JoinedStr):
-            docs |= {id(value) for value in node.values}
-            yield "".join(
-                value.value if isinstance(value, ast.Constant) else "X" for value in node.values
-            )
-        elif (
-            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
-        ):
+            left_out |= set(node.values)
+            yield "".join(map(filled_in, node.values))
+        elif is_text and node not in left_out:
             yield node.value
+
+
+def filled_in(part):
+    """A part of an f-string as a reader may see it."""
+    return part.value if isinstance(part, ast.Constant) else "X"
 
 
 def test_the_sentences_of_pages_and_docs_are_short():
     """At most 30 words."""
-    said = {page: [prose(page)] for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]}
-    said |= {path: list(texts(path)) for path in (ROOT / "reports").rglob("*.py")}
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    texts_by_file = {page: [prose(page)] for page in pages}
+    for path in (ROOT / "reports").rglob("*.py"):
+        texts_by_file[path] = list(texts(path))
     for path in (ROOT / "reports").rglob("*.toml"):
-        held = [
-            text
-            for table in tomllib.loads(path.read_text("utf-8")).values()
-            for text in table.values()
-        ]
-        said[path] = [text for text in held if isinstance(text, str)]
-    found = {
-        str(path.relative_to(ROOT)): [one for text in all_of for one in long_sentences(text)]
-        for path, all_of in said.items()
-    }
-    assert {path: long for path, long in found.items() if long} == {}
+        texts_by_file[path] = []
+        for table in tomllib.loads(path.read_text("utf-8")).values():
+            texts_by_file[path] += [text for text in table.values() if isinstance(text, str)]
+    too_long = []
+    for path, texts_of_file in texts_by_file.items():
+        name = str(path.relative_to(ROOT))
+        for text in texts_of_file:
+            too_long += [(name, sentence) for sentence in long_sentences(text)]
+    assert too_long == []
 
 
 def test_the_sentences_of_every_help_are_short():
-    every = [text for _, one in commands() for text in (one.help, *(p.help for p in one.params))]
-    assert len(every) > 100
-    assert [one for text in every for one in long_sentences(text or "")] == []
-    assert [text for text in every if ":func:" in (text or "")] == []
+    helps = []
+    for _, command in commands():
+        helps.append(command.help or "")
+        helps += [parameter.help or "" for parameter in command.params]
+    assert len(helps) > 100
+    assert [sentence for text in helps for sentence in long_sentences(text)] == []
+    assert [text for text in helps if ":func:" in text] == []

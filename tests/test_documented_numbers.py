@@ -42,12 +42,15 @@ def count_hits(episodes: experts.ExpertEpisodes) -> np.ndarray:
 def vote(episodes: experts.ExpertEpisodes, log_weights: np.ndarray) -> np.ndarray:
     """Return P(y = 1), the share of the weights of the experts who say 1: ``[episode, round]``."""
     weights = np.exp(log_weights)
-    return (weights * episodes.advice).sum(-1) / weights.sum(-1)
+    for_1 = (weights * episodes.advice).sum(-1)
+    return for_1 / weights.sum(-1)
 
 
 def logit(p: np.ndarray) -> np.ndarray:
     """Return log P(y = 1) - log P(y = 0), each P at least 1e-6."""
-    return np.log(p.clip(1e-6, 1)) - np.log((1 - p).clip(1e-6, 1))
+    p_of_1 = p.clip(1e-6, 1)
+    p_of_0 = (1 - p).clip(1e-6, 1)
+    return np.log(p_of_1) - np.log(p_of_0)
 
 
 # docs/howto/python.md
@@ -63,7 +66,8 @@ def test_the_scikit_learn_recipe_pairs_a_latent_with_the_hits_counted_after_its_
     hits = count_hits(scope["episodes"])[:, 1:]
     assert np.array_equal(scope["y"], hits.reshape(-1, 4))  # a hit adds 1, at a gain of 1
     latents = scope["run"].latents.numpy(force=True)
-    assert np.array_equal(scope["x"], latents[:, 1:].reshape(len(scope["y"]), -1))
+    after_each_round = latents[:, 1:].reshape(len(scope["y"]), -1)
+    assert np.array_equal(scope["x"], after_each_round)
 
 
 def test_the_scikit_learn_recipe_scores_what_its_comment_says() -> None:
@@ -86,17 +90,21 @@ def test_one_round_off_the_recipe_would_score_less() -> None:
 
 def test_the_patched_vote_moves_the_logit_by_what_weighted_majority_says() -> None:
     scope = scope_of("tutorials/patch.md")
-    clean, corrupted = (
-        logit(vote(episodes, 0.5 * count_hits(episodes)[:, :-1])[:, 5])
-        for episodes in (scope["clean"], scope["corrupted"])
-    )
+    clean = logit_of_round_5(scope["clean"])
+    corrupted = logit_of_round_5(scope["corrupted"])
+    mean_change = abs(clean - corrupted).mean()
     table = scope["effects"].to_frame()
-    assert table["effect"][0] == pytest.approx(abs(clean - corrupted).mean())
-    assert table["site"][:4].tolist() == [
-        *(f"resid_pre[{i}]@p_1" for i in range(3)),
-        "attn_out[2]@p?",
-    ]
+    assert table["effect"][0] == pytest.approx(mean_change)
+    residuals = ["resid_pre[0]@p_1", "resid_pre[1]@p_1", "resid_pre[2]@p_1"]
+    assert table["site"][:3].tolist() == residuals
+    assert table["site"][3] == "attn_out[2]@p?"
     assert table["effect"][4:].abs().max() < 1e-9
+
+
+def logit_of_round_5(episodes: experts.ExpertEpisodes) -> np.ndarray:
+    """Return the logit of the vote in round 5, at a gain of .5."""
+    log_weights = 0.5 * count_hits(episodes)[:, :-1]
+    return logit(vote(episodes, log_weights)[:, 5])
 
 
 def test_a_wrong_hypothesis_agrees_where_other_weights_change_no_answer() -> None:
@@ -104,7 +112,8 @@ def test_a_wrong_hypothesis_agrees_where_other_weights_change_no_answer() -> Non
     episodes, others = scope["episodes"], scope["others"]
     own_vote = vote(episodes, 0.5 * count_hits(episodes)[:, :-1]) > 0.5
     exchanged = vote(episodes, 0.5 * count_hits(others)[:, :-1]) > 0.5
-    assert scope["wrong"].iia == pytest.approx((own_vote == exchanged).mean())
+    share_of_equal = (own_vote == exchanged).mean()
+    assert scope["wrong"].iia == pytest.approx(share_of_equal)
     assert (scope["true"].iia, scope["true"].iia_informative) == (1, 1)
 
 
@@ -206,7 +215,8 @@ def test_your_model_restores_by_layer_what_its_own_gru_restores() -> None:
                 if state is not None:
                     h[layer] = state[layer]
             _, h = module.rnn(heard[:, [t]], h)
-        scores = module.head(torch.cat([h[-1], advice[:, 8]], 1))
+        heard_at_last = torch.cat([h[-1], advice[:, 8]], 1)
+        scores = module.head(heard_at_last)
         return scores[:, 1] - scores[:, 0], before_round_6
 
     table = scope["effects"].to_frame().set_index("site")["fraction"]
@@ -218,7 +228,8 @@ def test_your_model_restores_by_layer_what_its_own_gru_restores() -> None:
         gap = goal - start
         for layer, site in enumerate(("latent@h_1", "latent@h_2")):
             patched, _ = logit_difference(corrupted, clean_state, layer)
-            share = float(((patched - start) * gap.sign()).sum() / gap.abs().sum())
+            restored = (patched - start) * gap.sign()
+            share = float(restored.sum() / gap.abs().sum())
             assert table[site] == pytest.approx(share, abs=1e-4)
             assert f"{share:.2f}".lstrip("0") in text
 
@@ -241,23 +252,29 @@ def test_the_gru_of_the_q_learning_tutorial_agrees_as_often_as_counted_in_a_loop
             values, short_sighted = (table[following] for table in tables.values())
             if values[0] == values[1]:
                 continue
-            is_best = choices[episode, t].argmax() == values.argmax()
+            best, worst = values.argmax(), values.argmin()
+            is_best = choices[episode, t].argmax() == best
             agreed["untied"].append(is_best)
-            if short_sighted[values.argmin()] > short_sighted[values.argmax()]:
+            if short_sighted[worst] > short_sighted[best]:
                 agreed["disputed"].append(is_best)
     text = (DOCS / "tutorials" / "q-learning.md").read_text(encoding="utf-8")
     for key, is_best in agreed.items():
         share = np.mean(is_best)
         assert scope["scores"].get(key, "all").estimate == pytest.approx(share)
-        assert f"in {share:.2f}".replace("0.", ".").lower() in text.lower()
+        number = f"{share:.2f}".replace("0.", ".")
+        assert f"in {number}" in text.lower()
 
 
 def printed_numbers(page: str) -> set[float]:
     """Return every number that the cells of a tutorial print in its notebook, with two decimals."""
     notebook = json.loads((DOCS / "notebooks" / f"{page}.ipynb").read_text(encoding="utf-8"))
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    texts = ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs]
-    return {round(float(x), 2) for x in re.findall(r"-?\d*\.\d+", "\n".join(texts))}
+    numbers = set()
+    for output in outputs:
+        lines = output.get("text") or output.get("data", {}).get("text/plain", "")
+        decimals = re.findall(r"-?\d*\.\d+", "".join(lines))
+        numbers |= {round(float(number), 2) for number in decimals}
+    return numbers
 
 
 @pytest.mark.parametrize(

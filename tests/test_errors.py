@@ -55,14 +55,10 @@ class Mine(nn.Module):
 def adapt_and_check(step):
     """Check a machine with one channel ``h`` of 8 numbers, whose round is ``step``."""
     torch.manual_seed(0)
-    machine = interp.adapt(
-        Mine(),
-        experts.TASK.layout(n_experts=3),
-        step=step,
-        channels=[interp.Channel("h", (8,))],
-        points={"read": "read"},
-        name="mine",
-    )
+    layout = experts.TASK.layout(n_experts=3)
+    channels = [interp.Channel("h", (8,))]
+    points = {"read": "read"}
+    machine = interp.adapt(Mine(), layout, step=step, channels=channels, points=points, name="mine")
     interp.check_machine(machine)
 
 
@@ -71,6 +67,53 @@ def mix_rows(net, carried, fed):
     heard = fed.tokens.float().mean(1, keepdim=True)
     state = 0.5 * carried["h"] + heard
     return net.read(state), {"h": state - state.mean(0)}
+
+
+def one_score(net, carried, fed):
+    """Return a score for one of two outcomes."""
+    scores = net.read(carried["h"])
+    return scores[:, :1], carried
+
+
+def another_channel(net, carried, fed):
+    """Return a state under another name than the channel's."""
+    return net.read(carried["h"]), {"state": carried["h"]}
+
+
+def change_in_place(net, carried, fed):
+    """Change the state that was passed, where a new one is to be returned."""
+    state = carried["h"]
+    return net.read(state), {"h": state.add_(1)}
+
+
+def hand_over_before_the_first_round():
+    run = interp.rollout(handwired(), EPISODES)
+    interp.hand_over(run, 0, handwired())
+
+
+def probe_three_episodes():
+    three = EPISODES.select(slice(0, 3))
+    probes.probe(handwired(), three, ["log_weights"])
+
+
+def fit_targets_of_another_shape():
+    run = interp.rollout(handwired(), EPISODES)
+    probes.fit(run, np.zeros((8, 5, 2)))
+
+
+def fit_targets_that_never_vary():
+    run = interp.rollout(handwired(), EPISODES)
+    probes.fit(run, np.zeros((8, 6, 1)))
+
+
+def read_the_state_of_a_learned_model():
+    model = interp.load("wma-learned")
+    model.read_state(torch.zeros(1, 1, 64))
+
+
+def cache_of_a_gru():
+    run = interp.rollout(interp.load("wma-gru"), OF_FOUR)
+    run.activation_cache(round=2)
 
 
 MISTAKES = {}
@@ -99,33 +142,17 @@ MISTAKES["the hook filter"] = lambda: interp.rollout(
     handwired(), EPISODES, names_filter=lambda name: False
 )
 MISTAKES["the hook at"] = hook_that_drops_a_dimension
-MISTAKES["round must"] = lambda: interp.hand_over(
-    interp.rollout(handwired(), EPISODES), 0, handwired()
-)
-MISTAKES["5 folds"] = lambda: probes.probe(
-    handwired(), EPISODES.select(slice(0, 3)), ["log_weights"]
-)
-MISTAKES["activations have"] = lambda: probes.fit(
-    interp.rollout(handwired(), EPISODES), np.zeros((8, 5, 2))
-)
-MISTAKES["target 'target' is"] = lambda: probes.fit(
-    interp.rollout(handwired(), EPISODES), np.zeros((8, 6, 1))
-)
+MISTAKES["round must"] = hand_over_before_the_first_round
+MISTAKES["5 folds"] = probe_three_episodes
+MISTAKES["activations have"] = fit_targets_of_another_shape
+MISTAKES["target 'target' is"] = fit_targets_that_never_vary
 MISTAKES["base and source"] = exchange_with_fewer_episodes
-MISTAKES["'wma-learned' is"] = lambda: interp.load("wma-learned").read_state(torch.zeros(1, 1, 64))
+MISTAKES["'wma-learned' is"] = read_the_state_of_a_learned_model
 MISTAKES["not applicable"] = lambda: sweep(interp.load("wma-gru"), OF_FOUR, "head")
-MISTAKES["'wma-gru' has"] = lambda: interp.rollout(
-    interp.load("wma-gru"), OF_FOUR
-).activation_cache(round=2)
-MISTAKES["'mine': scores"] = lambda: adapt_and_check(
-    lambda net, carried, fed: (net.read(carried["h"])[:, :1], carried)
-)
-MISTAKES["channel 'h'"] = lambda: adapt_and_check(
-    lambda net, carried, fed: (net.read(carried["h"]), {"state": carried["h"]})
-)
-MISTAKES["steps_are_pure"] = lambda: adapt_and_check(
-    lambda net, carried, fed: (net.read(carried["h"]), {"h": carried["h"].add_(1)})
-)
+MISTAKES["'wma-gru' has"] = cache_of_a_gru
+MISTAKES["'mine': scores"] = lambda: adapt_and_check(one_score)
+MISTAKES["channel 'h'"] = lambda: adapt_and_check(another_channel)
+MISTAKES["steps_are_pure"] = lambda: adapt_and_check(change_in_place)
 MISTAKES["rollout_is_step"] = lambda: adapt_and_check(mix_rows)
 MISTAKES["unknown preset"] = lambda: goal.preset("experts", "latop")
 MISTAKES["unknown training"] = lambda: config.override(

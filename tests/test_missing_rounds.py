@@ -26,7 +26,7 @@ from interp.tasks.experts.predictors import bayes, log_weights
 from interp.tasks.qlearning import MDPEpisodes
 from interp.training.batches import encode
 from probes.sweeping import sweep
-from tests.refusals import refused
+from tests.refusals import refuses
 
 N, T = 20, 6
 LENGTHS = np.resize([6, 3, 5, 4], N)
@@ -57,15 +57,15 @@ def played(filler):
 
 
 def predictions(model, episodes):
-    return interp.rollout(model, episodes).predictions.double().numpy()
+    run_of_model = interp.rollout(model, episodes)
+    return run_of_model.predictions.double().numpy()
 
 
 def experiment(episodes):
     clean, corrupted = experts.TASK.corruption("exchange-history").build(episodes, 2)
     base, source = interp.rollout(MODEL, clean), interp.rollout(MODEL, corrupted)
-    return run(
-        Experiment(MODEL, base, {"history": [Edit.of("latent", source, MODEL)]}, [2, 3], 2, "each")
-    )
+    edits = {"history": [Edit.of("latent", source, MODEL)]}
+    return run(Experiment(MODEL, base, edits, [2, 3], 2, "each"))
 
 
 def flipped(episodes):
@@ -78,82 +78,127 @@ def fitted(episodes, target="log_weights", **options):
 
 
 VOTES = [experts.TASK.rivals()[key] for key in ("majority_vote", "follow_the_leader")]
-ROLLOUTS = {
-    "rollout": lambda e: interp.rollout(MODEL, e, names_filter="blocks.1.hook_resid_post").cache,
-    "latents": lambda e: interp.rollout(MODEL, e).latents,
-}
-LOSSES = {
-    "task's losses": lambda e: experts.TASK.data.losses(
-        interp.rollout(MODEL, e).predictions, e, slice(None)
-    ),
-}
-SCORES = {
-    "score": lambda e: regret.score(predictions(MODEL, e), e).to_frame(),
-    "baseline": lambda e: log_weights(e)[:, -1],
-    "attention": lambda e: round_attention(MODEL, e, rounds="all"),
-}
-PROBES = {
-    "probe": fitted,
-    "probe of classes": lambda e: fitted(e, "label"),
-    "probe by an estimator": lambda e: fitted(e, method=Ridge()),
-}
-ROWS_OF_SKLEARN = {
-    "rows for scikit-learn": lambda e: (
-        probes.to_sklearn(interp.rollout(MODEL, e).latents[:, 1:], probes.targets.log_weights(e)).x
-    ),
-}
-SWEEPS = {
-    "sweep": lambda e: sweep(
-        MODEL, e, ["log_weights", "votes"], sites="resid_post@p?", n_jobs=1
-    ).to_frame(),
-    "patching": lambda e: patching.sweep(
-        MODEL, *flipped(e), 2, read_round=4, sites="resid_pre"
-    ).to_frame(),
-}
-EXPERIMENTS = {
-    "round map": lambda e: patching.round_map(
-        MODEL, *flipped(e), "latent", round=[2, 3]
-    ).to_frame(),
-    "experiment": lambda e: experiment(e).to_frame(),
-}
-CHOICES = {
-    "choices": lambda e: explain_choices(e, e.advice[..., 0], families=VOTES).to_frame(),
-}
-ANALYSES = {
-    **ROLLOUTS,
-    **LOSSES,
-    **SCORES,
-    **PROBES,
-    **ROWS_OF_SKLEARN,
-    **SWEEPS,
-    **EXPERIMENTS,
-    **CHOICES,
-}
-OF_Q = {
-    "rollout": lambda e: interp.rollout(Q_MODEL, e).latents,
-    "agreement": lambda e: agreement(predictions(Q_MODEL, e), e).to_frame(),
-}
-EVERY = [(name, advised, analysis_of_all) for name, analysis_of_all in ANALYSES.items()] + [
-    (name, played, analysis_of_all) for name, analysis_of_all in OF_Q.items()
+
+
+def residuals(episodes):
+    return interp.rollout(MODEL, episodes, names_filter="blocks.1.hook_resid_post").cache
+
+
+def latents(episodes):
+    return interp.rollout(MODEL, episodes).latents
+
+
+def losses_of_the_task(episodes):
+    run_of_model = interp.rollout(MODEL, episodes)
+    return experts.TASK.data.losses(run_of_model.predictions, episodes, slice(None))
+
+
+def score(episodes):
+    return regret.score(predictions(MODEL, episodes), episodes).to_frame()
+
+
+def baseline(episodes):
+    return log_weights(episodes)[:, -1]
+
+
+def attention(episodes):
+    return round_attention(MODEL, episodes, rounds="all")
+
+
+def probe(episodes):
+    return fitted(episodes)
+
+
+def probe_of_classes(episodes):
+    return fitted(episodes, "label")
+
+
+def probe_by_an_estimator(episodes):
+    return fitted(episodes, method=Ridge())
+
+
+def rows_for_scikit_learn(episodes):
+    target = probes.targets.log_weights(episodes)
+    return probes.to_sklearn(latents(episodes)[:, 1:], target).x
+
+
+def sweep_of_probes(episodes):
+    targets = ["log_weights", "votes"]
+    return sweep(MODEL, episodes, targets, sites="resid_post@p?", n_jobs=1).to_frame()
+
+
+def patching_sweep(episodes):
+    sides = flipped(episodes)
+    return patching.sweep(MODEL, *sides, 2, read_round=4, sites="resid_pre").to_frame()
+
+
+def round_map(episodes):
+    return patching.round_map(MODEL, *flipped(episodes), "latent", round=[2, 3]).to_frame()
+
+
+def table_of_experiment(episodes):
+    return experiment(episodes).to_frame()
+
+
+def choices(episodes):
+    return explain_choices(episodes, episodes.advice[..., 0], families=VOTES).to_frame()
+
+
+def latents_of_q(episodes):
+    return interp.rollout(Q_MODEL, episodes).latents
+
+
+def agreement_of_q(episodes):
+    return agreement(predictions(Q_MODEL, episodes), episodes).to_frame()
+
+
+OF_EXPERTS = [
+    residuals,
+    latents,
+    losses_of_the_task,
+    score,
+    baseline,
+    attention,
+    probe,
+    probe_of_classes,
+    probe_by_an_estimator,
+    rows_for_scikit_learn,
+    sweep_of_probes,
+    patching_sweep,
+    round_map,
+    table_of_experiment,
+    choices,
 ]
+OF_Q = [latents_of_q, agreement_of_q]
 
 
-@pytest.mark.filterwarnings("ignore:.*independent episodes are few")
-@pytest.mark.parametrize(
-    "name, made, analysis", EVERY, ids=[f"{made.__name__}, {name}" for name, made, _ in EVERY]
-)
-def test_what_fills_a_missing_round_changes_no_bit(name, made, analysis):
-    first, second = (analysis(made(filler)) for filler in (1, 2))
+def assert_fills_change_nothing(analysis, make_episodes):
+    """What an analysis returns does not depend on what fills the missing rounds."""
+    first = analysis(make_episodes(1))
+    second = analysis(make_episodes(2))
     if hasattr(first, "columns"):
         assert first.equals(second)
         numbers = first.select_dtypes("number").to_numpy()
-    else:
-        for part, same in zip(
-            *(x.values() if isinstance(x, dict) else [x] for x in (first, second)), strict=True
-        ):
+    elif isinstance(first, dict):
+        for part, same in zip(first.values(), second.values(), strict=True):
             numbers = np.asarray(part)
             assert np.array_equal(numbers, np.asarray(same), equal_nan=True)
+    else:
+        numbers = np.asarray(first)
+        assert np.array_equal(numbers, np.asarray(second), equal_nan=True)
     assert np.isfinite(numbers).any()
+
+
+@pytest.mark.filterwarnings("ignore:.*independent episodes are few")
+@pytest.mark.parametrize("analysis", OF_EXPERTS, ids=lambda analysis: analysis.__name__)
+def test_what_fills_a_missing_round_of_advice_changes_no_bit(analysis):
+    assert_fills_change_nothing(analysis, advised)
+
+
+@pytest.mark.filterwarnings("ignore:.*independent episodes are few")
+@pytest.mark.parametrize("analysis", OF_Q, ids=lambda analysis: analysis.__name__)
+def test_what_fills_a_missing_round_of_an_mdp_changes_no_bit(analysis):
+    assert_fills_change_nothing(analysis, played)
 
 
 def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_which_rounds_count(
@@ -168,19 +213,24 @@ def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_whic
         single = ExpertEpisodes(whole.advice[i : i + 1, rounds], whole.labels[i : i + 1, rounds])
         alone = interp.rollout(MODEL, single)
         torch.testing.assert_close(ran.predictions[i, rounds], alone.predictions[0])
-        torch.testing.assert_close(ran.latents[i, -1], alone.latents[0, -1])
+        latent_alone = alone.latents[0, -1]
+        torch.testing.assert_close(ran.latents[i, -1], latent_alone)
         assert ran.predictions[i, MISSING[i]].isnan().all()
-    assert (saved.load(saved.save(ran, tmp_path / "run.safetensors")).missing == MISSING).all()
+    path = saved.save(ran, tmp_path / "run.safetensors")
+    loaded = saved.load(path)
+    assert (loaded.missing == MISSING).all()
 
 
 def test_results_say_what_counts_and_intervals_are_over_participants():
     clean, corrupted = flipped(advised(1))
     swept = patching.sweep(MODEL, clean, corrupted, 2, read_round=3, sites="latent")
-    n = int((~MISSING[:, 2:4].any(1)).sum())
+    has_both_rounds = ~MISSING[:, 2:4].any(1)
+    n = int(has_both_rounds.sum())
     assert f"({n} of {N} episodes have rounds 2 to 3)" in swept.sentence
     assert swept.values.shape[1] == n
     table = experiment(advised(1)).to_frame().set_index(["edited", "read"])
-    assert set(table.loc[(2, 4), "n_episodes"]) == {int((~MISSING[:, [2, 4]].any(1)).sum())}
+    has_edited_and_read = ~MISSING[:, [2, 4]].any(1)
+    assert set(table.loc[(2, 4), "n_episodes"]) == {has_edited_and_read.sum()}
     with pytest.warns(UserWarning, match="10 independent episodes are few"):
         probe = probes.fit(
             interp.rollout(MODEL, clean), probes.targets.log_weights(clean), n_untrained=1
@@ -196,71 +246,92 @@ def test_results_say_what_counts_and_intervals_are_over_participants():
 RAGGED = advised(1)
 ALGORITHM = interp.tasks.get("experts").explains(MODEL)
 BOTH = (MODEL, RAGGED, RAGGED)
-test_interventions_that_cannot_leave_rounds_out_say_so = refused(
-    (
-        lambda: interchange.interchange(*BOTH, ALGORITHM, "log_weights", "latent"),
-        "interchange counts every round",
-    ),
-    (
-        lambda: steering.fitted_direction(MODEL, RAGGED, ALGORITHM, [1.0, 0.0]),
-        "steering counts every round",
-    ),
-    (lambda: mediation.mediate(*BOTH, "latent", "resid_post[0]"), "mediation counts every round"),
-    (lambda: align(*BOTH, ALGORITHM, "log_weights", "latent"), "alignment counts every round"),
-)
-test_what_cannot_leave_rounds_out_says_so = refused(
-    (lambda: Trial(MODEL, RAGGED, Budget.quick()), "an audit counts every round"),
-    (lambda: fixed_points(MODEL, RAGGED), "an audit counts every round"),
-    (lambda: encode(RAGGED, MODEL.layout), "training counts every round"),
-    (lambda: bayes(RAGGED, "uniform"), "the Bayes predictor counts every round"),
-)
+
+
+def test_interventions_that_cannot_leave_rounds_out_say_so():
+    message = "interchange counts every round"
+    refuses(message, interchange.interchange, *BOTH, ALGORITHM, "log_weights", "latent")
+    message = "steering counts every round"
+    refuses(message, steering.fitted_direction, MODEL, RAGGED, ALGORITHM, [1.0, 0.0])
+    message = "mediation counts every round"
+    refuses(message, mediation.mediate, *BOTH, "latent", "resid_post[0]")
+    message = "alignment counts every round"
+    refuses(message, align, *BOTH, ALGORITHM, "log_weights", "latent")
+
+
+def test_what_cannot_leave_rounds_out_says_so():
+    refuses("an audit counts every round", Trial, MODEL, RAGGED, Budget.quick())
+    refuses("an audit counts every round", fixed_points, MODEL, RAGGED)
+    refuses("training counts every round", encode, RAGGED, MODEL.layout)
+    refuses("the Bayes predictor counts every round", bayes, RAGGED, "uniform")
 
 
 def twice(episodes):
     """What each of several participants played, twice."""
-    n = len(episodes)
-    return replace(episodes.select([*range(n)] * 2), participants=[*range(n)] * 2)
+    participants = list(range(len(episodes)))
+    doubled = episodes.select(participants * 2)
+    return replace(doubled, participants=participants * 2)
 
 
 ONCE, Q_ONCE = experts.sample(12, T, 2, seed=0), mdp.sample(12, T, 2, 2, seed=0)
-OF_SHARED = {
-    **{name: ANALYSES[name] for name in ("score", "patching", "round map", "experiment")},
-}
-OF_INTERVENTIONS = {
-    "interchange": lambda e: interchange.interchange(
-        MODEL, e, flipped(e)[1], ALGORITHM, "votes", "embed@e_1"
-    ).to_frame(),
-    "mediation": lambda e: mediation.mediate(
-        MODEL, e, flipped(e)[1], "embed@e_1", "resid_post[0]"
-    ).to_frame(),
-}
-OF_SEARCHES = {
-    "search": lambda e: explain(
-        ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES
-    ).to_frame(),
-    "audit": lambda e: used.presence(Trial(MODEL, e, Budget.quick())),
-}
-OF_ALL = {**OF_SHARED, **OF_INTERVENTIONS, **OF_SEARCHES}
-"""Tables of numbers of episodes that are alone in what they count."""
+
+
+def interchange_of_votes(episodes):
+    _, corrupted = flipped(episodes)
+    return interchange.interchange(
+        MODEL, episodes, corrupted, ALGORITHM, "votes", "embed@e_1"
+    ).to_frame()
+
+
+def mediation_by_the_residual(episodes):
+    _, corrupted = flipped(episodes)
+    return mediation.mediate(MODEL, episodes, corrupted, "embed@e_1", "resid_post[0]").to_frame()
+
+
+def search_for_the_algorithm(episodes):
+    sets = {"one": (ONCE, episodes)}
+    return explain(ALGORITHM, experts.TASK, sets, seed=0, families=VOTES).to_frame()
+
+
+def audit_of_presence(episodes):
+    return used.presence(Trial(MODEL, episodes, Budget.quick()))
+
+
+OF_PARTICIPANTS = [
+    score,
+    patching_sweep,
+    round_map,
+    table_of_experiment,
+    interchange_of_votes,
+    mediation_by_the_residual,
+    search_for_the_algorithm,
+    audit_of_presence,
+]
+NUMBERS_OF_EPISODES = ["n_episodes", "n_pairs", "n_informative"]
+"""Columns that are alone in what they count."""
+
+
+def floats_in_order(table):
+    """Return the columns of floats, in the order of the labels beside them."""
+    table = table.drop(columns=NUMBERS_OF_EPISODES, errors="ignore")
+    labels = list(table.select_dtypes(exclude="float"))
+    if not labels:
+        return table
+    return table.sort_values(labels).select_dtypes("float")
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", OF_ALL)
-def test_who_plays_the_same_twice_narrows_no_interval(name):
-    first = OF_ALL[name](ONCE).drop(
-        columns=["n_episodes", "n_pairs", "n_informative"], errors="ignore"
-    )
-    second = OF_ALL[name](twice(ONCE)).drop(
-        columns=["n_episodes", "n_pairs", "n_informative"], errors="ignore"
-    )
-    labels = list(first.select_dtypes(exclude="float"))
-    first = first.sort_values(labels).select_dtypes("float") if labels else first
-    second = second.sort_values(labels).select_dtypes("float") if labels else second
-    np.testing.assert_allclose(second, first, atol=1e-9)
-    assert first.filter(like="low").to_numpy().size
+@pytest.mark.parametrize("analysis", OF_PARTICIPANTS, ids=lambda analysis: analysis.__name__)
+def test_who_plays_the_same_twice_narrows_no_interval(analysis):
+    once = floats_in_order(analysis(ONCE))
+    doubled = floats_in_order(analysis(twice(ONCE)))
+    np.testing.assert_allclose(doubled, once, atol=1e-9)
+    assert once.filter(like="low").to_numpy().size
 
 
 def test_agreement_is_of_participants():
-    once = OF_Q["agreement"](Q_ONCE).drop(columns="n_steps").select_dtypes("number")
-    doubled = OF_Q["agreement"](twice(Q_ONCE)).drop(columns="n_steps").select_dtypes("number")
-    np.testing.assert_allclose(doubled, once, atol=1e-9)
+    once = agreement_of_q(Q_ONCE).drop(columns="n_steps")
+    doubled = agreement_of_q(twice(Q_ONCE)).drop(columns="n_steps")
+    numbers_once = once.select_dtypes("number")
+    numbers_doubled = doubled.select_dtypes("number")
+    np.testing.assert_allclose(numbers_doubled, numbers_once, atol=1e-9)

@@ -12,32 +12,28 @@ from tests.test_tutorials import RUN
 
 def test_every_notebook_is_what_its_tutorial_says() -> None:
     """`python -m docs.notebooks` runs and writes them again after a tutorial changed."""
-    assert sorted(notebooks.NOTEBOOKS.glob("*.ipynb")) == [path for _, path in notebooks.pairs()]
+    paths = sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))
+    assert paths == [path for _, path in notebooks.pairs()]
     for page, path in notebooks.pairs():
         text, page_text = path.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
-        cells_held = json.loads(text)["cells"]
+        stored_cells = json.loads(text)["cells"]
         cells = notebooks.notebook(page_text)["cells"]
-        assert ["".join(cell["source"]) for cell in cells_held] == [
-            cell["source"] for cell in cells
-        ], f"{path.name} is old"
-        code = [
-            cell for cell in cells_held if "outputs" in cell
-        ]  # which no other kind of cell may have
-        assert ["".join(cell["source"]) for cell in code] == [
-            block.strip("\n") for block in RUN.findall(page_text)
-        ]
-        assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)], (
-            "not every cell was run"
-        )
+        stored_sources = ["".join(cell["source"]) for cell in stored_cells]
+        assert stored_sources == [cell["source"] for cell in cells], f"{path.name} is old"
+        # No other kind of cell may have outputs.
+        code = [cell for cell in stored_cells if "outputs" in cell]
+        blocks = [block.strip("\n") for block in RUN.findall(page_text)]
+        assert ["".join(cell["source"]) for cell in code] == blocks
+        counts = [cell["execution_count"] for cell in code]
+        assert counts == list(range(1, len(code) + 1)), "not every cell was run"
         outputs = [output for cell in code for output in cell["outputs"]]
         assert len(text) <= 300_000
-        assert all(len(json.dumps(output)) <= 2 * notebooks.LARGEST for output in outputs)
-        assert not any(
-            "error" in output["output_type"] or output.get("name") == "stderr" for output in outputs
-        )
-        assert path.stem == "own-task" or any(
-            "image/png" in output_text.get("data", {}) for output_text in outputs
-        )
+        largest = 2 * notebooks.LARGEST
+        assert all(len(json.dumps(output)) <= largest for output in outputs)
+        assert not any("error" in output["output_type"] for output in outputs)
+        assert not any(output.get("name") == "stderr" for output in outputs)
+        has_a_picture = any("image/png" in output.get("data", {}) for output in outputs)
+        assert path.stem == "own-task" or has_a_picture
 
 
 def test_the_pictures_are_drawn_from_the_table(
@@ -49,22 +45,20 @@ def test_the_pictures_are_drawn_from_the_table(
     frame = pd.read_csv(pictures.TABLE)
     assert len(frame) == 4 * frame["model"].nunique()
     assert all(model in drawn["verdicts.svg"] for model in frame["model"])
-    assert all(
-        drawn["verdicts.svg"].count(f"<!-- {word} -->") == n
-        for word, n in frame["verdict"].value_counts().items()
-    )
+    for word, n in frame["verdict"].value_counts().items():
+        assert drawn["verdicts.svg"].count(f"<!-- {word} -->") == n
     seeds = pictures.between_seeds()
-    counts = (
-        (seeds["key"] + " " + seeds["verdict"]).value_counts().to_dict()
-    )  # as docs/results/seeds.md says
-    known = {
+    verdicts = seeds["key"] + " " + seeds["verdict"]
+    as_the_page_says = {  # docs/results/seeds.md
         "behaviour yes": 6,
         "behaviour no": 2,
         "behaviour undecided": 2,
         "state yes": 9,
         "state undecided": 1,
+        "circuit no": 9,
+        "circuit undecided": 1,
     }
-    assert counts == known | {"circuit no": 9, "circuit undecided": 1}
+    assert verdicts.value_counts().to_dict() == as_the_page_says
     assert (seeds["low"] <= seeds["number"]).all()
     assert (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")

@@ -22,14 +22,22 @@ def centred_hits() -> np.ndarray:
     return hits - hits.mean(-1, keepdims=True)
 
 
-def bayes_accuracies() -> np.ndarray:
-    """Return the posterior mean of each accuracy after each round, on a grid of the prior U[.3, .9]."""
+def posterior_mean(hits: np.ndarray, misses: np.ndarray) -> np.ndarray:
+    """Return the posterior mean of an accuracy, on a grid of the prior U[.3, .9]."""
     accuracies = np.linspace(0.3, 0.9, 601)
+    log_hits = hits[..., None] * np.log(accuracies)
+    log_misses = misses[..., None] * np.log1p(-accuracies)
+    log_posterior = log_hits + log_misses
+    weights = np.exp(log_posterior - log_posterior.max(-1, keepdims=True))
+    posterior = weights / weights.sum(-1, keepdims=True)
+    return (posterior * accuracies).sum(-1)
+
+
+def bayes_accuracies() -> np.ndarray:
+    """Return the posterior mean of each accuracy after each round."""
     hits = EPISODES.correct.cumsum(1)
-    misses = np.arange(1, EPISODES.n_rounds + 1)[None, :, None] - hits
-    log_posterior = hits[..., None] * np.log(accuracies) + misses[..., None] * np.log1p(-accuracies)
-    posterior = np.exp(log_posterior - log_posterior.max(-1, keepdims=True))
-    return (posterior * accuracies).sum(-1) / posterior.sum(-1)
+    n_seen = np.arange(1, EPISODES.n_rounds + 1)
+    return posterior_mean(hits, n_seen[:, None] - hits)
 
 
 def read(values: np.ndarray, name: str, untrained: bool) -> float:
@@ -37,13 +45,15 @@ def read(values: np.ndarray, name: str, untrained: bool) -> float:
     model = interp.load(name)
     if untrained:
         model = model.untrained(0)
-    latents = interp.rollout(model, EPISODES).latents[:, 1:, 0].double().numpy()
-    x = latents.reshape(-1, latents.shape[-1])
+    latents = interp.rollout(model, EPISODES).latents[:, 1:, 0]
+    x = latents.double().numpy().reshape(-1, latents.shape[-1])
     y = values.reshape(-1, 4)
     episode = np.repeat(np.arange(len(EPISODES)), EPISODES.n_rounds)
     ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 7)))
     predicted = cross_val_predict(ridge, x, y, cv=GroupKFold(4), groups=episode)
-    return 1 - ((y - predicted) ** 2).sum() / ((y - y.mean(0)) ** 2).sum()
+    squared_error = ((y - predicted) ** 2).sum()
+    total = ((y - y.mean(0)) ** 2).sum()
+    return 1 - squared_error / total
 
 
 @pytest.mark.parametrize(
@@ -79,7 +89,8 @@ def test_nothing_of_the_old_latent_is_kept():
     assert model.latent_kept == 0
     run = interp.rollout(model, EPISODES.select(slice(4)), names_filter=["hook_update"])
     written = run.cache["hook_update"].flatten(2).numpy()
-    assert run.latents[:, 1:].flatten(2).numpy() == pytest.approx(written, abs=1e-6)
+    latents = run.latents[:, 1:].flatten(2).numpy()
+    assert latents == pytest.approx(written, abs=1e-6)
 
 
 def test_an_untrained_copy_is_one_of_the_same_recurrence():
@@ -90,8 +101,10 @@ def test_an_untrained_copy_is_one_of_the_same_recurrence():
     assert annealed.digest() != model.digest()
     episodes = EPISODES.select(slice(16))
     controls = []
-    for asked in (annealed, model):
-        (probed,) = probe(asked, episodes, ["log_weights_centred"], sites="latents", n_untrained=1)
+    for subject in (annealed, model):
+        (probed,) = probe(
+            subject, episodes, ["log_weights_centred"], sites="latents", n_untrained=1
+        )
         controls.append(probed.measure.controls["an untrained copy"].number)
     added, replaced = controls
     assert added > 0.9
@@ -100,18 +113,17 @@ def test_an_untrained_copy_is_one_of_the_same_recurrence():
 
 def test_it_predicts_nearly_as_the_bayes_predictor_does():
     """The loss above Bayes, whose posterior mean of an accuracy from U[.3, .9] is computed on a grid."""
-    predicted = interp.rollout(interp.load("wma-learned"), EPISODES).predictions.double().numpy()
-    accuracies = np.linspace(0.3, 0.9, 601)
-    hits = EPISODES.correct.cumsum(1) - EPISODES.correct
-    misses = np.arange(EPISODES.n_rounds)[None, :, None] - hits
-    log_posterior = hits[..., None] * np.log(accuracies) + misses[..., None] * np.log1p(-accuracies)
-    posterior = np.exp(log_posterior - log_posterior.max(-1, keepdims=True))
-    mean = (posterior * accuracies).sum(-1) / posterior.sum(-1)
-    odds = np.log(mean / (1 - mean)) * (2 * EPISODES.advice - 1)
-    bayes = 1 / (1 + np.exp(-odds.sum(-1)))
-    labels = EPISODES.labels
+    run = interp.rollout(interp.load("wma-learned"), EPISODES)
+    predicted = run.predictions.double().numpy()
+    hits_before = EPISODES.correct.cumsum(1) - EPISODES.correct
+    n_before = np.arange(EPISODES.n_rounds)
+    mean = posterior_mean(hits_before, n_before[:, None] - hits_before)
+    signs = 2 * EPISODES.advice - 1
+    log_odds = (signs * np.log(mean / (1 - mean))).sum(-1)
+    bayes = 1 / (1 + np.exp(-log_odds))
 
     def loss(p: np.ndarray) -> float:
-        return float(-np.log(np.where(labels == 1, p, 1 - p)).mean())
+        chance_of_label = np.where(EPISODES.labels == 1, p, 1 - p)
+        return -np.log(chance_of_label).mean()
 
     assert 0 < loss(predicted) - loss(bayes) < 0.015

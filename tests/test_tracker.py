@@ -30,6 +30,7 @@ from interp.training.trainer import train
 from reports.comparison import write
 from reports.explore import Explorer, View
 from tests import machines
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -51,7 +52,8 @@ def of_means(tracker, monkeypatch):
         kind = "mean"
 
     def losses(predictions, episodes, rounds):
-        return MeanRound().loss(predictions, torch.from_numpy(episodes.readings[:, rounds]))
+        truth = torch.from_numpy(episodes.readings[:, rounds])
+        return MeanRound().loss(predictions, truth)
 
     task = replace(
         catalog.get("tracker"), data=replace(tracker.TRACKER.data, layout=MeanRound, losses=losses)
@@ -73,41 +75,48 @@ def exchange(episodes: Any, t: int) -> Any:
 def test_losses_are_squares_and_negative_log_densities(tracker, of_means):
     drawn = torch.randn(3, 4, 5, 2, dtype=torch.float64)
     truth = torch.randn(4, 5, dtype=torch.float64)
-    expected = -torch.distributions.Normal(drawn[..., 0], (drawn[..., 1] / 2).exp()).log_prob(truth)
-    torch.testing.assert_close(tracker.TrackerRound().loss(drawn, truth), expected)
-    torch.testing.assert_close(of_means.loss(drawn[..., 0], truth), (drawn[..., 0] - truth) ** 2)
-    assert torch.equal(of_means.choose(drawn[..., 0]), drawn[..., 0])
-    assert torch.equal(tracker.TrackerRound().choose(drawn), drawn[..., 0])
+    means, log_variances = drawn.unbind(-1)
+    density = torch.distributions.Normal(means, (log_variances / 2).exp())
+    of_densities = tracker.TrackerRound()
+    torch.testing.assert_close(of_densities.loss(drawn, truth), -density.log_prob(truth))
+    torch.testing.assert_close(of_means.loss(means, truth), (means - truth) ** 2)
+    assert torch.equal(of_means.choose(means), means)
+    assert torch.equal(of_densities.choose(drawn), means)
     p = torch.tensor([0.25, 0.75])
-    assert ExpertRound(2).loss(p, torch.tensor([0, 1])).tolist() == pytest.approx([0.25, 0.25])
-    with pytest.raises(
-        InputError, match=r"predictions of shape \(3, 4, 5\) do not fit a truth of shape \(5, 4\)"
-    ):
-        of_means.loss(drawn[..., 0], truth.T)
-    with pytest.raises(InputError, match="the truth of classes is an index from 0 to 1"):
-        ExpertRound(2).loss(p, torch.tensor([0, 2]))
+    losses = ExpertRound(2).loss(p, torch.tensor([0, 1]))
+    assert losses.tolist() == pytest.approx([0.25, 0.25])
+    message = r"predictions of shape \(3, 4, 5\) do not fit a truth of shape \(5, 4\)"
+    refuses(message, of_means.loss, means, truth.T)
+    message = "the truth of classes is an index from 0 to 1"
+    refuses(message, ExpertRound(2).loss, p, torch.tensor([0, 2]))
 
 
-def test_both_machines_and_a_transformer_keep_the_contract(tracker):
-    for machine in (
-        tracker.make_handwired(),
-        tracker.train_gru(1),
-        transformer(tracker.TrackerRound(), output="value"),
-    ):
-        interp.check_machine(machine)
-        run = interp.rollout(machine, tracker.sample(3, 4))
-        assert run.predictions.shape == (3, 4, 2)
-        assert torch.equal(run.choices, run.predictions[..., 0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda tracker: tracker.make_handwired(), id="handwired"),
+        pytest.param(lambda tracker: tracker.train_gru(1), id="GRU"),
+        pytest.param(
+            lambda tracker: transformer(tracker.TrackerRound(), output="value"), id="transformer"
+        ),
+    ],
+)
+def test_both_machines_and_a_transformer_keep_the_contract(tracker, make):
+    machine = make(tracker)
+    interp.check_machine(machine)
+    run = interp.rollout(machine, tracker.sample(3, 4))
+    assert run.predictions.shape == (3, 4, 2)
+    assert torch.equal(run.choices, run.predictions[..., 0])
 
 
 def test_the_filter_by_hand_is_the_algorithm(tracker):
     episodes, machine = tracker.sample(32, 40, seed=3), tracker.make_handwired()
     run = interp.rollout(machine, episodes)
     values = tracker.kalman().run(episodes)
-    assert (
-        np.abs(machine.read_state(run.latents[:, 1:]).numpy() - values["next_belief"]).max() < 1e-9
-    )
-    assert np.abs(run.predictions.numpy() - tracker.kalman().distribution(values)).max() < 1e-9
+    beliefs = machine.read_state(run.latents[:, 1:]).numpy()
+    assert np.abs(beliefs - values["next_belief"]).max() < 1e-9
+    differences = run.predictions.numpy() - tracker.kalman().distribution(values)
+    assert np.abs(differences).max() < 1e-9
     # It says how uncertain it is: standardised errors have variance 1.
     errors = (episodes.readings - values["mean"]) / np.sqrt(values["spread"])
     assert errors.var() == pytest.approx(1, abs=0.1)
@@ -143,18 +152,19 @@ def test_a_layout_and_its_output_must_fit(tracker):
 
 
 def test_a_mean_may_come_without_an_axis(tracker, of_means):
-    def step(m: Any, carried: Any, fed: Any) -> Any:
-        return carried["h"][:, 0], {"h": carried["h"] + m(fed.values[:, 4:5] - carried["h"])}
+    def updated(m: Any, carried: Any, fed: Any) -> Any:
+        error = fed.values[:, 4:5] - carried["h"]
+        return {"h": carried["h"] + m(error)}
 
-    for last in (None, slice(0, 1)):
-        step_given = (
-            step
-            if last is None
-            else lambda m, carried, fed: (carried["h"], step(m, carried, fed)[1])
-        )
-        machine = interp.adapt(
-            torch.nn.Linear(1, 1), of_means, step=step_given, channels=[interp.Channel("h", (1,))]
-        )
+    def step_without_axis(m: Any, carried: Any, fed: Any) -> Any:
+        return carried["h"][:, 0], updated(m, carried, fed)
+
+    def step_with_axis(m: Any, carried: Any, fed: Any) -> Any:
+        return carried["h"], updated(m, carried, fed)
+
+    channels = [interp.Channel("h", (1,))]
+    for step in (step_without_axis, step_with_axis):
+        machine = interp.adapt(torch.nn.Linear(1, 1), of_means, step=step, channels=channels)
         assert interp.rollout(machine, tracker.sample(3, 4)).predictions.shape == (3, 4)
 
 
@@ -165,21 +175,18 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     corrupted, sites = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
     assert exits(layout) == ("prediction", "state")
     assert find_metric(None, layout).key == "prediction"
-    plain, choices_corrupted = (
-        interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted)
-    )
+    clean_choices = interp.rollout(model, clean, commit="target").choices[:, 4]
+    corrupted_choices = interp.rollout(model, corrupted, commit="target").choices[:, 4]
+    differences = (clean_choices - corrupted_choices).numpy()
     swept = {
         key: sweep(model, clean, corrupted, 4, sites=sites, metric=key)
         for key in ("prediction", "squared_error", "regret")
     }
-    assert swept["prediction"].source.tolist() == pytest.approx(
-        (plain - choices_corrupted).abs().tolist()
-    )
-    assert (swept["prediction"].base == 0).all()
-    assert (swept["squared_error"].source == 0).all()
-    assert swept["squared_error"].base.tolist() == pytest.approx(
-        ((plain - choices_corrupted) ** 2).tolist()
-    )
+    by_prediction, by_squared_error = swept["prediction"], swept["squared_error"]
+    assert by_prediction.source.tolist() == pytest.approx(abs(differences))
+    assert (by_prediction.base == 0).all()
+    assert (by_squared_error.source == 0).all()
+    assert by_squared_error.base.tolist() == pytest.approx(differences**2)
     for result in swept.values():  # the histories differ alone: all of it is in the latent
         assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
     assert sweep(model, clean, corrupted, 4, sites=sites).metric == "prediction"
@@ -223,11 +230,20 @@ def test_interchange_grades_numbers(tracker, of_means):
 
 def _means(tracker: Any, layout: Any) -> Any:
     machine = tracker.make_handwired()
-    step = machine.one_step
+
+    def step(m: Any, carried: Any, fed: Any) -> Any:
+        _, after = machine.one_step(m, carried, fed)
+        return carried["mean"], after
+
     return interp.adapt(
-        machine.module, layout, channels=machine.channels, name="means", initial=machine.start, read=machine.reader,
-        step=lambda m, carried, fed: (carried["mean"], step(m, carried, fed)[1]),
-    )  # fmt: skip
+        machine.module,
+        layout,
+        channels=machine.channels,
+        name="means",
+        initial=machine.start,
+        read=machine.reader,
+        step=step,
+    )
 
 
 def test_interchange_grades_means_and_variances(tracker):
@@ -255,12 +271,17 @@ def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
 
 def smoothing(tracker: Any, gain: float) -> Algorithm:
     """The filter with a gain that never changes."""
+
+    def constant_gain(values: Any) -> Any:
+        return np.full_like(values["spread"], gain)
+
     exact = tracker.kalman()
-    variables = tuple(
-        replace(v, equation=lambda v: np.full_like(v["spread"], gain)) if v.key == "gain" else v
-        for v in exact.variables
-    )
-    return replace(exact, key="smoothing", parameters={"gain": gain}, variables=variables)
+    variables = []
+    for variable in exact.variables:
+        if variable.key == "gain":
+            variable = replace(variable, equation=constant_gain)
+        variables.append(variable)
+    return replace(exact, key="smoothing", parameters={"gain": gain}, variables=tuple(variables))
 
 
 @pytest.mark.parametrize("kind", ["mean", "normal"])
@@ -271,21 +292,14 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
 
     def of(make: Any, **parameters: Any) -> Algorithm:
         member = make(**parameters)
-        return (
-            member
-            if kind == "normal"
-            else replace(member, distribution=lambda v: v["mean"][..., None])
-        )
+        if kind == "normal":
+            return member
+        return replace(member, distribution=lambda v: v["mean"][..., None])
 
-    families = [
-        Family("kalman", "the filter", partial(of, tracker.kalman)),
-        Family(
-            "smoothing",
-            "smoothing",
-            partial(of, partial(smoothing, tracker)),
-            (Searched("gain", (0.1, 0.4, 0.7)),),
-        ),
-    ]
+    kalman = Family("kalman", "the filter", partial(of, tracker.kalman))
+    make_smoothing = partial(of, partial(smoothing, tracker))
+    gains = (Searched("gain", (0.1, 0.4, 0.7)),)
+    families = [kalman, Family("smoothing", "smoothing", make_smoothing, gains)]
     pair = tracker.sample(24, 20, seed=0), tracker.sample(24, 20, seed=1)
     subjects = {"kalman": tracker.make_handwired() if kind == "normal" else _means(tracker, layout)}
     subjects["smoothing"] = families[1].make(gain=0.3)
@@ -297,11 +311,9 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
         assert explanation.scores["evenly"].name == "the same at every round"
     assert explanation.parameters["gain"] == pytest.approx(0.3, abs=1e-3)
     predictions = predictor(subjects["smoothing"])(pair[0])
-    with pytest.raises(
-        InputError,
-        match=f"predictions of the kind '{kind}' must be {predictions.shape[-1]} finite numbers a round",
-    ):
-        checked_distributions(predictions * np.nan, pair[0])
+    n_numbers = predictions.shape[-1]
+    message = f"predictions of the kind '{kind}' must be {n_numbers} finite numbers a round"
+    refuses(message, checked_distributions, predictions * np.nan, pair[0])
 
 
 def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
@@ -344,15 +356,13 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
     run = interp.rollout(model, episodes)
     expected = tracker.losses(run.predictions, episodes).mean().item()
     assert loss.item() == pytest.approx(expected, rel=1e-5)
-    assert watched(model, [episodes], "own") == {
-        "loss": pytest.approx(expected),
-        "excess": pytest.approx(expected),
-    }
+    both_losses = {"loss": expected, "excess": expected}
+    assert watched(model, [episodes], "own") == pytest.approx(both_losses)
     gru = tracker.train_gru(1)
-    theirs, _ = RoundsLoss(gru, "target")(encode(episodes, gru.layout))
-    assert theirs.item() == pytest.approx(
-        tracker.losses(interp.rollout(gru, episodes).predictions, episodes).mean().item()
-    )
+    loss_of_gru, _ = RoundsLoss(gru, "target")(encode(episodes, gru.layout))
+    run = interp.rollout(gru, episodes)
+    expected = tracker.losses(run.predictions, episodes).mean()
+    assert loss_of_gru.item() == pytest.approx(expected.item())
     sizes = {
         "d_model": 16,
         "n_layers": 1,
@@ -367,11 +377,11 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
     learned = interp.load(str(train(config, tmp_path / "run", name="numbers")))
     assert learned.config.output == "value"
     held_out = tracker.sample(64, 6, seed=9)
-    before = tracker.losses(
-        interp.rollout(learned.untrained(), held_out).predictions, held_out
-    ).mean()
-    after = tracker.losses(interp.rollout(learned, held_out).predictions, held_out).mean()
-    assert after < before - 0.2
+    run_before = interp.rollout(learned.untrained(), held_out)
+    loss_before = tracker.losses(run_before.predictions, held_out).mean()
+    run_after = interp.rollout(learned, held_out)
+    loss_after = tracker.losses(run_after.predictions, held_out).mean()
+    assert loss_after < loss_before - 0.2
 
 
 def test_a_live_page_goes_on_from_a_moved_belief_exactly_as_the_filter(tracker):
