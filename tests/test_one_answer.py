@@ -65,13 +65,11 @@ def answers(
         options += ["--targets", *keys] if command == "probe" and keys else []
         done = invoked(command, name, *options, "--json", "--out", folder / command)
         assert done.exit_code in (0, 1), done.output
-        for one in json.loads(done.stdout)["measures"]:
-            answers_by_surface[
-                " ".join(filter(None, [one["claim"], one["about"] if command == "audit" else ""]))
-            ][surface] = (
-                one["verdict"],
-                one["reason"],
-            )
+        for measure in json.loads(done.stdout)["measures"]:
+            claim = measure["claim"]
+            if command == "audit" and measure["about"]:
+                claim = f"{claim} {measure['about']}"
+            answers_by_surface[claim][surface] = (measure["verdict"], measure["reason"])
     return answers_by_surface
 
 

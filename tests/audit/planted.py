@@ -47,7 +47,8 @@ def _graph(algorithm: Algorithm) -> Any:
 
 def _searching(key: str) -> Any:
     """A known machine of the task that is an algorithm, on these graphs."""
-    return _graph(known.gallery("reachability")[key].make().module.algorithm)
+    machine = known.gallery("reachability")[key].make()
+    return _graph(machine.module.algorithm)
 
 
 ELAPSED = Variable("elapsed", "t", "rounds before", "rounds", "state")
@@ -69,23 +70,34 @@ def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
         return base.varied(key, key, {}, {"prediction": (rule.parents, rule.equation)})
     search = base.variable("prediction")
 
-    def said(v: Any) -> Any:
+    def answer_by_rule_then_search(v: Any) -> Any:
         late = (v["elapsed"] >= rounds)[..., None]
         return np.where(late, search.equation(v), rule.equation(v))  # type: ignore[misc]
 
     place = [v.key for v in base.variables].index("prediction")
     parents = tuple(dict.fromkeys(("elapsed", *search.parents, *rule.parents)))
-    variables = (ELAPSED, *base.variables[: place + 1], FOLLOWING, *base.variables[place + 1 :])
-    varied = base.varied(key, key, {}, {"prediction": (parents, said)}, variables=variables)
-    return _starting(varied, base, elapsed=lambda e: np.zeros(len(e), np.int64))
+    through_prediction = base.variables[: place + 1]
+    after_prediction = base.variables[place + 1 :]
+    variables = (ELAPSED, *through_prediction, FOLLOWING, *after_prediction)
+    changes = {"prediction": (parents, answer_by_rule_then_search)}
+    varied = base.varied(key, key, {}, changes, variables=variables)
+    return _starting(varied, base, elapsed=_zeros)
 
 
-def _starting(made: Algorithm, base: Algorithm, **starts: Callable[[Any], Any]) -> Algorithm:
+def _zeros(episodes: Any) -> Any:
+    """The start of a count of rounds."""
+    return np.zeros(len(episodes), np.int64)
+
+
+def _starting(varied: Algorithm, base: Algorithm, **starts: Callable[[Any], Any]) -> Algorithm:
+    """``varied`` with the starts of ``base`` and those of further variables of the state."""
     from dataclasses import replace
 
-    return replace(
-        made, initial=lambda e: {**base.initial(e), **{k: start(e) for k, start in starts.items()}}
-    )
+    def initial(episodes: Any) -> dict[str, Any]:
+        further = {key: start(episodes) for key, start in starts.items()}
+        return {**base.initial(episodes), **further}
+
+    return replace(varied, initial=initial)
 
 
 def _pausing() -> Any:
@@ -93,19 +105,21 @@ def _pausing() -> Any:
     base = majority_vote()
     rule = base.variable("prediction")
 
-    def said(v: Any) -> Any:
+    def pause_then_vote(v: Any) -> Any:
         return np.where(v["elapsed"] >= 3, rule.equation(v), 0.5)  # type: ignore[misc]
 
+    parents = ("elapsed", *rule.parents)
+    variables = (ELAPSED, *base.variables, FOLLOWING)
     varied = base.varied(
         "pausing",
         "a pause, then a vote",
         {},
-        {"prediction": (("elapsed", *rule.parents), said)},
-        variables=(ELAPSED, *base.variables, FOLLOWING),
+        {"prediction": (parents, pause_then_vote)},
+        variables=variables,
         memory="elapsed",
         written="",
     )
-    started = _starting(varied, base, elapsed=lambda e: np.zeros(len(e), np.int64))
+    started = _starting(varied, base, elapsed=_zeros)
     return by_algorithm.machine(started, EXPERTS.layout(n_experts=4), name="pausing")
 
 
@@ -114,20 +128,23 @@ def _by_turns() -> Any:
     base = majority_vote()
 
     def follow(v: Any) -> Any:
-        expert = (v["elapsed"] % v["votes"].shape[-1]).astype(int)[..., None]
-        vote = np.take_along_axis(v["votes"], expert, -1)[..., 0]
+        n_experts = v["votes"].shape[-1]
+        expert = (v["elapsed"] % n_experts).astype(int)
+        vote = np.take_along_axis(v["votes"], expert[..., None], -1)[..., 0]
         return 0.25 + 0.5 * vote
 
+    parents = ("elapsed", *base.variable("prediction").parents)
+    variables = (ELAPSED, *base.variables, FOLLOWING)
     turning = base.varied(
         "turns",
         "one expert after the other",
         {},
-        {"prediction": (("elapsed", *base.variable("prediction").parents), follow)},
-        variables=(ELAPSED, *base.variables, FOLLOWING),
+        {"prediction": (parents, follow)},
+        variables=variables,
         memory="elapsed",
         written="",
     )
-    started = _starting(turning, base, elapsed=lambda e: np.zeros(len(e), np.int64))
+    started = _starting(turning, base, elapsed=_zeros)
     return by_algorithm.machine(started, EXPERTS.layout(n_experts=4), name="turns")
 
 
@@ -142,23 +159,26 @@ def _from_the_root() -> Algorithm:
         "next_kept", "r", "the root", "name", parents=("root",), equation=lambda v: 1.0 * v["root"]
     )
 
-    def said(v: Any) -> Any:
-        known = v["kept"] >= 0
-        distances = rule.equation(
-            {**v, "root": np.clip(v["kept"], 0, v["nodes"].max()).round().astype(int)}
-        )  # type: ignore[misc]
-        return np.where(known[..., None], distances, 1 / distances.shape[-1])
+    def answer_from_previous_root(v: Any) -> Any:
+        is_known = v["kept"] >= 0
+        root = np.clip(v["kept"], 0, v["nodes"].max()).round().astype(int)
+        answers = rule.equation({**v, "root": root})  # type: ignore[misc]
+        even = 1 / answers.shape[-1]
+        return np.where(is_known[..., None], answers, even)
+
+    def no_root(episodes: Any) -> Any:
+        return np.full(len(episodes), -1.0)
 
     parents = ("kept", *(key for key in rule.parents if key != "root"))
     varied = base.varied(
         "fromtheroot",
         "undirected distance",
         {},
-        {"prediction": (parents, said)},
+        {"prediction": (parents, answer_from_previous_root)},
         variables=(previous_root, *base.variables, following),
         memory="kept",
     )
-    return _starting(varied, base, kept=lambda e: np.full(len(e), -1.0))
+    return _starting(varied, base, kept=no_root)
 
 
 def _idle_majority() -> Any:
@@ -188,7 +208,8 @@ class Map(nn.Module):
     def forward(self, x: Tensor, said: Tensor) -> Tensor:
         next_state = x @ self.matrix.T
         next_state = torch.tanh(self.bend * next_state) if self.bend else next_state
-        return next_state + self.drift + self.inputs * (said[:, : x.shape[1]] - 0.5)
+        heard = said[:, : x.shape[1]] - 0.5
+        return next_state + self.drift + self.inputs * heard
 
 
 def moving(
@@ -199,8 +220,9 @@ def moving(
 
     def step(module: Map, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
         advice = (fed.tokens[:, 3:11:2] - 3).double()
-        share = advice.mean(1) + 0.1 * torch.tanh(carried["x"][:, 0]) * 0
-        return torch.stack([1 - share, share], -1), {"x": module(carried["x"], advice)}
+        x = carried["x"]
+        share = advice.mean(1) + 0.1 * torch.tanh(x[:, 0]) * 0
+        return torch.stack([1 - share, share], -1), {"x": module(x, advice)}
 
     module = Map(matrix, drift or [0.0] * n, inputs, bend)
     channels = [interp.Channel("x", (n,))]
@@ -236,13 +258,13 @@ def cached(reads: str = "cache") -> Any:
         advice = (fed.tokens[:, 3:11:2] - 3).double()
         truth = (fed.tokens[:, -2:-1] - 3).double()
         weights = {"cache": carried["cache"].sum(1), "thought": carried["thought"][:, :4]}[reads]
-        p_one = ((module.gain * weights).softmax(-1) * advice).sum(-1)
+        shares = (module.gain * weights).softmax(-1)
+        p_one = (shares * advice).sum(-1)
         match = (advice == truth).double()
         counted = torch.cat([match, torch.ones_like(truth)], 1)
-        return torch.stack([1 - p_one, p_one], -1), {
-            "cache": match.unsqueeze(1),
-            "thought": carried["thought"] + counted,
-        }
+        thought = carried["thought"] + counted
+        probabilities = torch.stack([1 - p_one, p_one], -1)
+        return probabilities, {"cache": match.unsqueeze(1), "thought": thought}
 
     channels = [
         interp.Channel("cache", (SMALL.rounds * 4, 4), grows=1),
@@ -294,20 +316,25 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     **_WITHOUT_A_MEMORY,
 }
 _RIGHT = tomllib.loads(Path(__file__).with_name("planted.toml").read_text("utf-8"))
-PLANTED = {
-    key: Planted(
-        make, _RIGHT["seen"].get(key) or _RIGHT["held out"][key], key in _RIGHT["held out"]
-    )
-    for key, make in _MAKERS.items()
-}
 
 
-def said(found: AuditResult, question: str) -> str:
+def _plant(key: str, make: Callable[[], Any]) -> Planted:
+    """The machine of this key with its right words."""
+    is_held_out = key in _RIGHT["held out"]
+    right = _RIGHT["held out" if is_held_out else "seen"][key]
+    return Planted(make, right, is_held_out)
+
+
+PLANTED = {key: _plant(key, make) for key, make in _MAKERS.items()}
+
+
+def verdict_of(result: AuditResult, question: str) -> str:
     """Return the verdict of a check, or of one of a channel ("used cache")."""
-    key, _, channel = (
-        question.partition(" ") if question.startswith("used ") else (question, "", "")
-    )
-    return next(claim for claim in found if claim.key == key and claim.about == channel).verdict
+    key, channel = question, ""
+    if question.startswith("used "):
+        key, _, channel = question.partition(" ")
+    of_key = [claim for claim in result if claim.key == key]
+    return next(claim.verdict for claim in of_key if claim.about == channel)
 
 
 def main(keys: list[str]) -> None:
@@ -318,15 +345,16 @@ def main(keys: list[str]) -> None:
         entry = PLANTED[key]
         start = time.process_time()
         verdicts = audit(entry.make(), budget=SMALL)
-        words = {
-            question: (right, said(verdicts, question)) for question, right in entry.right.items()
+        wrong = {
+            question: right
+            for question, right in entry.right.items()
+            if verdict_of(verdicts, question) != right
         }
-        wrong = {question: pair for question, pair in words.items() if pair[0] != pair[1]}
-        sys.stdout.write(
-            f"{key} ({'held out' if entry.held_out else 'seen'}): {len(words) - len(wrong)} of {len(words)} right, "
-            f"{time.process_time() - start:.1f} CPU s\n"
-        )
-        for question, (right, _) in wrong.items():
+        seconds = time.process_time() - start
+        kind = "held out" if entry.held_out else "seen"
+        n = len(entry.right)
+        sys.stdout.write(f"{key} ({kind}): {n - len(wrong)} of {n} right, {seconds:.1f} CPU s\n")
+        for question, right in wrong.items():
             sys.stdout.write(f"    {question} should be {right!r}:\n{verdicts!r}\n")
         sys.stdout.flush()
 

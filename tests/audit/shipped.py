@@ -28,7 +28,8 @@ PLAIN = "adapt, two channels"
 
 def names() -> list[str]:
     """Every model that ships or lies in ``lab``, every kind of adapter (untrained), and a module that was adapted."""
-    return [*(record.name for record in interp.models()), *lab.names(), *KINDS, PLAIN]
+    shipped = [record.name for record in interp.models()]
+    return [*shipped, *lab.names(), *KINDS, PLAIN]
 
 
 def built(name: str, folder: Path) -> Any:
@@ -41,9 +42,8 @@ def built(name: str, folder: Path) -> Any:
 def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, Any]:
     """The words of an audit: one column a claim, the channels apart from all that is carried."""
     words = {claim.key: claim.verdict for claim in found if not claim.about}
-    words["by channel"] = "; ".join(
-        f"{claim.about}: {claim.verdict}" for claim in found if claim.about
-    )
+    of_channels = [claim for claim in found if claim.about]
+    words["by channel"] = "; ".join(f"{claim.about}: {claim.verdict}" for claim in of_channels)
     shipped = name not in KINDS and name != PLAIN
     size = "full" if full else "quick"
     return {
@@ -58,11 +58,9 @@ def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, 
 def main(asked: list[str], full: bool) -> None:
     """Run what is asked, or what is missing; a row is written as soon as there is one."""
     size = "full" if full else "quick"
-    table = (
-        pd.read_csv(TABLE, keep_default_na=False)
-        if TABLE.exists()
-        else pd.DataFrame(columns=["machine", "size"])
-    )
+    table = pd.DataFrame(columns=["machine", "size"])
+    if TABLE.exists():
+        table = pd.read_csv(TABLE, keep_default_na=False)
     done = set(table["machine"][table["size"] == size])
     for name in asked or [name for name in names() if name not in done]:
         with tempfile.TemporaryDirectory() as folder:
@@ -75,11 +73,9 @@ def main(asked: list[str], full: bool) -> None:
         table = table[(table["machine"] != name) | (table["size"] != size)]
         table = pd.concat([table, pd.DataFrame([new])], ignore_index=True)
         place = pd.Categorical(table["machine"], names())
-        table = (
-            table.assign(place=place)
-            .sort_values(["place", "size"], ascending=[True, False])
-            .drop(columns="place")
-        )
+        placed = table.assign(place=place)
+        in_order = placed.sort_values(["place", "size"], ascending=[True, False])
+        table = in_order.drop(columns="place")
         TABLE.parent.mkdir(exist_ok=True)
         write_csv(TABLE, table)
 

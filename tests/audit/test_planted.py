@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from interp.audit import audit
-from tests.audit.planted import PLANTED, SMALL, said
+from tests.audit.planted import PLANTED, SMALL, verdict_of
 
 LONG = {"search", "Q-learning"}
 """Those that take more than ten seconds of one core."""
@@ -38,7 +38,7 @@ SMALLER = replace(SMALL, episodes=32, writes=3)
 )
 def test_what_is_planted_is_named(key):
     verdicts = audit(PLANTED[key].make(), budget=SMALL if key in LONG | ALIKE else SMALLER)
-    words = {question: said(verdicts, question) for question in PLANTED[key].right}
+    words = {question: verdict_of(verdicts, question) for question in PLANTED[key].right}
     expected = {
         q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()
     }

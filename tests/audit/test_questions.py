@@ -43,17 +43,22 @@ def test_every_change_is_what_it_is_called(majority):
     states = majority.read(starts)
     assert all(part.shape == states.shape for part in state.values())
     assert torch.equal(state[Change.INITIAL][0], run.latents[:, 0])
-    assert torch.equal(state[Change.LATE], majority.read([t - 1 for t in starts]))
+    one_round_before = majority.read([t - 1 for t in starts])
+    assert torch.equal(state[Change.LATE], one_round_before)
     donors = draw_donors(len(states[0]), majority.budget.seed)
     assert (donors != np.arange(len(donors))).all()
     assert sorted(donors) == list(range(len(donors)))
-    assert torch.equal(state[Change.DONOR][2], states[2][torch.from_numpy(donors)])
-    assert torch.allclose(state[Change.MEAN][1], states[1].mean(0).expand_as(states[1]))
+    states_of_donors = states[2][torch.from_numpy(donors)]
+    assert torch.equal(state[Change.DONOR][2], states_of_donors)
+    mean_state = states[1].mean(0).expand_as(states[1])
+    assert torch.allclose(state[Change.MEAN][1], mean_state)
     labels = run.choices[:, starts[1]].numpy()
-    same, donors_alike = draw_donors_alike(labels, majority.budget.seed)
+    same, has_donor = draw_donors_alike(labels, majority.budget.seed)
     assert (labels[same] == labels).all()
-    assert (same[donors_alike] != np.arange(len(labels))[donors_alike]).all()
-    assert torch.equal(state[Change.SAME][1], states[1][torch.from_numpy(same)])
+    episodes = np.arange(len(labels))
+    assert (same[has_donor] != episodes[has_donor]).all()
+    states_of_same = states[1][torch.from_numpy(same)]
+    assert torch.equal(state[Change.SAME][1], states_of_same)
 
 
 def test_noise_has_the_covariance_of_the_states(majority):
@@ -63,21 +68,25 @@ def test_noise_has_the_covariance_of_the_states(majority):
     replaced = []
     for seed in range(20):
         trial = replace(majority, budget=replace(majority.budget, seed=seed))
-        replaced.append(change_states(trial, starts, Change.NOISE)[0].flatten(1).double())
+        noise = change_states(trial, starts, Change.NOISE)[0]
+        replaced.append(noise.flatten(1).double())
     drawn = torch.cat(replaced)
-    assert torch.allclose(
-        torch.cov(drawn.T), torch.cov(states.T), atol=0.15 * float(torch.cov(states.T).abs().max())
-    )
-    assert torch.allclose(drawn.mean(0), states.mean(0), atol=0.15 * float(states.std(0).max()))
+    covariance = torch.cov(states.T)
+    largest = float(covariance.abs().max())
+    assert torch.allclose(torch.cov(drawn.T), covariance, atol=0.15 * largest)
+    largest_deviation = float(states.std(0).max())
+    assert torch.allclose(drawn.mean(0), states.mean(0), atol=0.15 * largest_deviation)
 
 
 def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no_effect(majority):
-    back = majority.continued(majority.read(majority.writes), majority.writes)
-    assert majority.distance(majority.distribution(back), majority.plain).max() < 1e-12
+    own_states = majority.read(majority.writes)
+    back = majority.distribution(majority.continued(own_states, majority.writes))
+    assert majority.distance(back, majority.plain).max() < 1e-12
     machine = of(cached())
     assert set(machine.channels) == {ALL, "cache", "thought"}
     thought = used.influence(machine, "thought", Change.DONOR)
-    assert np.nanmax(np.abs(thought.effect)) == 0 == np.nanmax(np.abs(thought.cost))
+    assert np.nanmax(np.abs(thought.effect)) == 0
+    assert np.nanmax(np.abs(thought.cost)) == 0
     cache, whole = (used.influence(machine, name, Change.DONOR) for name in ("cache", ALL))
     assert np.array_equal(cache.effect, whole.effect, equal_nan=True)
     assert np.nanmax(cache.effect) > 0.05
@@ -87,15 +96,13 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     """The influence of a swap in round 3, by another route."""
     (start,) = [t for t in majority.writes if t == 3]
     donors = torch.from_numpy(draw_donors(majority.shape[0], majority.budget.seed))
-    hooked = interp.rollout(
-        majority.model,
-        majority.episodes,
-        fwd_hooks={start: [("hook_latents", lambda latents, hook: latents[donors])]},
-    )
+    swap = [("hook_latents", lambda latents, hook: latents[donors])]
+    hooked = interp.rollout(majority.model, majority.episodes, fwd_hooks={start: swap})
     effect = majority.distance(majority.distribution(hooked.predictions), majority.plain)
     influence = used.influence(majority, ALL, Change.DONOR)
-    later = influence.effect[majority.writes.index(start), :, : majority.shape[1] - start]
-    assert np.allclose(later, effect[:, start:], atol=1e-9)
+    of_start = influence.effect[majority.writes.index(start)]
+    n_later = majority.shape[1] - start
+    assert np.allclose(of_start[:, :n_later], effect[:, start:], atol=1e-9)
     assert (effect[:, :start] == 0).all()
     assert effect[:, start].mean() > 0.05
 
@@ -174,7 +181,9 @@ def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
 
 
 def test_every_threshold_says_why():
-    assert all(len(threshold.why) > 30 and threshold.value > 0 for threshold in THRESHOLDS.values())
+    for threshold in THRESHOLDS.values():
+        assert len(threshold.why) > 30
+        assert threshold.value > 0
 
 
 class _Ring(nn.Module):
@@ -182,34 +191,37 @@ class _Ring(nn.Module):
 
     def forward(self, x: torch.Tensor, said: torch.Tensor) -> torch.Tensor:
         size = x.norm(dim=-1, keepdim=True).clamp_min(0.1)
-        kick = said.mean(-1, keepdim=True) - 0.5
-        return (
-            x
-            + 0.5 * (1 - size) * x / size
-            + kick * torch.tensor([1.0, 0.6], dtype=x.dtype)
-            + 0.01 * (x == 0)
-        )
+        towards_circle = 0.5 * (1 - size) * x / size
+        direction = torch.tensor([1.0, 0.6], dtype=x.dtype)
+        kick = (said.mean(-1, keepdim=True) - 0.5) * direction
+        off_zero = 0.01 * (x == 0)
+        return x + towards_circle + kick + off_zero
 
 
 def test_fixed_points_of_known_maps():
     """Two basins with the saddle between them, one point of a leak, and a ring along which states stay."""
     episodes = experts.sample(16, 8, 4, seed=0)
     even = np.argwhere(episodes.advice.sum(-1) == 2)
-    episode, round_index = (int(i) for i in even[even[:, 1] == even[:, 1].max()][0])
-    basins = fixed_points(
-        moving([[1.0]], inputs=0.2, bend=3.0), episodes, round_index, episode=episode
-    )
+    is_last = even[:, 1] == even[:, 1].max()
+    episode, round_index = even[is_last][0].tolist()
+    two_basins = moving([[1.0]], inputs=0.2, bend=3.0)
+    basins = fixed_points(two_basins, episodes, round_index, episode=episode)
     table = basins.to_frame().sort_values("modulus", ignore_index=True)
     assert (table["kind"] == "fixed").all()
     assert table["leaving"].tolist() == [0, 0, 1]
     x = np.sort(basins.points[:, 0])
     kick = 0.2 * (episodes.advice[episode, round_index, 0] - 0.5)
     assert np.allclose(x, np.tanh(3 * x) + kick, atol=1e-6)
-    assert x[0] < -0.8 < abs(x[1]) + 0.8 < 1 < x[2] + 0.2
-    assert np.isclose(table["modulus"][2], 3 / np.cosh(3 * x[1]) ** 2, atol=1e-4)
+    low, saddle, high = x
+    assert low < -0.8
+    assert abs(saddle) < 0.2
+    assert high > 0.8
+    slope = 3 / np.cosh(3 * saddle) ** 2
+    assert np.isclose(table["modulus"][2], slope, atol=1e-4)
     matrix = [[0.5, 0.3], [0.0, -0.25]]
     leak = fixed_points(moving(matrix, drift=[1.0, 0.0], inputs=0.0), episodes)
-    assert np.allclose(leak.points, np.linalg.solve(np.eye(2) - matrix, [1.0, 0.0]), atol=1e-6)
+    at_rest = np.linalg.solve(np.eye(2) - matrix, [1.0, 0.0])
+    assert np.allclose(leak.points, at_rest, atol=1e-6)
     assert np.allclose(leak.eigenvalues, [[0.5, -0.25]], atol=1e-6)
     assert "stable: 1;" in leak.sentence
     machine = moving([[1.0, 0.0], [0.0, 1.0]])
@@ -221,7 +233,8 @@ def test_fixed_points_of_known_maps():
     assert is_on_ring.sum() > 6
     assert np.allclose(np.linalg.norm(ring.points[is_on_ring], axis=1), 1, atol=1e-6)
     assert (ring.to_frame()["marginal"][is_on_ring] == 1).all()
-    assert (ring.to_frame()["leaving"] == np.where(is_on_ring, 0, 2)).all()
+    n_leaving = np.where(is_on_ring, 0, 2)
+    assert (ring.to_frame()["leaving"] == n_leaving).all()
     assert ring.plot().axes
     drifting = fixed_points(moving([[1.0]], drift=[0.5], inputs=0.0), episodes, starts=4)
     assert drifting.to_frame().empty

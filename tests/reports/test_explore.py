@@ -84,7 +84,8 @@ SLOW = pytest.mark.slow(
 @cache
 def explorer(name: str) -> Explorer:
     sizes = {"n_experts": 3} if name == "wma-handwired" else {}
-    origin = f"interp.load({name!r}{''.join(f', {k}={v}' for k, v in sizes.items())})"
+    arguments = [repr(name), *(f"{size}={value}" for size, value in sizes.items())]
+    origin = f"interp.load({', '.join(arguments)})"
     return Explorer(interp.load(name, **sizes), origin=origin, command=f"interp explore {name}")
 
 
@@ -105,19 +106,21 @@ def python(name: str, view: View) -> np.ndarray:
     [n if n in ("wma-handwired", "wma-gru") else pytest.param(n, marks=SLOW) for n in TWELVE],
 )
 def test_twelve_edits_are_what_their_python_gives(name: str) -> None:
-    assert len(set(TWELVE[name])) == 12
-    views = [of(edit) for edit in TWELVE[name]]
-    views += [
-        of(TWELVE[name][0], TWELVE[name][-1]),
-        of(TWELVE[name][0], TWELVE[name][-1], hold=True),
-    ]
+    edits = TWELVE[name]
+    assert len(set(edits)) == 12
+    views = [of(edit) for edit in edits]
+    views += [of(edits[0], edits[-1]), of(edits[0], edits[-1], hold=True)]
     n_changed = 0
     for view in views:
         answer, _ = explorer(name).answer(view)
-        assert np.abs(answer.machine[1] - python(name, view)).max() <= 1e-6, view
-        first = 0 if "history" in view.query() else min(edit.round for edit in view.edits)
-        assert np.array_equal(answer.machine[0][:first], answer.machine[1][:first]), view
-        n_changed += bool(answer.differences()["machine"].max() > 1e-4)
+        before, after = answer.machine
+        assert np.abs(after - python(name, view)).max() <= 1e-6, view
+        first = min(edit.round for edit in view.edits)
+        if "history" in view.query():
+            first = 0
+        assert np.array_equal(before[:first], after[:first]), view
+        largest = answer.differences()["machine"].max()
+        n_changed += bool(largest > 1e-4)
     assert n_changed >= 9
 
 
@@ -138,13 +141,13 @@ def test_what_edits_do_is_said_with_the_algorithm_and_controls_of_equal_size() -
     assert inputs.machine[1][3] == pytest.approx(inputs.machine[0][3])
     assert inputs.differences()["machine"][4] > 0.01
     assert inputs.truth[3] != answer.truth[3]
-    assert [inputs.truth[t] == answer.truth[t] for t in (0, 5)] == [True, True]
+    assert inputs.truth[0] == answer.truth[0]
+    assert inputs.truth[5] == answer.truth[5]
     held_answer, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5", hold=True))
-    assert held_answer.differences()["machine"][3] == gaps["machine"][3]
-    assert not held_answer.differences()["machine"][4:].any()
-    assert np.allclose(
-        held_answer.differences()["algorithm"], held_answer.differences()["machine"], atol=1e-9
-    )
+    held_gaps = held_answer.differences()
+    assert held_gaps["machine"][3] == gaps["machine"][3]
+    assert not held_gaps["machine"][4:].any()
+    assert np.allclose(held_gaps["algorithm"], held_gaps["machine"], atol=1e-9)
 
 
 def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_counterpart() -> (
@@ -160,7 +163,8 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
     bench = swapped.bench
     assert swapped.followed == 1
     assert np.array_equal(swapped.values_after["counts"][0, 3], bench.values["counts"][5, 3])
-    assert np.allclose(swapped.read[0, 3], bench.run.latents[5, 3], atol=1e-6)
+    latent_of_5 = bench.run.latents[5, 3]
+    assert np.allclose(swapped.read[0, 3], latent_of_5, atol=1e-6)
 
 
 def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places() -> None:
@@ -273,10 +277,10 @@ def test_a_cell_of_the_table_is_set() -> None:
         assert len(set_to.edits) == 2
         assert table[2, 1, 0] == pytest.approx(value)
         assert table[2, 0, 1] != value
-    without = looked.answer(View.of("rounds=4&edit=zero+0+L0H0+-"))[0].decoded[1]["table"][2, 1, 0]
-    assert [
-        edit.kind for edit in looked.added(view, {**cell, "to": repr(float(without))}).edits
-    ] == ["zero"]
+    only_zeroed, _ = looked.answer(View.of("rounds=4&edit=zero+0+L0H0+-"))
+    without = float(only_zeroed.decoded[1]["table"][2, 1, 0])
+    set_back = looked.added(view, {**cell, "to": repr(without)})
+    assert [edit.kind for edit in set_back.edits] == ["zero"]
     refuses("got 'much'", looked.added, view, {**cell, "to": "much"})
     assert 'name="to" id="tile-table.1.0" value="-0.25"' in looked.page(View.of(f"{view}&round=2"))
 
@@ -288,9 +292,10 @@ def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
         for name in ("data.csv", "figure.svg", "view.py")
     }
     answer, _ = explorer("wma-handwired").answer(view)
-    rows = [line.split(",") for line in answers["data.csv"].text.splitlines()]
-    after = np.array([float(row[rows[0].index("model_after")]) for row in rows[1:]]).reshape(6, 2)
-    assert np.allclose(after, answer.machine[1])
+    header, *rows = [line.split(",") for line in answers["data.csv"].text.splitlines()]
+    column = header.index("model_after")
+    after = [float(row[column]) for row in rows]
+    assert np.allclose(np.reshape(after, (6, 2)), answer.machine[1])
     assert answers["figure.svg"].text.count("<svg") == 1
     assert answers["view.py"].text == script(answer.bench, view)
     assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
@@ -328,9 +333,9 @@ def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
     )
     (before, after), t = shown.decoded, 5
     distance = page.contents(shown, None)["sentence"].rpartition("changes by ")[2]
-    assert (
-        distance == f"{max((after['table'] - before['table']).ravel(), key=abs):.3f}, in round {t}."
-    )
+    changes = after["table"] - before["table"]
+    largest = max(changes.ravel(), key=abs)
+    assert distance == f"{largest:.3f}, in round {t}."
 
 
 def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
@@ -374,18 +379,15 @@ def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and
     assert "recordings of 6 participants" in text
     assert "algorithm is Rescorla-Wagner with two rates (gain" in code
     bench = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].bench
-    assert sorted(bench.episodes.participants)[::2] == sorted(set(bench.episodes.participants))
+    shown_participants = set(bench.episodes.participants)
+    assert sorted(bench.episodes.participants)[::2] == sorted(shown_participants)
     assert len(bench.known) == 6
-    assert {*bench.episodes.participants} | {*bench.known.participants} == {*"abcdef"}
+    assert shown_participants | set(bench.known.participants) == set("abcdef")
     scope = {"people": people, "algorithm": algorithm, "model": served.explorer.model}
     exec(code, scope)
-    assert (
-        np.abs(
-            served.explorer.answer(served.view)[0].machine[1]
-            - scope["predictions"].double().numpy()
-        ).max()
-        <= 1e-6
-    )
+    answer, _ = served.explorer.answer(served.view)
+    by_the_code = scope["predictions"].double().numpy()
+    assert np.abs(answer.machine[1] - by_the_code).max() <= 1e-6
 
 
 def test_edits_at_their_bounds() -> None:
@@ -406,13 +408,15 @@ def test_edits_at_their_bounds() -> None:
     )
     assert Edit.parse("patch 1 latent 0").source(bench) == 0
     assert Edit.parse("patch 1 latent 15").source(bench) == 15
-    assert Edit.parse("move 1 log_weights.2 1e12").moved(bench)[1].tolist() == [0, 0, 1e12]
+    _, step = Edit.parse("move 1 log_weights.2 1e12").moved(bench)
+    assert step.tolist() == [0, 0, 1e12]
     table = (
         Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3))
         .answer(View(rounds=4))[0]
         .bench
     )
-    assert Edit.parse("move 1 table.1.2 3").moved(table)[1].tolist() == [[0, 0, 0], [0, 0, 3]]
+    _, step = Edit.parse("move 1 table.1.2 3").moved(table)
+    assert step.tolist() == [[0, 0, 0], [0, 0, 3]]
     for number in ("table.2.0", "table.0.3", "table.0", "table.0.0.0"):
         refuses(
             r"the shape \(2, 3\); write table.0.0", Edit.parse(f"move 1 {number} 3").moved, table
@@ -420,10 +424,12 @@ def test_edits_at_their_bounds() -> None:
     assert bench.numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
     assert bench.fit == {"log_weights": pytest.approx(1)}
     truth, read = np.random.default_rng(0).normal(size=(2, 4, 3, 2))
-    by_hand = 1 - ((truth - read) ** 2).sum() / ((truth - truth.mean((0, 1))) ** 2).sum()
-    assert score(truth, read) == pytest.approx(by_hand)
+    error = ((truth - read) ** 2).sum()
+    total = ((truth - truth.mean((0, 1))) ** 2).sum()
+    assert score(truth, read) == pytest.approx(1 - error / total)
     written = Written(Site("latent"), {4: torch.arange(6)}, added=True)
-    assert written.new(torch.ones(2, 2, 3), 4).tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
+    new = written.new(torch.ones(2, 2, 3), 4)
+    assert new.tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
 
 
 def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too() -> None:
@@ -433,23 +439,21 @@ def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too
     taken, _ = both_explorers.answer(of("memory 3 reference 1"))
     another, _ = both_explorers.answer(of("memory 3 reference 0"))
     anew, _ = both_explorers.answer(of("memory 3 start 1"))
-    handed = interp.hand_over(
-        interp.rollout(giver, taken.bench.episodes), 3, to=receiver, via=taken.bench.algorithm
-    )
+    algorithm = taken.bench.algorithm
+    run_of_giver = interp.rollout(giver, taken.bench.episodes)
+    handed = interp.hand_over(run_of_giver, 3, to=receiver, via=algorithm)
     assert np.allclose(taken.machine[1][3:], handed.handed_over[1], atol=1e-6)
     assert np.allclose(anew.machine[1][3:], handed.starts_anew[1], atol=1e-6)
-    rolled = interp.hand_over(
-        interp.rollout(giver, taken.bench.episodes.select([0, 1])),
-        3,
-        to=receiver,
-        via=taken.bench.algorithm,
-    )
+    run_of_two = interp.rollout(giver, taken.bench.episodes.select([0, 1]))
+    rolled = interp.hand_over(run_of_two, 3, to=receiver, via=algorithm)
     assert np.allclose(another.machine[1][3:], rolled.another_episode[1], atol=1e-6)
     for run in (taken, another, anew):
         assert run.followed == 1
         assert np.allclose(run.machine[1], run.algorithm[1], atol=1e-6)
-    assert np.abs(python_of(both_explorers, taken, giver=giver) - taken.machine[1]).max() <= 1e-6
-    assert np.abs(python_of(both_explorers, anew) - anew.machine[1]).max() <= 1e-6
+    by_the_code = python_of(both_explorers, taken, giver=giver)
+    assert np.abs(by_the_code - taken.machine[1]).max() <= 1e-6
+    by_the_code = python_of(both_explorers, anew)
+    assert np.abs(by_the_code - anew.machine[1]).max() <= 1e-6
     refuses("--reference MODEL", explorer("wma-handwired").answer, of("memory 3 reference 1"))
     refuses("leave out the '-'", Edit.parse, "memory 3- start 1")
     refuses(

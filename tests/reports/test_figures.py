@@ -12,24 +12,17 @@ from interp import tasks
 from interp.results import figures
 from interp.results.palette import _DASHES, HUES, LIGHT, looks
 from interp.results.style import inline_svg
-from tests.refusals import refused
+from tests.refusals import refuses
 
 LABELS = ["e_1", "e_2"]
 
 
 def tidy(**means: list[float]) -> pd.DataFrame:
-    parts = [
-        pd.DataFrame(
-            {
-                "round": range(1, 1 + len(mean)),
-                "algorithm": key,
-                "mean": mean,
-                "low": mean,
-                "high": mean,
-            }
-        )
-        for key, mean in means.items()
-    ]
+    parts = []
+    for key, mean in means.items():
+        rounds = range(1, 1 + len(mean))
+        columns = {"round": rounds, "algorithm": key, "mean": mean, "low": mean, "high": mean}
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts)
 
 
@@ -39,16 +32,18 @@ def test_trajectories_draw_both_and_the_difference() -> None:
     figure = figures.trajectories(values, values - 0.5, LABELS, ylabel="log-weight")
     left_axes, right = figure.axes
     drawn = [line.get_ydata() for line in left_axes.lines if len(line.get_ydata())]
-    np.testing.assert_array_equal(
-        drawn, [values[:, 0] - 0.5, values[:, 0], values[:, 1] - 0.5, values[:, 1]]
-    )
-    np.testing.assert_array_equal([line.get_ydata() for line in right.lines], np.full((2, 3), 0.5))
+    first, second = values.T
+    np.testing.assert_array_equal(drawn, [first - 0.5, first, second - 0.5, second])
+    differences = [line.get_ydata() for line in right.lines]
+    np.testing.assert_array_equal(differences, np.full((2, 3), 0.5))
 
 
 def test_trajectories_say_when_the_difference_is_zero() -> None:
     """No logarithmic axis of nothing: an exact match says so."""
-    figure = figures.trajectories(np.ones((3, 2)), np.ones((3, 2)), LABELS, ylabel="log-weight")
-    assert [text.get_text() for text in figure.axes[1].texts] == ["exactly 0 at every step"]
+    values = np.ones((3, 2))
+    figure = figures.trajectories(values, values, LABELS, ylabel="log-weight")
+    texts = [text.get_text() for text in figure.axes[1].texts]
+    assert texts == ["exactly 0 at every step"]
 
 
 def test_rounds_of_a_curve_count_from_0() -> None:
@@ -62,11 +57,10 @@ def test_curves_keep_an_algorithm_its_colour() -> None:
     """Whatever else is drawn, and in whatever order, an algorithm has one colour."""
     first = figures.curves(tidy(model=[1, 2], bayes=[0, 1]), ylabel="regret")
     second = figures.curves(tidy(random=[3, 4], bayes=[0, 1], unheard_of=[1, 1]), ylabel="regret")
-    by_name = [
-        {line.get_label(): line.get_color() for line in f.axes[0].lines} for f in (first, second)
-    ]
-    assert by_name[0]["bayes"] == by_name[1]["bayes"]
-    assert len(set(by_name[1].values())) >= 3
+    first_colours = {line.get_label(): line.get_color() for line in first.axes[0].lines}
+    second_colours = {line.get_label(): line.get_color() for line in second.axes[0].lines}
+    assert first_colours["bayes"] == second_colours["bayes"]
+    assert len(set(second_colours.values())) >= 3
 
 
 KNOWN = tomllib.loads(Path(__file__).with_name("looks.toml").read_text())
@@ -105,21 +99,15 @@ def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
 GRID = pd.DataFrame([[1.0, 0.5]], ["layer 0"], ["<z>", "p?"])
 
 
-test_trajectories_of_other_shapes_are_refused = refused(
-    (
-        lambda: figures.trajectories(np.ones((3, 2)), np.ones((3, 3)), LABELS, ylabel=""),
-        "must both be",
-    ),
-)
-test_heatmaps_of_other_columns_are_refused = refused(
-    (
-        lambda: figures.heatmaps(
-            {"a": pd.DataFrame([[1]], columns=["x"]), "b": pd.DataFrame([[1]])}, label=""
-        ),
-        "same columns",
-    ),
-)
-"""A mislabelled picture is worse than none."""
+def test_trajectories_of_other_shapes_are_refused() -> None:
+    two, three = np.ones((3, 2)), np.ones((3, 3))
+    refuses("must both be", figures.trajectories, two, three, LABELS, ylabel="")
+
+
+def test_heatmaps_of_other_columns_are_refused() -> None:
+    """A mislabelled picture is worse than none."""
+    grids = {"a": pd.DataFrame([[1]], columns=["x"]), "b": pd.DataFrame([[1]])}
+    refuses("same columns", figures.heatmaps, grids, label="")
 
 
 def test_drawing_changes_no_setting() -> None:

@@ -28,23 +28,24 @@ def centred_hits(episodes: experts.ExpertEpisodes) -> np.ndarray:
 
 
 def add_constant(latents: np.ndarray) -> np.ndarray:
-    return np.concatenate([latents, np.ones((*latents.shape[:-1], 1))], axis=-1)
+    ones = np.ones((*latents.shape[:-1], 1))
+    return np.concatenate([latents, ones], axis=-1)
 
 
 def test_a_rough_state_is_decoded_by_least_squares_on_256_other_episodes(context: Context) -> None:
     """By NumPy alone: fitted on 256 episodes, applied to the episode that is drawn."""
     others = context.sample(256, N_ROUNDS, seed=2)
-    fitted_on = add_constant(
-        interp.rollout(context.model, others).latents[:, 1:, 0].double().numpy()
-    )
+    latents_of_others = interp.rollout(context.model, others).latents[:, 1:, 0]
+    fitted_on = add_constant(latents_of_others.double().numpy())
     targets = centred_hits(others)
-    slopes = np.linalg.lstsq(
-        fitted_on.reshape(-1, fitted_on.shape[-1]), targets.reshape(-1, 4), rcond=None
-    )[0]
-    read_from = add_constant(context.run.latents[context.shown, 1:, 0].double().numpy())
+    rows = fitted_on.reshape(-1, fitted_on.shape[-1])
+    slopes, *_ = np.linalg.lstsq(rows, targets.reshape(-1, 4), rcond=None)
+    latents_shown = context.run.latents[context.shown, 1:, 0]
+    read_from = add_constant(latents_shown.double().numpy())
     trajectory = context.result("state")
     assert trajectory.state == pytest.approx(read_from @ slopes, abs=1e-4)
-    assert trajectory.reference == pytest.approx(centred_hits(context.episodes)[context.shown])
+    hits_shown = centred_hits(context.episodes)[context.shown]
+    assert trajectory.reference == pytest.approx(hits_shown)
 
 
 def test_a_rough_state_is_called_rough_in_the_figure_and_in_the_sentence(context: Context) -> None:

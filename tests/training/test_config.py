@@ -10,7 +10,7 @@ from interp.model.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig, override, parse_assignment, read_toml
 from interp.training.goal import goal_of, preset, presets
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 
 def test_the_papers_curriculum_has_its_thirteen_lengths():
@@ -42,13 +42,15 @@ def test_the_papers_q_learning_run_has_its_settings_and_its_card_says_what_it_la
 
 def test_the_expert_model_has_about_200_000_parameters():
     model = HookedLatentTransformer(preset("experts", "laptop").model_config("m"))
-    assert 190_000 < sum(p.numel() for p in model.parameters()) < 215_000
+    n_parameters = sum(p.numel() for p in model.parameters())
+    assert 190_000 < n_parameters < 215_000
 
 
 @pytest.mark.parametrize("task", tasks.every(), ids=lambda task: task.key)
 def test_every_preset_is_a_valid_configuration_of_its_task(task):
     for name, config in goal_of(task).presets.items():
-        assert config == TrainingConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+        stored = json.dumps(config.to_dict())
+        assert config == TrainingConfig.from_dict(json.loads(stored))
         assert config.task == task.key
         assert preset(task.key, name) is config
         assert f"{task.key}: " in presets()
@@ -58,91 +60,89 @@ def test_every_preset_is_a_valid_configuration_of_its_task(task):
 def test_toml_and_assignments_override(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('lr = 3e-4\nstages = [{n_rounds = 5, steps = 10}]\nlatent_update = "replace"\n')
-    config = override(
-        preset("experts", "laptop"), read_toml(path) | parse_assignment("batch_size=8")
-    )
-    assert (config.lr, config.batch_size, config.latent_update, config.total_steps) == (
-        3e-4,
-        8,
-        "replace",
-        10,
-    )
+    settings = read_toml(path) | parse_assignment("batch_size=8")
+    config = override(preset("experts", "laptop"), settings)
+    assert config.lr == 3e-4
+    assert config.batch_size == 8
+    assert config.latent_update == "replace"
+    assert config.total_steps == 10
 
 
-test_unknown_fields_and_bad_batches_are_refused = refused(
-    ({"learning_rate": 1e-3}, "unknown training field 'learning_rate'"),
-    ({"lr": "fast"}, "lr must be a finite number, got 'fast'"),
-    ({"batch_size": 1.5}, "batch_size must be an integer, got 1.5"),
-    ({"batch_size": 0}, "batch_size must be positive, got 0"),
-    ({"muon_lr": -1e-3}, "muon_lr must be 0 or more, got -0.001"),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
-test_bad_fields_of_latents_are_refused = refused(
-    ({"window": -1}, "window must be 0 or more, got -1"),
-    ({"anneal_latents": [3, 9]}, "anneal_latents is for transformers whose latents are replaced"),
-    (
-        {"latent_update": "replace", "anneal_latents": [9, 3]},
-        "anneal_latents must be .first, last. with 0 <= first < last < ",
-    ),
-    ({"step_each": "round"}, "step_each must be 'window' or 'batch', got 'round'"),
-    ({"mix": 1.0}, r"mix must lie in \[0, 1\), got 1.0"),
-    ({"latent_update": "overwrite"}, "latent_update must be 'add' or 'replace', got 'overwrite'"),
-    (
-        {"precision": "float16"},
-        "precision must be 'auto' or 'float32' or 'bfloat16', got 'float16'",
-    ),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
-test_bad_stages_are_refused = refused(
-    ({"stages": []}, "stages must hold at least one stage"),
-    (
-        {"stages": [{"rounds": 3, "steps": 1}]},
-        "unknown stage field 'rounds'; did you mean 'n_rounds'",
-    ),
-    ({"stages": [{"n_rounds": 0, "steps": 1}]}, "stage 0 must have n_rounds >= 1"),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
-test_bad_sizes_of_stages_are_refused = refused(
-    (
-        {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": 3}}]},
-        "stage 0 has n_experts 3, below the run's smallest, 4",
-    ),
-    (
-        {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": [8, 2]}}]},
-        r"stage 0 has n_experts \[8, 2\]; give one number, or \[low, high\]",
-    ),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
-test_stages_below_the_smallest_size_are_refused = refused(
-    (
-        {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": [2, 3]}}]},
-        r"stage 0 has n_experts \(2, 3\), below the run's smallest, 4",
-    ),
-    ({"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"experts": 3}}]}, "unknown size 'experts'"),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
-test_bad_sizes_are_refused = refused(
-    ({"sizes": {"n_experts": [8, 2]}}, r"n_experts must be \[low, high\], got \[8, 2\]"),
-    ({"sizes": {"n_experts": 8}}, r"n_experts must be \[low, high\], got 8"),
-    ({"sizes": {"n_states": [2, 4]}}, "unknown size 'n_states'. Valid: n_experts"),
-    ({"n_heads": 3}, "d_model 64 must be a multiple of n_heads 3"),
-    ({"task": "qlearning"}, "task cannot be set: the preset is one of 'experts'"),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
-test_bad_numbers_are_refused = refused(
-    ({"lr": True}, "lr must be a finite number, got True"),
-    ({"lr": float("nan")}, "lr must be a finite number, got nan"),
-    ({"seed": -1}, "seed must be an integer >= 0, got -1"),
-    ({"betas": [0.9]}, r"betas must be two numbers in \[0, 1\)"),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
-test_incomplete_fields_are_refused = refused(
-    ({"stages": [{"n_rounds": 2}]}, "a stage needs steps"),
-    ({"stages": [{"n_rounds": 2.0, "steps": 1}]}, "n_rounds must be an integer, got 2.0"),
-    ({"sizes": {"n_experts": [2, 10**9]}}, "n_experts 1000000000 is beyond any model"),
-    ({"regimes": [3]}, "regimes must be a list of which each is a text"),
-    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
-)
+def refuse_settings(message, **settings):
+    """The experts' laptop preset is refused with these settings in place of its own."""
+    config = preset("experts", "laptop")
+    refuses(message, lambda: override(config, settings).model_config("m"))
+
+
+def refuse_stage(message, **stage):
+    """The same for a curriculum of this stage alone."""
+    refuse_settings(message, stages=[stage])
+
+
+def test_unknown_fields_and_bad_batches_are_refused():
+    refuse_settings("unknown training field 'learning_rate'", learning_rate=1e-3)
+    refuse_settings("lr must be a finite number, got 'fast'", lr="fast")
+    refuse_settings("batch_size must be an integer, got 1.5", batch_size=1.5)
+    refuse_settings("batch_size must be positive, got 0", batch_size=0)
+    refuse_settings("muon_lr must be 0 or more, got -0.001", muon_lr=-1e-3)
+
+
+def test_bad_fields_of_latents_are_refused():
+    refuse_settings("window must be 0 or more, got -1", window=-1)
+    message = "anneal_latents is for transformers whose latents are replaced"
+    refuse_settings(message, anneal_latents=[3, 9])
+    message = "anneal_latents must be .first, last. with 0 <= first < last < "
+    refuse_settings(message, latent_update="replace", anneal_latents=[9, 3])
+    refuse_settings("step_each must be 'window' or 'batch', got 'round'", step_each="round")
+    refuse_settings(r"mix must lie in \[0, 1\), got 1.0", mix=1.0)
+    message = "latent_update must be 'add' or 'replace', got 'overwrite'"
+    refuse_settings(message, latent_update="overwrite")
+    message = "precision must be 'auto' or 'float32' or 'bfloat16', got 'float16'"
+    refuse_settings(message, precision="float16")
+
+
+def test_bad_stages_are_refused():
+    refuse_settings("stages must hold at least one stage", stages=[])
+    refuse_stage("unknown stage field 'rounds'; did you mean 'n_rounds'", rounds=3, steps=1)
+    refuse_stage("stage 0 must have n_rounds >= 1", n_rounds=0, steps=1)
+
+
+def test_bad_sizes_of_stages_are_refused():
+    message = "stage 0 has n_experts 3, below the run's smallest, 4"
+    refuse_stage(message, n_rounds=1, steps=1, sizes={"n_experts": 3})
+    message = r"stage 0 has n_experts \[8, 2\]; give one number, or \[low, high\]"
+    refuse_stage(message, n_rounds=1, steps=1, sizes={"n_experts": [8, 2]})
+
+
+def test_stages_below_the_smallest_size_are_refused():
+    message = r"stage 0 has n_experts \(2, 3\), below the run's smallest, 4"
+    refuse_stage(message, n_rounds=1, steps=1, sizes={"n_experts": [2, 3]})
+    refuse_stage("unknown size 'experts'", n_rounds=1, steps=1, sizes={"experts": 3})
+
+
+def test_bad_sizes_are_refused():
+    message = r"n_experts must be \[low, high\], got \[8, 2\]"
+    refuse_settings(message, sizes={"n_experts": [8, 2]})
+    refuse_settings(r"n_experts must be \[low, high\], got 8", sizes={"n_experts": 8})
+    refuse_settings("unknown size 'n_states'. Valid: n_experts", sizes={"n_states": [2, 4]})
+    refuse_settings("d_model 64 must be a multiple of n_heads 3", n_heads=3)
+    message = "task cannot be set: the preset is one of 'experts'"
+    refuse_settings(message, task="qlearning")
+
+
+def test_bad_numbers_are_refused():
+    refuse_settings("lr must be a finite number, got True", lr=True)
+    refuse_settings("lr must be a finite number, got nan", lr=float("nan"))
+    refuse_settings("seed must be an integer >= 0, got -1", seed=-1)
+    refuse_settings(r"betas must be two numbers in \[0, 1\)", betas=[0.9])
+
+
+def test_incomplete_fields_are_refused():
+    refuse_stage("a stage needs steps", n_rounds=2)
+    refuse_stage("n_rounds must be an integer, got 2.0", n_rounds=2.0, steps=1)
+    message = "n_experts 1000000000 is beyond any model"
+    refuse_settings(message, sizes={"n_experts": [2, 10**9]})
+    refuse_settings("regimes must be a list of which each is a text", regimes=[3])
 
 
 def test_unknown_presets_and_files_are_refused(tmp_path):

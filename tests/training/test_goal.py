@@ -26,35 +26,28 @@ from tests.training.test_trainer import small
 
 def test_targets_alone_train_and_are_watched(changed_task, tmp_path):
     """The loss numbers is cross-entropy from the targets, and its excess is 0 where the prediction is the target."""
-    changed_task(
-        "experts", training=lambda: TrainingGoal(lambda episodes: np.eye(2)[episodes.labels])
-    )
+    goal = TrainingGoal(lambda episodes: np.eye(2)[episodes.labels])
+    changed_task("experts", training=lambda: goal)
     train(small(eval_every=2), tmp_path / "run", name="tiny")
-    rows = [
-        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     assert {"cross_entropy", "excess"} <= set(rows[1])
     torch.manual_seed(0)
     model = HookedLatentTransformer(small().model_config("m"))
     episodes = experts.sample(20, 5, 4, seed=0)
     p_one = rollout(model, episodes).predictions.double().numpy(force=True)
-    expected_batch = {
-        "targets": np.stack([1 - p_one, p_one], -1),
-        "labels": np.eye(2)[episodes.labels],
-    }
-    numbers = {}
-    for name, targets in expected_batch.items():
-        changed_task(
-            "experts", training=lambda targets=targets: TrainingGoal(lambda episodes: targets)
-        )
-        numbers[name] = watched(model, [episodes], "own")
-    assert numbers["targets"]["excess"] == pytest.approx(0, abs=1e-12)
-    expected = -np.log(
-        np.take_along_axis(expected_batch["targets"], episodes.labels[..., None], -1)
-    ).mean()
-    assert (
-        numbers["labels"]["cross_entropy"] == numbers["labels"]["excess"] == pytest.approx(expected)
-    )
+    predictions = np.stack([1 - p_one, p_one], -1)
+
+    def watch(targets):
+        changed_task("experts", training=lambda: TrainingGoal(lambda episodes: targets))
+        return watched(model, [episodes], "own")
+
+    assert watch(predictions)["excess"] == pytest.approx(0, abs=1e-12)
+    chances_of_labels = np.take_along_axis(predictions, episodes.labels[..., None], -1)
+    expected = -np.log(chances_of_labels).mean()
+    numbers = watch(np.eye(2)[episodes.labels])
+    assert numbers["cross_entropy"] == pytest.approx(expected)
+    assert numbers["excess"] == numbers["cross_entropy"]
 
 
 def test_held_out_batches_fix_the_sizes_that_the_goal_names(changed_task):
@@ -119,9 +112,8 @@ def test_q_learning_numbers_are_those_of_an_agreement():
     }
     assert set(numbers) == set(names)
     for name, quantity in names.items():
-        assert numbers[name] == pytest.approx(
-            np.mean([result.get(quantity, "all").estimate for result in results])
-        )
+        estimates = [result.get(quantity, "all").estimate for result in results]
+        assert numbers[name] == pytest.approx(np.mean(estimates))
 
 
 def test_without_an_untied_step_there_is_no_agreement():
@@ -130,7 +122,8 @@ def test_without_an_untied_step_there_is_no_agreement():
     episodes = mdp.MDPEpisodes.from_transitions(nothing, [[0, 1]], [[0, 1]], [[0.0, 0.0]], [[1, 0]])
     numbers = watched(untrained("qlearning"), [episodes], "own")
     assert np.isnan(numbers["agreement"])
-    assert numbers["excess"] == pytest.approx(numbers["cross_entropy"] - np.log(2))
+    entropy = np.log(2)
+    assert numbers["excess"] == pytest.approx(numbers["cross_entropy"] - entropy)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -39,24 +39,22 @@ def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> 
     assert np.allclose(wanted[:, first:].sum(-1), 1)
     rows = np.arange(8)
     assert (wanted[:, -1].argmax(-1) == episodes.targets).all()
-    assert (wanted[rows, -1, episodes.negatives] == 0).all()
-    assert GOAL.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(
-        0, abs=1e-9
-    )
+    of_negatives = wanted[rows, -1, episodes.negatives]
+    assert (of_negatives == 0).all()
+    numbers = GOAL.evaluate(np.maximum(wanted, 1e-300), episodes)
+    assert numbers["excess"] == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", GOAL.starts)
 def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
     config = TINY.model_config("tiny")
     torch.manual_seed(0)
-    model, drawn = HookedLatentTransformer(config), {}
+    model = HookedLatentTransformer(config)
     drawn = {key: value.clone() for key, value in model.state_dict().items()}
     GOAL.starts[name](model)
-    changed = [
-        key for key, value in model.state_dict().items() if not torch.equal(value, drawn[key])
-    ]
-    assert changed
-    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+    started = model.state_dict()
+    assert [key for key in started if not torch.equal(started[key], drawn[key])]
+    assert all(torch.isfinite(value).all() for value in started.values())
     if "matching" in name:
         for block in model.blocks:
             assert torch.equal(block.attn.W_K, block.attn.W_Q)
@@ -64,12 +62,10 @@ def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
                 assert torch.allclose(block.attn.W_O, block.attn.W_V.mT)
     if "factored" in name:
         position_of = model.layout.position
-        between = {
-            (a, b): model.W_pos[position_of(a)] @ model.W_pos[position_of(b)]
-            for a in ("t_3",)
-            for b in ("s_3", "s_7")
-        }
-        assert between["t_3", "s_3"] > between["t_3", "s_7"], "an edge's two ends share a code"
+        end = model.W_pos[position_of("t_3")]
+        own_start = model.W_pos[position_of("s_3")]
+        other_start = model.W_pos[position_of("s_7")]
+        assert end @ own_start > end @ other_start, "an edge's two ends share a code"
 
 
 def test_bound_copies_by_place_lie_beside_the_names() -> None:
@@ -80,9 +76,9 @@ def test_bound_copies_by_place_lie_beside_the_names() -> None:
     name = model.W_E[first]
     assert name[:d_head].abs().sum() > 0
     assert name[d_head:].abs().sum() == 0
-    by_place, by_content = (
-        name @ model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head] for head in (0, -1)
-    )
+    attn = model.blocks[0].attn
+    by_place = name @ attn.W_V[0] @ attn.W_O[0]
+    by_content = name @ attn.W_V[-1] @ attn.W_O[-1]
     assert torch.allclose(by_place[d_head : 2 * d_head], name[:d_head], atol=1e-6)
     assert torch.allclose(by_content[:d_head], name[:d_head], atol=1e-6)
     two_heads = HookedLatentTransformer(replace(TINY, n_heads=2).model_config("tiny"))
@@ -102,11 +98,9 @@ def test_a_stage_ends_when_its_depth_is_answered(tmp_path: Path) -> None:
     """Nothing is asked for by a stage that waits for an accuracy of 0: it ends at the first evaluation."""
     stages = (Stage(2, 50, until={"answered_1": 0.0}), Stage(3, 2))
     train(replace(TINY, stages=stages, eval_every=2), tmp_path / "run", name="tiny")
-    seen = [
-        json.loads(line)["stage"]
-        for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
-    assert seen == [0, 1, 1, 2]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    stages_seen = [json.loads(line)["stage"] for line in lines]
+    assert stages_seen == [0, 1, 1, 2]
     with pytest.raises(InputError, match="did you mean 'answered_1'"):
         train(
             replace(TINY, stages=(Stage(2, 2, until={"answered1": 0.9}),)),

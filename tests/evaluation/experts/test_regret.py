@@ -21,7 +21,7 @@ from interp.support.errors import InputError
 from interp.tasks.experts import ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 
 def score_predictors(episodes, keys):
@@ -40,36 +40,39 @@ def score_predictors(episodes, keys):
 
 def by_hand():
     """Two experts, three rounds: expert 1 is right, right, wrong; expert 2 wrong, right, right."""
-    return ExpertEpisodes(
-        np.array([[[1, 0], [0, 0], [0, 1]]]), np.array([[1, 0, 1]]), np.array([[0.7, 0.7]])
-    )
+    advice = np.array([[[1, 0], [0, 0], [0, 1]]])
+    labels = np.array([[1, 0, 1]])
+    return ExpertEpisodes(advice, labels, accuracies=np.full((1, 2), 0.7))
 
 
 def test_a_regret_that_fits_on_a_napkin():
     """Mistakes 0, 1, 0; the best expert of each prefix has made 0, 0, 1: regret 0, 1, 0."""
-    assert regret(np.array([[0.9, 0.8, 0.7]]), by_hand()).tolist() == [[0, 1, 0]]
+    predictions = np.array([[0.9, 0.8, 0.7]])
+    assert regret(predictions, by_hand()).tolist() == [[0, 1, 0]]
 
 
 def test_regret_is_not_clipped():
     """A learner that is always right beats the best expert of three rounds by one mistake."""
-    assert regret(np.array([[1.0, 0.0, 1.0]]), by_hand()).tolist() == [[0, 0, -1]]
+    always_right = np.array([[1.0, 0.0, 1.0]])
+    assert regret(always_right, by_hand()).tolist() == [[0, 0, -1]]
 
 
 def test_sampled_predictions_cost_their_expectation():
-    assert np.allclose(
-        mistakes(np.array([[0.9, 0.8, 0.5]]), by_hand(), "sample"), [[0.1, 0.8, 0.5]]
-    )
+    predictions = np.array([[0.9, 0.8, 0.5]])
+    expected = mistakes(predictions, by_hand(), "sample")
+    assert np.allclose(expected, [[0.1, 0.8, 0.5]])
 
 
 def test_expected_mistakes_are_the_mean_of_tossed_coins():
     episodes = sample(200, 50, 4, seed=1)
     run = PREDICTORS["follow_the_leader"].run(episodes)
-    tossed = np.random.default_rng(0).random((200, *run.predictions.shape)) < run.predictions
+    draws = np.random.default_rng(0).random((200, *run.predictions.shape))
+    tossed = draws < run.predictions
     wrong = (tossed != episodes.labels).mean(axis=0)
     expected = mistakes(run.predictions, episodes, run.decision)
-    assert abs(wrong.mean() - expected.mean()) < 5 * np.sqrt(
-        (run.predictions * (1 - run.predictions)).mean() / tossed.size
-    )
+    variance = (run.predictions * (1 - run.predictions)).mean()
+    standard_error = np.sqrt(variance / tossed.size)
+    assert abs(wrong.mean() - expected.mean()) < 5 * standard_error
 
 
 @settings(max_examples=30, deadline=None)
@@ -92,17 +95,20 @@ def test_the_published_log_losses_of_bayes_and_oracle():
     """Uniform regime, T = 100: .4660 and .4297 over 100 episodes; the spread between episodes is .14."""
     episodes = sample(600, 100, 4, seed=5)
     for key, published in (("bayes", 0.4660), ("oracle", 0.4297)):
-        ours = log_loss(PREDICTORS[key].run(episodes).predictions, episodes).mean(axis=1)
-        assert abs(ours.mean() - published) < 3 * ours.std() / 10
+        run = PREDICTORS[key].run(episodes)
+        losses = log_loss(run.predictions, episodes).mean(axis=1)
+        standard_error = losses.std() / np.sqrt(100)
+        assert abs(losses.mean() - published) < 3 * standard_error
 
 
 def test_excess_needs_a_reference_that_is_finite():
     episodes = by_hand()
     flat = np.full((1, 3), 0.5)
-    assert excess_log_loss(np.array([[0.25, 0.5, 0.5]]), flat, episodes).tolist() == [
-        [np.log(2), 0, 0]
-    ]
-    refuses("certain and wrong", excess_log_loss, flat, np.array([[0.0, 0.5, 0.5]]), episodes)
+    predictions = np.array([[0.25, 0.5, 0.5]])
+    excess = excess_log_loss(predictions, flat, episodes)
+    assert excess.tolist() == [[np.log(2), 0, 0]]
+    certain = np.array([[0.0, 0.5, 0.5]])
+    refuses("certain and wrong", excess_log_loss, flat, certain, episodes)
 
 
 def test_scores_order_the_predictors_and_know_their_uncertainty():
@@ -126,7 +132,8 @@ def test_scores_order_the_predictors_and_know_their_uncertainty():
 
 def test_the_interval_covers_the_mean_of_many_more_episodes():
     large = sample(20_000, 30, 4, seed=1)
-    truth = regret(algorithms.bayes(large).predictions, large)[:, -1].mean()
+    predictions = algorithms.bayes(large).predictions
+    truth = regret(predictions, large)[:, -1].mean()
     covered = 0
     for seed in range(24):
         episodes = sample(200, 30, 4, seed=100 + seed)
@@ -139,7 +146,8 @@ def test_score_tables_are_tidy():
     scores = score_predictors(
         sample(30, 10, 4, "drift", seed=2), ["bayes_uniform", "follow_the_leader"]
     )
-    table = pd.concat([scored.to_frame().assign(key=key) for key, scored in scores.items()])
+    tables = [scored.to_frame().assign(key=key) for key, scored in scores.items()]
+    table = pd.concat(tables)
     assert set(table.key) == {"bayes_uniform", "follow_the_leader"}
     assert set(table.metric) == {"accuracy", "regret", "log_loss", "excess_log_loss"}
     assert (
@@ -150,20 +158,30 @@ def test_score_tables_are_tidy():
     assert table.n_rounds.unique().tolist() == [10]
 
 
-test_bad_predictions_are_refused = refused(
-    (np.full((1, 2), 0.5), r"predictions have shape \(1, 2\) but the episodes need .* \(1, 3\)"),
-    (
-        np.array([[0.5, 1.5, 0.5]]),
-        r"predictions must be probabilities in \[0, 1\], got 1.5 at \[0, 1\]",
-    ),
-    (np.array([[0.5, 0.5, np.nan]]), r"got nan at \[0, 2\]"),
-    by=lambda predictions: score(predictions, by_hand()),
+@pytest.mark.parametrize(
+    ("predictions", "message"),
+    [
+        pytest.param(
+            [[0.5, 0.5]],
+            r"predictions have shape \(1, 2\) but the episodes need .* \(1, 3\)",
+            id="too few",
+        ),
+        pytest.param(
+            [[0.5, 1.5, 0.5]],
+            r"predictions must be probabilities in \[0, 1\], got 1.5 at \[0, 1\]",
+            id="above 1",
+        ),
+        pytest.param([[0.5, 0.5, np.nan]], r"got nan at \[0, 2\]", id="nan"),
+    ],
 )
+def test_bad_predictions_are_refused(predictions, message):
+    refuses(message, score, np.array(predictions), by_hand())
 
 
 def test_rounding_beyond_0_and_1_is_clipped_and_no_more():
     """A float32 model's certainty may leave [0, 1] by its rounding; anything further is no probability."""
-    inside = np.array([[-0.9 * _ROUNDING, 1 + 0.9 * _ROUNDING, 0.5]])
+    within_rounding = 0.9 * _ROUNDING
+    inside = np.array([[-within_rounding, 1 + within_rounding, 0.5]])
     assert _check_predictions(inside, by_hand()).tolist() == [[0.0, 1.0, 0.5]]
     for outside in (-1.1 * _ROUNDING, 1 + 1.1 * _ROUNDING):
         with pytest.raises(

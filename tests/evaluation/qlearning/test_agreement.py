@@ -14,8 +14,11 @@ from tests.refusals import refuses
 @pytest.fixture(scope="module")
 def grid():
     """The training grid; three lengths stand for U{10..50}, to have fewer and larger batches."""
-    sizes = product((14, 30, 46), range(2, 9), range(2, 5))
-    return [mdp.sample(36, t, s, a, seed=1000 * t + 10 * s + a) for t, s, a in sizes]
+    batches = []
+    for n_rounds, n_states, n_actions in product((14, 30, 46), range(2, 9), range(2, 5)):
+        seed = 1000 * n_rounds + 10 * n_states + n_actions
+        batches.append(mdp.sample(36, n_rounds, n_states, n_actions, seed=seed))
+    return batches
 
 
 def perfect(batch):
@@ -41,13 +44,9 @@ def test_the_reference_numbers_of_the_grid(grid):
     }
     for quantity, value in expected.items():
         assert abs(result.get(quantity, "all").estimate - value) < 0.01, quantity
-    assert (
-        abs(
-            result.get("cross_entropy", "all").estimate
-            - result.get("cross_entropy_floor", "all").estimate
-        )
-        < 1e-12
-    )
+    cross_entropy = result.get("cross_entropy", "all").estimate
+    floor = result.get("cross_entropy_floor", "all").estimate
+    assert abs(cross_entropy - floor) < 1e-12
 
 
 @pytest.mark.parametrize(("n_actions", "ceiling"), [(2, 0.940), (3, 0.919), (4, 0.909)])
@@ -69,16 +68,13 @@ def test_the_table_that_never_bootstraps_scores_as_its_own_control():
 
 def test_a_uniform_random_choice_scores_one_over_the_actions():
     e = mdp.sample(300, 40, 4, 4, seed=0)
-    result = agreement(np.random.default_rng(0).integers(4, size=e.states.shape), e)
+    choices = np.random.default_rng(0).integers(4, size=e.states.shape)
+    result = agreement(choices, e)
     for quantity in ("untied", "random_ties"):
         assert abs(result.get(quantity, "all").estimate - 0.25) < 0.02
-    assert (
-        abs(
-            agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy", "all").estimate
-            - np.log(4)
-        )
-        < 1e-12
-    )
+    of_even = agreement(np.full((300, 40, 4), 0.25), e)
+    cross_entropy = of_even.get("cross_entropy", "all").estimate
+    assert abs(cross_entropy - np.log(4)) < 1e-12
 
 
 def test_a_hand_made_episode():
@@ -88,7 +84,8 @@ def test_a_hand_made_episode():
         mdps, [[0, 0, 0]], [[0, 1, 0]], [[0.0, 1.0, 0.0]], [[0, 0, 0]]
     )
     assert e.greedy.tolist() == [[0, 1, 1]]
-    assert (e.greedy_sets.sum(-1) > 1).tolist() == [[True, False, False]]
+    is_tied = e.greedy_sets.sum(-1) > 1
+    assert is_tied.tolist() == [[True, False, False]]
     result = agreement(np.array([[0, 1, 0]]), e)
     assert result.get("untied", "all").estimate == 0.5
     assert result.get("random_ties", "all").estimate == pytest.approx(1.5 / 3)
@@ -107,11 +104,8 @@ def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
     """An exact machine that selects by Q_t: perfect by that table, below the gamma = 0 table by the data's target."""
     choices = [batch.next_values_before.argmax(-1) for batch in grid]
     late, before_update = agreement(choices, grid), agreement(choices, grid, table="before")
-    assert (
-        before_update.get("untied", "all").estimate
-        == before_update.get("disputed", "all").estimate
-        == 1.0
-    )
+    assert before_update.get("untied", "all").estimate == 1.0
+    assert before_update.get("disputed", "all").estimate == 1.0
     assert abs(late.get("untied", "all").estimate - 0.960) < 0.01
     assert abs(late.get("random_ties", "all").estimate - 0.886) < 0.01
     assert late.get("untied", "all").high < late.get("untied_gamma0", "all").low
@@ -120,7 +114,8 @@ def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
 def test_swapping_tied_targets_changes_nothing():
     """No metric depends on which of the tied actions was written down as the target."""
     e = mdp.sample(60, 15, 4, 3, seed=0)
-    last = e.n_actions - 1 - e.greedy_sets[..., ::-1].argmax(-1)
+    actions_after_last = e.greedy_sets[..., ::-1].argmax(-1)
+    last = e.n_actions - 1 - actions_after_last
     assert (last != e.greedy).any()
     choices = np.random.default_rng(0).integers(3, size=e.states.shape)
     assert agreement(choices, replace(e, greedy=last)).numbers == agreement(choices, e).numbers
@@ -131,7 +126,8 @@ def test_the_table_is_tidy_and_names_every_quantity():
     frame = agreement(perfect(e), e).to_frame()
     assert set(frame["quantity"]) == set(QUANTITIES)
     assert len(frame) == 4 * len(QUANTITIES)
-    assert "cross_entropy" not in set(agreement(e.greedy, e).to_frame()["quantity"])
+    of_choices = agreement(e.greedy, e).to_frame()
+    assert "cross_entropy" not in set(of_choices["quantity"])
 
 
 def test_bad_input_is_refused_with_a_sentence():

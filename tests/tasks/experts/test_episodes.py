@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, sample
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 SIZES = (1, 2, 4, 7)
 
@@ -45,7 +45,8 @@ def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_perm
     # Every identity has the same mean, that of the slots, within 5 standard errors.
     expected = np.mean(slots)
     standard_error = accuracies.std(axis=0) / np.sqrt(len(accuracies)) + 1e-12
-    assert (np.abs(accuracies.mean(axis=0) - expected) < 5 * standard_error).all()
+    differences = np.abs(accuracies.mean(axis=0) - expected)
+    assert (differences < 5 * standard_error).all()
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,10 @@ def test_experts_are_right_as_often_as_their_accuracies_say(name):
     if name.startswith("correlated"):
         # In shared rounds everyone is right with the mean accuracy, so only the mean over experts is unbiased.
         excess = excess.mean(axis=-1, keepdims=True)
-    assert (np.abs(excess.mean(axis=0)) < 5 * excess.std(axis=0) / np.sqrt(len(episodes))).all()
-    assert abs(episodes.labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(episodes.labels.size)
+    standard_error = excess.std(axis=0) / np.sqrt(len(episodes))
+    assert (np.abs(excess.mean(axis=0)) < 5 * standard_error).all()
+    error_of_labels = 0.5 / np.sqrt(episodes.labels.size)
+    assert abs(episodes.labels.mean() - 0.5) < 5 * error_of_labels
 
 
 @pytest.mark.parametrize("every", [10, 25, 50])
@@ -83,9 +86,11 @@ def test_switching_changes_the_best_expert_exactly_every_m_rounds(every):
     assert set(np.unique(accuracies)) == {0.4, 0.85}
     assert ((accuracies == 0.85).sum(axis=-1) == 1).all()
     best = accuracies.argmax(axis=-1)
-    changed = (best[:, 1:] != best[:, :-1]).all(axis=0)
-    assert (np.flatnonzero(changed) + 1).tolist() == list(range(every, 100, every))
-    assert ((best[:, 1:] != best[:, :-1]).any(axis=0) == changed).all()
+    changes = best[:, 1:] != best[:, :-1]
+    in_all_episodes = changes.all(axis=0)
+    rounds = np.flatnonzero(in_all_episodes) + 1
+    assert rounds.tolist() == list(range(every, 100, every))
+    assert (changes.any(axis=0) == in_all_episodes).all()
 
 
 def test_drift_moves_by_clipped_gaussian_steps_of_the_stated_size():
@@ -97,17 +102,20 @@ def test_drift_moves_by_clipped_gaussian_steps_of_the_stated_size():
     inside = (accuracies[:, :-1] > 0.4) & (accuracies[:, :-1] < 0.75)
     steps = np.diff(accuracies, axis=1)[inside]
     assert steps.std() == pytest.approx(0.02, rel=0.02)
-    assert abs(steps.mean()) < 5 * 0.02 / np.sqrt(steps.size)
+    standard_error = 0.02 / np.sqrt(steps.size)
+    assert abs(steps.mean()) < 5 * standard_error
 
 
 @pytest.mark.parametrize("c", [0.3, 0.7, 0.9])
 def test_correlated_experts_agree_as_often_as_the_mixture_says(c):
     episodes = sample(3000, 50, 4, f"correlated-{c}", seed=6)
-    agree = (episodes.advice == episodes.advice[..., :1]).all(axis=-1).mean(axis=1)
+    all_agree = (episodes.advice == episodes.advice[..., :1]).all(axis=-1)
     q = episodes.accuracies
-    expected = c + (1 - c) * (q.prod(axis=-1) + (1 - q).prod(axis=-1))
-    difference = agree - expected
-    assert abs(difference.mean()) < 5 * difference.std() / np.sqrt(len(difference))
+    by_chance = q.prod(axis=-1) + (1 - q).prod(axis=-1)
+    expected = c + (1 - c) * by_chance
+    difference = all_agree.mean(axis=1) - expected
+    standard_error = difference.std() / np.sqrt(len(difference))
+    assert abs(difference.mean()) < 5 * standard_error
 
 
 def test_same_seed_same_bytes_and_labels_do_not_depend_on_the_regime_or_the_experts():
@@ -137,7 +145,8 @@ def test_select_keeps_episodes_whole_and_replace_validates_again():
     assert len(episodes.select(np.array([True, False, True, False, False, False]))) == 2
     assert some.regime == "switch-10"
     assert some.seed == 0
-    assert (replace(episodes, advice=1 - episodes.advice).correct != episodes.correct).all()
+    inverted = replace(episodes, advice=1 - episodes.advice)
+    assert (inverted.correct != episodes.correct).all()
     refuses("labels have shape", replace, episodes, labels=episodes.labels[:, 1:])
     refuses(r"cannot select \[7\] from 6 episodes", episodes.select, [7])
     refuses("selects no", episodes.select, slice(0, 0))
@@ -148,7 +157,8 @@ def test_a_variant_is_a_derived_record():
     episodes = sample(10, 50, 4, slow)
     assert episodes.regime == "slow"
     assert episodes.params["drift_std"] == 0.001
-    assert np.abs(np.diff(episodes.accuracies, axis=1)).max() < 0.01
+    steps = np.diff(episodes.accuracies, axis=1)
+    assert np.abs(steps).max() < 0.01
     assert get_regime(slow) is slow
 
 
@@ -194,15 +204,14 @@ def test_bad_data_is_refused_in_a_sentence(change, message):
     refuses(message, ExpertEpisodes, **{**good, **change})
 
 
-test_bad_requests_are_refused_in_a_sentence = refused(
-    ({"n_experts": 0}, "n_experts must be an integer >= 1, got 0"),
-    ({"n_episodes": 0}, "n_episodes must be an integer >= 1, got 0"),
-    ({"n_rounds": -1}, "n_rounds must be an integer >= 1, got -1"),
-    ({"seed": -1}, "seed must be an integer >= 0, got -1"),
-    ({"regime": "unifrom"}, "unknown regime 'unifrom'; did you mean 'uniform'"),
-    ({"regime": "switch-20"}, "did you mean 'switch-.0'"),
-    by=lambda arguments: sample(**{"n_episodes": 2, "n_rounds": 3, "n_experts": 4, **arguments}),
-)
+def test_bad_requests_are_refused_in_a_sentence():
+    refuses("n_experts must be an integer >= 1, got 0", sample, 2, 3, n_experts=0)
+    refuses("n_episodes must be an integer >= 1, got 0", sample, 0, 3, n_experts=4)
+    refuses("n_rounds must be an integer >= 1, got -1", sample, 2, -1, n_experts=4)
+    refuses("seed must be an integer >= 0, got -1", sample, 2, 3, 4, seed=-1)
+    message = "unknown regime 'unifrom'; did you mean 'uniform'"
+    refuses(message, sample, 2, 3, 4, regime="unifrom")
+    refuses("did you mean 'switch-.0'", sample, 2, 3, 4, regime="switch-20")
 
 
 @pytest.mark.parametrize(

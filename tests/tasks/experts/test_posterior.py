@@ -32,8 +32,11 @@ def moments(hits, misses, bounds):
     low, high = bounds
     q = low + (high - low) * (nodes + 1) / 2
     logs = hits * np.log(q) + misses * np.log1p(-q)
-    scaled = weights * np.exp(logs - logs.max())
-    return np.log(scaled.sum() / 2) + logs.max(), (scaled * q).sum() / scaled.sum()
+    largest = logs.max()
+    scaled = weights * np.exp(logs - largest)
+    log_integral = np.log(scaled.sum() / 2) + largest
+    mean = (scaled * q).sum() / scaled.sum()
+    return log_integral, mean
 
 
 @pytest.mark.parametrize("bounds", INTERVALS)
@@ -67,17 +70,23 @@ def test_tails_that_underflow_stay_exact(record):
     hits, misses, (low, high) = *record, (0.3, 0.9)
     with mpmath.workdps(60):
         edge = mpmath.mpf("0.9") if hits > misses else mpmath.mpf("0.3")
-        peak = mpmath.mpf(hits) * mpmath.log(edge) + misses * mpmath.log1p(-edge)
+
+        def log_likelihood(q):
+            log_of_hits = hits * mpmath.log(q)
+            return log_of_hits + misses * mpmath.log1p(-q)
+
+        peak = log_likelihood(edge)
         # The posterior leaves the edge exponentially: 60 decay lengths hold all of it.
         length = 60 / abs(hits / edge - misses / (1 - edge))
         span = [edge - length, edge] if hits > misses else [edge, edge + length]
 
         def density(q):
-            return mpmath.exp(hits * mpmath.log(q) + misses * mpmath.log1p(-q) - peak)
+            return mpmath.exp(log_likelihood(q) - peak)
 
         total = mpmath.quad(density, span, maxdegree=8)
         mean = mpmath.quad(lambda q: q * density(q), span, maxdegree=8) / total
-        expected = float(mpmath.log(total / (mpmath.mpf("0.9") - mpmath.mpf("0.3"))) + peak)
+        width = mpmath.mpf("0.9") - mpmath.mpf("0.3")
+        expected = float(mpmath.log(total / width) + peak)
     k = np.array([hits])
     l = np.array([misses])  # noqa: E741
     assert mean_accuracy(k, l, (low, high))[0] == pytest.approx(float(mean), abs=1e-11)
@@ -96,9 +105,8 @@ def test_a_known_accuracy_learns_nothing():
     hits = np.array([0, 3])
     misses = np.array([2, 0])
     assert mean_accuracy(hits, misses, (0.7, 0.7)).tolist() == [0.7, 0.7]
-    assert log_evidence(hits, misses, (0.7, 0.7)) == pytest.approx(
-        [2 * np.log(0.3), 3 * np.log(0.7)]
-    )
+    by_hand = [2 * np.log(0.3), 3 * np.log(0.7)]
+    assert log_evidence(hits, misses, (0.7, 0.7)) == pytest.approx(by_hand)
     assert log_evidence(hits, misses, (1.0, 1.0)).tolist() == [-np.inf, 0.0]
 
 
@@ -118,7 +126,8 @@ def by_enumeration(episodes, slots, joint=False):
                 for n_hits, (low, high) in zip(hit, order, strict=True):
                     n_misses = t + 1 - n_hits
                     if low == high:
-                        log_likelihood += np.log(low) * n_hits + np.log1p(-low) * n_misses
+                        log_likelihood += np.log(low) * n_hits
+                        log_likelihood += np.log1p(-low) * n_misses
                     else:
                         log_likelihood += moments(int(n_hits), int(n_misses), (low, high))[0]
                 weight[y] += np.exp(log_likelihood) / factorial(len(slots))
@@ -161,25 +170,22 @@ def test_a_list_of_regimes_is_not_empty_and_holds_no_switch():
 
 
 def test_bayes_of_a_switching_regime_equals_enumeration_of_all_switch_paths():
-    episodes = sample(
-        3,
-        7,
-        3,
-        ExpertRegime("s", "", (0.4, 0.4), ((0.85, 0.85),), min_experts=2, switch_every=2),
-        seed=4,
-    )
-    paths = [p for p in product(range(3), repeat=4) if all(a != b for a, b in pairwise(p))]
+    regime = ExpertRegime("s", "", (0.4, 0.4), ((0.85, 0.85),), min_experts=2, switch_every=2)
+    episodes = sample(3, 7, 3, regime, seed=4)
+    best_experts = product(range(3), repeat=4)
+    paths = [path for path in best_experts if all(a != b for a, b in pairwise(path))]
     run = algorithms.bayes(episodes)
     for b, t in product(range(3), range(7)):
         weight = np.zeros(2)
         for path in paths:
             q = np.full((8, 3), 0.4)
             q[np.arange(8), np.repeat(path, 2)] = 0.85
-            past = np.where(episodes.correct[b, :t], q[:t], 1 - q[:t]).prod()
+            past = np.where(episodes.correct[b, :t], q[:t], 1 - q[:t])
             for y in (0, 1):
-                likelihood = past * np.where(episodes.advice[b, t] == y, q[t], 1 - q[t]).prod()
-                weight[y] += likelihood
-        assert run.predictions[b, t] == pytest.approx(weight[1] / weight.sum(), abs=1e-12)
+                now = np.where(episodes.advice[b, t] == y, q[t], 1 - q[t])
+                weight[y] += past.prod() * now.prod()
+        expected = weight[1] / weight.sum()
+        assert run.predictions[b, t] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -202,21 +208,17 @@ def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
         episodes.labels.ravel(), predictions.ravel(), n_bins=10, strategy="quantile"
     )
     assert np.abs(happened - foretold).max() < 0.04
+
+    def mean_excess(other_predictions):
+        excess = excess_log_loss(other_predictions, predictions, episodes)
+        return mean_interval(excess.mean(axis=1))
+
     for key in ("bayes_uniform", "bayes_wide", "random"):
         predictions_elsewhere = algorithms.PREDICTORS[key].run(episodes).predictions
         if not np.allclose(predictions_elsewhere, predictions):
-            assert (
-                mean_interval(
-                    excess_log_loss(predictions_elsewhere, predictions, episodes).mean(axis=1)
-                ).low
-                > 0
-            ), key
-    assert (
-        mean_interval(
-            excess_log_loss(algorithms.oracle(episodes).predictions, predictions, episodes).mean(1)
-        ).high
-        < 0
-    )
+            assert mean_excess(predictions_elsewhere).low > 0, key
+    oracle = algorithms.oracle(episodes)
+    assert mean_excess(oracle.predictions).high < 0
     assert np.isfinite(log_loss(predictions, episodes)).all()
 
 

@@ -47,9 +47,8 @@ def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: Reachability
 def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(
     episodes: ReachabilityEpisodes,
 ) -> None:
-    both_ways = replace(
-        episodes, edges=np.concatenate([episodes.edges, episodes.edges[..., ::-1]], 1)
-    )
+    edges_and_back = np.concatenate([episodes.edges, episodes.edges[..., ::-1]], 1)
+    both_ways = replace(episodes, edges=edges_and_back)
     undirected_values = algorithms.undirected(0.4).run(episodes)
     plain = algorithms.breadth_first(0.4).run(both_ways)
     assert np.array_equal(undirected_values["reached"], plain["reached"])
@@ -70,12 +69,13 @@ def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
 @settings(deadline=None, max_examples=25)
 @given(batches(), st.integers(0, 1000))
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
-    names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
+    in_order = np.tile(np.arange(9), (4, 1))
+    names = np.random.default_rng(seed).permuted(in_order, axis=1)
     renamed = episodes.renamed(names)
-    known = [
-        record.make() for record in TASK.algorithms.records() if record.key != "larger_name"
-    ]  # it reads names
-    for algorithm in (*known, algorithms.undirected(), algorithms.late_search()):
+    records = {record.key: record for record in TASK.algorithms.records()}
+    del records["larger_name"]  # it reads names
+    registered = [record.make() for record in records.values()]
+    for algorithm in (*registered, algorithms.undirected(), algorithms.late_search()):
         values, renamed_values = (algorithm.run(batch) for batch in (episodes, renamed))
         back = np.take_along_axis(renamed_values["prediction"], names[:, None], -1)
         assert np.array_equal(back, values["prediction"]), algorithm.key
@@ -97,9 +97,9 @@ def test_a_repeated_edge_changes_nothing() -> None:
     repeated = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[:, :5]], 1))
     for record in TASK.algorithms.records():
         if record.key != "random_walk":  # It takes a repeated edge twice as often.
-            assert np.array_equal(
-                record.make().run(episodes)["prediction"], record.make().run(repeated)["prediction"]
-            )
+            plain = record.make().run(episodes)
+            with_repeats = record.make().run(repeated)
+            assert np.array_equal(plain["prediction"], with_repeats["prediction"])
 
 
 def target_share(key: str, episodes: ReachabilityEpisodes) -> np.ndarray:
@@ -141,9 +141,11 @@ def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
         steps = np.diff(reached.sum(-1), axis=1)
         assert (steps[:, 0] == 2).all()
         assert ((steps[:, 1:] >= 0) & (steps[:, 1:] <= 1)).all()
-        assert (reached <= algorithms.breadth_first().run(episodes)["reached"]).all()
-    long = TASK.algorithm("depth_first").run(replace(episodes, n_rounds=30))["reached"][:, -1]
-    assert np.array_equal(long > 0, episodes.distances < 28), (
+        can_be_reached = algorithms.breadth_first().run(episodes)["reached"]
+        assert (reached <= can_be_reached).all()
+    longer = replace(episodes, n_rounds=30)
+    in_the_end = TASK.algorithm("depth_first").run(longer)["reached"][:, -1]
+    assert np.array_equal(in_the_end > 0, episodes.distances < 28), (
         "depth-first search finds everything in the end"
     )
 
@@ -154,19 +156,18 @@ def test_spread_lies_on_the_nodes_reached() -> None:
     assert np.allclose(spread["prediction"].sum(-1), 1)
     reached = plain["reached"]
     number = reached.sum(-1, keepdims=True)
-    mixed = np.where(
-        number > 0,
-        0.5 * plain["prediction"] + 0.5 * reached / np.maximum(number, 1),
-        plain["prediction"],
-    )
-    assert np.allclose(spread["prediction"], mixed)
+    even = reached / np.maximum(number, 1)
+    half_each = 0.5 * plain["prediction"] + 0.5 * even
+    expected = np.where(number > 0, half_each, plain["prediction"])
+    assert np.allclose(spread["prediction"], expected)
     refuses(r"\[0, 1\)", algorithms.breadth_first, 1.0)
 
 
 def test_setting_a_node_shows_its_children_a_round_later() -> None:
     """do(reached): an added node is expanded by the same round, and its children are there in the next."""
     chain = np.array([[[0, 1], [2, 3], [3, 4]]])
-    episodes = ReachabilityEpisodes(chain, np.array([0]), np.array([[1, 4]]), 5, 4)
+    candidates = np.array([[1, 4]])
+    episodes = ReachabilityEpisodes(chain, np.zeros(1, int), candidates, n_nodes=5, n_rounds=4)
     set_values = np.zeros((1, 4, 5))
     set_values[:, :, [0, 1, 2]] = 1
     values = algorithms.breadth_first().run(episodes, do={"reached": set_values})
@@ -202,9 +203,8 @@ def test_losses_are_shares_whatever_is_predicted(model: HookedLatentTransformer)
     predictions = torch.zeros(1, 4, model.layout.n_nodes)
     predictions[0, :, target] = torch.tensor([-0.5, -0.5, 0.6, 0.6])
     predictions[0, :, negative] = torch.tensor([-0.7, 0.2, -0.4, 0.2])
-    assert task.data.losses(predictions, episodes, slice(None))[0].tolist() == pytest.approx(
-        [0.5, 1, 0, 0.25]
-    )
+    losses = task.data.losses(predictions, episodes, slice(None))[0]
+    assert losses.tolist() == pytest.approx([0.5, 1, 0, 0.25])
 
 
 def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
@@ -237,11 +237,10 @@ def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTr
     task = interp.tasks.of(model)
     base, source = (task.sample_for(model, 12, 4, seed) for seed in (0, 1))
     table = causal_tables.interchange_table(model, base, source, ROUND, SEED, None)
-    assert np.allclose(
-        table[~table["control"] & (table["variable"] == "reached")]["iia_informative"], 1
-    )
-    assert (
-        table[table["control"]]["iia_informative"] == table[table["control"]]["chance_informative"]
-    ).all()
+    controls = table[table["control"]]
+    claims = table[~table["control"]]
+    of_reached = claims[claims["variable"] == "reached"]
+    assert np.allclose(of_reached["iia_informative"], 1)
+    assert (controls["iia_informative"] == controls["chance_informative"]).all()
     steered = causal_tables.steering_table(model, base, ROUND, SEED)
     assert np.allclose(steered["model"], steered["algorithm"], atol=1e-9)
