@@ -15,7 +15,6 @@ import pytest
 from scipy import optimize
 
 from interp.choices.explain import explain_choices
-from interp.support.errors import InputError
 from interp.tasks import bandit
 from interp.tasks.table_file import MOST_BYTES
 from tests.refusals import refuses
@@ -32,12 +31,14 @@ def play(n_people=10, n_trials=80, pairs=((0, 1),), forced=0.0, seed=0):
     for person in range(n_people):
         values = np.zeros(4)
         for trial in range(n_trials):
-            left, right = rng.permutation(pairs[rng.integers(len(pairs))]).tolist()
+            pair = pairs[rng.integers(len(pairs))]
+            left, right = rng.permutation(pair).tolist()
             if trial % 20 == 0:
                 chances = 1 - chances
             is_forced = rng.random() < forced
             gap = BETA * (values[right] - values[left])
-            takes_left = rng.random() < (0.5 if is_forced else 1 / (1 + np.exp(gap)))
+            chance_of_left = 0.5 if is_forced else 1 / (1 + np.exp(gap))
+            takes_left = rng.random() < chance_of_left
             arm = left if takes_left else right
             reward = float(rng.random() < chances[arm])
             values[arm] += RATE * (reward - values[arm])
@@ -58,9 +59,11 @@ def nats(point, trials, sessions=("subject",), unit=1.0):
                 continue
             alternative = row.left if row.arm == row.right else row.right
             if not row.forced:
-                total += np.log1p(np.exp(beta * (values[alternative] - values[row.arm])))
+                gap = beta * (values[alternative] - values[row.arm])
+                total += np.log1p(np.exp(gap))
             if not np.isnan(row.reward):
-                values[row.arm] += rate * (row.reward / unit - values[row.arm])
+                error = row.reward / unit - values[row.arm]
+                values[row.arm] += rate * error
     return total
 
 
@@ -78,7 +81,8 @@ def lost(episodes, rate=RATE, beta=BETA):
     algorithm = FAMILIES[0].make(rate=rate, inverse_temperature=beta)
     chances = algorithm.distribution(algorithm.run(episodes))
     chosen = np.take_along_axis(chances, episodes.choices[..., None], -1)[..., 0]
-    return -np.log(chosen)[episodes.scored].sum()
+    nats_of_choices = -np.log(chosen)
+    return nats_of_choices[episodes.scored].sum()
 
 
 def fitted(episodes):
@@ -104,24 +108,21 @@ SIDES = play(pairs=((0, 1), (2, 3)))
 
 def as_sides(trials):
     """The table of an experiment with two of four stimuli a trial, whose response is a key."""
-    key = np.where(trials["arm"] == trials["left"], "left", "right")
-    return pd.DataFrame(
-        {
-            "subject": trials["subject"],
-            "arm_left": trials["left"] + 1,
-            "arm_right": trials["right"] + 1,
-            "type": np.where(trials["left"] < 2, 12, 34),
-            "response": key,
-            "reward": trials["reward"],
-        }
-    )
+    table = trials[["subject"]].copy()
+    table["arm_left"] = trials["left"] + 1
+    table["arm_right"] = trials["right"] + 1
+    table["type"] = np.where(trials["left"] < 2, 12, 34)
+    table["response"] = np.where(trials["arm"] == trials["left"], "left", "right")
+    table["reward"] = trials["reward"]
+    return table
 
 
 def test_where_options_change_a_choice_is_of_what_was_on_offer(written):
     episodes = written(as_sides(SIDES), options=["arm_left", "arm_right"])
     assert episodes.arms == ("1", "2", "3", "4")
     assert (episodes.choices.ravel() == SIDES["arm"]).all()
-    assert (episodes.offers.reshape(-1, 2) == SIDES[["left", "right"]].to_numpy()).all()
+    sides = SIDES[["left", "right"]].to_numpy()
+    assert (episodes.offers.reshape(-1, 2) == sides).all()
     np.testing.assert_allclose(fitted(episodes), likeliest(SIDES), rtol=0.01)
     assert (
         "A choice names a side: left is arm_left, right is arm_right." in episodes.reading.summary()
@@ -154,7 +155,8 @@ def test_columns_that_look_like_an_offer_are_named_where_they_are_not_used(writt
 @pytest.mark.parametrize(("left", "right"), [("stimL", "stimR"), ("imgA", "img2")])
 def test_columns_of_offers_are_known_by_camel_case_or_by_what_stands_in_them(written, left, right):
     table = as_sides(SIDES).rename(columns={"arm_left": left, "arm_right": right})
-    assert f"give options={left} {right}" in written(table.drop(columns="type")).reading.summary()
+    summary = written(table.drop(columns="type")).reading.summary()
+    assert f"give options={left} {right}" in summary
 
 
 @pytest.mark.parametrize("response", ["side", "option"])
@@ -185,7 +187,8 @@ def test_sides_are_known_by_name_by_number_or_as_they_are_given(written, sides, 
 
 
 def test_sides_that_nobody_can_know_are_asked_for(written):
-    table = as_sides(SIDES).assign(response=np.where(SIDES["arm"] == SIDES["left"], "f", "j"))
+    key = np.where(SIDES["arm"] == SIDES["left"], "f", "j")
+    table = as_sides(SIDES).assign(response=key)
     refuses(
         "'response' is none of the options .*give sides=",
         written,
@@ -196,13 +199,16 @@ def test_sides_that_nobody_can_know_are_asked_for(written):
 
 PLAIN = play()
 MISSED = PLAIN["trial"] % 9 == 4
-AFTER_MISSED = PLAIN.assign(arm=PLAIN["arm"].where(~MISSED), reward=PLAIN["reward"].where(~MISSED))
+ARM_UNLESS_MISSED = PLAIN["arm"].where(~MISSED)
+REWARD_UNLESS_MISSED = PLAIN["reward"].where(~MISSED)
+AFTER_MISSED = PLAIN.assign(arm=ARM_UNLESS_MISSED, reward=REWARD_UNLESS_MISSED)
 
 
 def with_code(choice, reward):
     """A table of keys 1 and 2 in which missed trials have a code."""
     table = PLAIN[["subject", "trial"]].astype(object)
-    table["choice"] = (PLAIN["arm"] + 1).astype(object).where(~MISSED, choice)
+    keys = PLAIN["arm"] + 1
+    table["choice"] = keys.astype(object).where(~MISSED, choice)
     table["reward"] = PLAIN["reward"].astype(object).where(~MISSED, reward)
     return table
 
@@ -228,7 +234,8 @@ def test_a_code_of_missed_trials_is_asked_about_then_missed(written, choice, rew
 )
 def test_a_number_that_does_not_count_on_is_asked_about(written, code, arms):
     table = with_code(code, 0)
-    keys = np.array([*arms, code], object)[np.where(MISSED, 2, PLAIN["arm"])]
+    keys_and_code = np.array([*arms, code], object)
+    keys = keys_and_code[np.where(MISSED, 2, PLAIN["arm"])]
     refuses(f"is '{code}' .*code of a missed trial", written, table.assign(choice=keys))
 
 
@@ -240,7 +247,8 @@ def test_a_rare_arm_that_always_pays_the_same_is_named(written):
 def test_blank_cells_are_missed_trials(written):
     episodes = written(with_code("", "NA"))
     assert episodes.reading.missed == MISSED.sum()
-    assert int(episodes.counted.sum()) == (~MISSED).sum()
+    n_played = (~MISSED).sum()
+    assert int(episodes.counted.sum()) == n_played
 
 
 def test_labels_that_only_look_like_codes_are_arms_where_the_user_says_so(written):
@@ -248,7 +256,8 @@ def test_labels_that_only_look_like_codes_are_arms_where_the_user_says_so(writte
 
 
 def test_a_reward_that_looks_like_a_code_is_asked_about(written):
-    table = PLAIN[["subject", "arm"]].assign(reward=PLAIN["reward"].where(~MISSED, -999))
+    reward = PLAIN["reward"].where(~MISSED, -999)
+    table = PLAIN[["subject", "arm"]].assign(reward=reward)
     refuses("is -999 the code of a missed trial", written, table, choice="arm")
 
 
@@ -295,9 +304,9 @@ def test_a_column_that_stays_the_same_for_many_trials_is_named(written):
 
 
 def test_a_label_of_a_session_that_returns_is_a_new_session(written):
-    table = PLAIN[["subject", "trial", "arm", "reward"]].assign(
-        block=np.where((PLAIN["trial"] - 1) // 20 % 2, "B", "A")
-    )
+    is_second = (PLAIN["trial"] - 1) // 20 % 2
+    block = np.where(is_second, "B", "A")
+    table = PLAIN[["subject", "trial", "arm", "reward"]].assign(block=block)
     episodes = written(table)
     assert len(episodes) == 4 * 10
     assert set(episodes.lengths) == {20}
@@ -342,17 +351,20 @@ def test_a_column_of_forced_trials_that_is_not_used_is_named(written, name):
 
 def test_a_column_of_free_trials_says_which_were_forced(written):
     table = FORCED[["subject", "arm", "reward"]].assign(free=1 - FORCED["forced"])
-    assert (written(table, forced="free").forced.ravel() == FORCED["forced"]).all()
+    episodes = written(table, forced="free")
+    assert (episodes.forced.ravel() == FORCED["forced"]).all()
 
 
 def test_gains_and_losses_are_summed(written):
-    table = PLAIN[["subject", "arm"]].assign(
-        gain=PLAIN["reward"] * 10, loss=np.where(PLAIN["reward"], 0, -5)
-    )
+    gain = PLAIN["reward"] * 10
+    loss = np.where(PLAIN["reward"], 0, -5)
+    table = PLAIN[["subject", "arm"]].assign(gain=gain, loss=loss)
     episodes = written(table, reward=["gain", "loss"])
-    assert set(np.unique(episodes.rewards * episodes.scale)) == {-5, 10}
+    points = episodes.rewards * episodes.scale
+    assert set(np.unique(points)) == {-5, 10}
     turned = written(table.assign(loss=-table["loss"]))
-    assert set(np.unique(turned.rewards * turned.scale)) == {-5, 10}
+    points = turned.rewards * turned.scale
+    assert set(np.unique(points)) == {-5, 10}
     assert "'loss' is subtracted from the reward" in turned.reading.summary()
 
 
@@ -376,7 +388,8 @@ def test_names_are_texts_and_lookalikes_are_asked_about(written, names, alike):
 
 
 def test_lookalike_labels_are_one_arm_where_the_user_says_so(written):
-    labels = np.where(PLAIN["arm"] == 0, np.where(PLAIN["trial"] % 2, "L", "l"), "r")
+    spellings = np.where(PLAIN["trial"] % 2, "L", "l")
+    labels = np.where(PLAIN["arm"] == 0, spellings, "r")
     table = PLAIN[["subject", "reward"]].assign(choice=labels)
     refuses("'L' and 'l' look alike", written, table)
     assert len(written(table, lookalikes="same").arms) == 2
@@ -393,7 +406,8 @@ def test_times_are_no_choices(written):
 
 
 def test_many_arms_are_refused_unless_told(written):
-    table = PLAIN[["subject", "reward"]].assign(choice=[f"a{i % 25}" for i in range(len(PLAIN))])
+    choice = [f"a{i % 25}" for i in range(len(PLAIN))]
+    table = PLAIN[["subject", "reward"]].assign(choice=choice)
     refuses(r"holds 25 arms, more than 20; .*--most-arms 25", written, table)
     assert len(written(table, most_arms=25).arms) == 25
 
@@ -468,7 +482,8 @@ def test_files_are_read_as_they_are(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     episodes = bandit.read(tmp_path / name, participant="Sübject")
     assert episodes.choices.tolist() == [[0, 1, 0, 1]]
-    assert (episodes.rewards * episodes.scale).tolist() == [[0.5, 1.5, 0.0, 1.5]]
+    points = episodes.rewards * episodes.scale
+    assert points.tolist() == [[0.5, 1.5, 0.0, 1.5]]
 
 
 def test_json_lines_are_a_table(tmp_path):
@@ -538,7 +553,6 @@ def test_an_encoding_is_named(tmp_path):
 
 
 def test_a_choice_outside_its_offer_is_refused():
-    with pytest.raises(
-        InputError, match=r"the choice 2 of episode 0, round 1, is none of its offers \[0, 1\]"
-    ):
-        bandit.BanditEpisodes([[0, 2]], [[1, 0]], n_arms=3, offers=[[[0, 1], [0, 1]]])
+    message = r"the choice 2 of episode 0, round 1, is none of its offers \[0, 1\]"
+    offers = [[[0, 1], [0, 1]]]
+    refuses(message, bandit.BanditEpisodes, [[0, 2]], [[1, 0]], n_arms=3, offers=offers)
