@@ -39,7 +39,8 @@ def malformed(messages: Sequence[Message]) -> str:
         "",
         '{"note": ["A"]}',
     )
-    return ways[sum(len(message["content"]) for message in messages) % len(ways)]
+    length = sum(len(message["content"]) for message in messages)
+    return ways[length % len(ways)]
 
 
 @pytest.fixture
@@ -55,15 +56,11 @@ def played(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., list[LLMR
         over_http: bool = False,
     ) -> list[LLMRun]:
         agent = malformed if name == "malformed" else AGENTS[name]
-        work, alone = (
-            jobs(n, rounds, conditions, Settings(name), "stratified"),
-            AgentBackend(name, agent),
-        )
-        backend = (
-            Connection(serve(lambda number, body: agent(body["messages"])).url)
-            if over_http
-            else alone
-        )
+        work = jobs(n, rounds, conditions, Settings(name), "stratified")
+        backend: Any = AgentBackend(name, agent)
+        if over_http:
+            server = serve(lambda number, body: agent(body["messages"]))
+            backend = Connection(server.url)
         run(work, tmp_path / name, backend, malformed_limit=0)
         return load(tmp_path / name)
 
@@ -81,16 +78,19 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
         episodes = episodes_of(runs, "stratified")
         if name == "weighted-majority":
             share = algorithms.weighted_majority(episodes, eta=0.3).predictions
-            said = np.where(np.abs(share - 0.5) <= 1e-12, 1.0, share > 0.5)
+            predictions = np.where(np.abs(share - 0.5) <= 1e-12, 1.0, share > 0.5)
         else:
-            leader = (episodes.correct.cumsum(1) - episodes.correct).argmax(axis=-1)
-            said = np.take_along_axis(episodes.advice, leader[..., None], axis=-1)[..., 0].astype(
-                float
-            )
+            earlier_wins = episodes.correct.cumsum(1) - episodes.correct
+            leader = earlier_wins.argmax(axis=-1, keepdims=True)
+            advice_of_leader = np.take_along_axis(episodes.advice, leader, axis=-1)
+            predictions = advice_of_leader[..., 0].astype(float)
             library = follow_the_leader().run(episodes)["prediction"]
             sure = np.isin(library, (0, 1))
-            assert sure.any() and np.array_equal(said[sure], library[sure])
-        assert np.array_equal(np.stack([_run_regret(one) for one in runs]), regret(said, episodes))
+            assert sure.any()
+            assert np.array_equal(predictions[sure], library[sure])
+        assert np.array_equal(
+            np.stack([_run_regret(llm_run) for llm_run in runs]), regret(predictions, episodes)
+        )
 
 
 def test_scores_have_bands_baselines_and_other_models(played: Callable[..., list[LLMRun]]) -> None:
@@ -99,42 +99,36 @@ def test_scores_have_bands_baselines_and_other_models(played: Callable[..., list
     result = score(runs, {"my model": lambda episodes: algorithms.bayes(episodes).predictions})
     final = result.to_frame()
     mine = final[final.kind == "llm"]
-    assert set(mine.missing) == {"wrong", "skipped"} and set(mine.condition) == {
-        NOTE_ONLY.name,
-        NO_NOTE.name,
-    }
-    assert (
-        (mine.n == 3).all()
-        and (mine.low <= mine["mean"]).all()
-        and (mine["mean"] <= mine.high).all()
-    )
+    assert set(mine.missing) == {"wrong", "skipped"}
+    assert set(mine.condition) == {NOTE_ONLY.name, NO_NOTE.name}
+    assert (mine.n == 3).all()
+    assert (mine.low <= mine["mean"]).all()
+    assert (mine["mean"] <= mine.high).all()
     by_name = final.set_index("model")
     exact = by_name.loc["Bayes predictor, the regime's own prior"]
-    assert (
-        by_name.loc["my model", "mean"] == exact["mean"]
-        and by_name.loc["my model", "kind"] == "model"
-    )
-    curve = result.curves[
-        (result.curves.model == "weighted-majority") & (result.curves.missing == "wrong")
-    ]
+    assert by_name.loc["my model", "mean"] == exact["mean"]
+    assert by_name.loc["my model", "kind"] == "model"
+    curves = result.curves[result.curves.missing == "wrong"]
+    curve = curves[curves.model == "weighted-majority"]
     ends = curve[curve["round"] == 25].set_index("condition")["mean"]
-    for condition, group in mine[mine.missing == "wrong"].groupby("condition"):
+    wrong = mine[mine.missing == "wrong"]
+    for condition, group in wrong.groupby("condition"):
         assert ends[condition] == group["mean"].iloc[0]
-    regrets = np.stack([_run_regret(one) for one in runs if one.condition == NOTE_ONLY])
-    row = mine[(mine.condition == NOTE_ONLY.name) & (mine.missing == "wrong")].iloc[0]
-    assert row["std"] == regrets[:, -1].std() and row["mean"] == regrets[:, -1].mean()
-    assert (
-        result.settings["wording"] == ["built-in wording, version 1"] and "git" in result.settings
-    )
+    regrets = np.stack([_run_regret(llm_run) for llm_run in runs if llm_run.condition == NOTE_ONLY])
+    row = wrong[wrong.condition == NOTE_ONLY.name].iloc[0]
+    assert row["std"] == regrets[:, -1].std()
+    assert row["mean"] == regrets[:, -1].mean()
+    assert result.settings["wording"] == ["built-in wording, version 1"]
+    assert "git" in result.settings
 
 
 def test_missing_predictions_are_scored_both_ways_and_never_as_zero(
     played: Callable[..., list[LLMRun]],
 ) -> None:
     """On a napkin: two missing rounds cost two mistakes, or are left out on both sides; a 0 is neither."""
-    one = played("majority", [NO_NOTE], n=1, rounds=4)[0]
+    llm_run = played("majority", [NO_NOTE], n=1, rounds=4)[0]
     napkin = replace(
-        one,
+        llm_run,
         advice=np.array([[0, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 0], [0, 1, 1, 1]]),
         labels=np.array([0, 0, 0, 1]),
         predictions=np.array([np.nan, 0.0, np.nan, 1.0]),
@@ -149,12 +143,15 @@ def test_an_agent_that_is_always_malformed_is_all_missing(
     played: Callable[..., list[LLMRun]],
 ) -> None:
     runs = played("malformed", [NOTE_ONLY, NO_NOTE], n=1, rounds=3)
-    assert all(one.missing.all() and one.malformed == one.calls for one in runs)
+    for llm_run in runs:
+        assert llm_run.missing.all()
+        assert llm_run.malformed == llm_run.calls
     result = score(runs)
     assert result.settings["wording"] == ["built-in wording, version 1"]
     final = result.to_frame()
     mine = final[final.kind == "llm"]
-    assert (mine.missing_predictions == 3).all() and (mine.malformed_share == 1).all()
+    assert (mine.missing_predictions == 3).all()
+    assert (mine.malformed_share == 1).all()
     assert (mine[mine.missing == "skipped"]["mean"] == 0).all()
     best = (~episodes_of(runs, "stratified").correct).sum(1).min()
     assert (mine[mine.missing == "wrong"]["mean"] == 3 - best).all()
@@ -173,71 +170,81 @@ def test_overflowed_episodes_count_as_far_as_they_go(
         return raw.Status(400, full) if long else AGENTS["majority"](body["messages"])
 
     work = jobs(3, 9, [NO_NOTE], Settings("m"))
-    short = json.loads(work[1].session().next().messages[1]["content"])  # type: ignore[union-attr]
+    messages = work[1].session().next().messages  # type: ignore[union-attr]
+    short = json.loads(messages[1]["content"])
     run(work, tmp_path, Connection(serve(answer).url))
     runs = load(tmp_path)
-    assert sorted(one.rounds for one in runs) == [4, 9, 9]
+    assert sorted(llm_run.rounds for llm_run in runs) == [4, 9, 9]
     result = score(runs)
-    row = result.final[(result.final.kind == "llm") & (result.final.missing == "wrong")].iloc[0]
+    final = result.final[result.final.missing == "wrong"]
+    row = final[final.kind == "llm"].iloc[0]
     assert (row.n, row.runs, row.overflowed) == (2, 3, 1)
-    curve = result.curves[(result.curves.kind == "llm") & (result.curves.missing == "wrong")]
-    assert curve["n"].tolist() == [3] * 4 + [2] * 5
+    curves = result.curves[result.curves.missing == "wrong"]
+    n_at_each_round = curves[curves.kind == "llm"]["n"].tolist()
+    assert n_at_each_round == [3] * 4 + [2] * 5
 
 
 def test_few_instances_are_not_named(played: Callable[..., list[LLMRun]]) -> None:
     """Fewer than :data:`FEWEST_RUNS` have no fit, no score and no interval: the answer says so."""
-    found = behaviour(played("counter", n=FEWEST_RUNS - 1, rounds=8))[0]
-    assert found.found is None and "fewer than" in found.answer and len(found.to_frame()) == 1
+    result = behaviour(played("counter", n=FEWEST_RUNS - 1, rounds=8))[0]
+    assert result.found is None
+    assert "fewer than" in result.answer
+    assert len(result.to_frame()) == 1
 
 
 def test_repeated_plays_bound_what_any_algorithm_can_agree(
     played: Callable[..., list[LLMRun]],
 ) -> None:
     """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
-    rng, runs = np.random.default_rng(0), played("majority", n=FEWEST_RUNS - 1, rounds=100)
-    noisy = [np.abs(one.predictions - (rng.random((2, 100)) < 0.1)) for one in runs]
+    rng = np.random.default_rng(0)
+    runs = played("majority", n=FEWEST_RUNS - 1, rounds=100)
+    noisy = []
+    for llm_run in runs:
+        departs = rng.random((2, 100)) < 0.1
+        noisy.append(np.abs(llm_run.predictions - departs))
     noisy[0][0, 3] = np.nan
     twice = [
-        replace(one, predictions=a, again=(b[:70],))
-        for one, (a, b) in zip(runs, noisy, strict=True)
+        replace(llm_run, predictions=a, again=(b[:70],))
+        for llm_run, (a, b) in zip(runs, noisy, strict=True)
     ]
-    (found,) = behaviour(twice)
-    assert (
-        found.repeated.low <= 0.82 <= found.repeated.high
-        and found.repeated.high - found.repeated.low < 0.1
-    )
-    assert found.ceiling.estimate == pytest.approx(
-        (1 + (2 * found.repeated.estimate - 1) ** 0.5) / 2
-    )
-    assert found.ceiling.low <= 0.9 <= found.ceiling.high and "repeated" in found.to_frame()
-    assert found.to_frame()["ceiling"].item() == found.ceiling.estimate
+    (result,) = behaviour(twice)
+    assert result.repeated.low <= 0.82 <= result.repeated.high
+    assert result.repeated.high - result.repeated.low < 0.1
+    repeated = result.repeated.estimate
+    assert result.ceiling.estimate == pytest.approx((1 + (2 * repeated - 1) ** 0.5) / 2)
+    assert result.ceiling.low <= 0.9 <= result.ceiling.high
+    assert "repeated" in result.to_frame()
+    assert result.to_frame()["ceiling"].item() == result.ceiling.estimate
     same = [
-        replace(one, predictions=a, again=(a, 1 - a))
-        for one, (a, _) in zip(runs, noisy, strict=True)
+        replace(llm_run, predictions=a, again=(a, 1 - a))
+        for llm_run, (a, _) in zip(runs, noisy, strict=True)
     ]
-    assert behaviour(same)[0].repeated.estimate == 0.5 and behaviour(same)[0].ceiling.high == 0.5
+    (of_same,) = behaviour(same)
+    assert of_same.repeated.estimate == 0.5
+    assert of_same.ceiling.high == 0.5
     (once,) = behaviour(runs)
-    assert (
-        np.isnan(once.repeated.estimate)
-        and "repeated" not in once.to_frame()
-        and "repeated" not in str(once)
-    )
+    assert np.isnan(once.repeated.estimate)
+    assert "repeated" not in once.to_frame()
+    assert "repeated" not in str(once)
 
 
 def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:
     """Counter notes count exactly and name the best; last-step notes hold no counts; round lists grow."""
-    both = [Condition("weather", "note"), NOTE_ONLY]
-    counter = note_table(played("counter", both, n=2, rounds=10, over_http=True))
-    assert (counter.final()["exact"] == 1).all() and (counter.final()["readable"] == 2).all()
+    conditions = [Condition("weather", "note"), NOTE_ONLY]
+    counter = note_table(played("counter", conditions, n=2, rounds=10, over_http=True))
+    assert (counter.final()["exact"] == 1).all()
+    assert (counter.final()["readable"] == 2).all()
     assert set(counter.over_rounds()["round"]) == set(range(1, 11))
     assert (counter.over_rounds()["prompt_tokens"] > 0).all()
-    last = note_table(played("last-step", both, n=2, rounds=10))
+    last = note_table(played("last-step", conditions, n=2, rounds=10))
     assert (last.final()["readable"] == 0).all()
-    listed = note_table(played("full-history", both, n=2, rounds=10)).over_rounds()
-    words = listed[listed.condition == "weather-note"].sort_values("round")["words"].to_numpy()
+    listed = note_table(played("full-history", conditions, n=2, rounds=10)).over_rounds()
+    by_round = listed[listed.condition == "weather-note"].sort_values("round")
+    words = by_round["words"].to_numpy()
     assert (np.diff(words) > 0).all()
     none = note_table(played("majority", [NO_NOTE], n=1, rounds=3))
-    assert none.over_rounds().empty and none.final().empty
+    assert none.over_rounds().empty
+    assert none.final().empty
 
 
 def test_nothing_to_load_is_told(tmp_path: Path) -> None:
@@ -263,11 +270,9 @@ def test_baselines_on_fresh_instances_are_near_the_papers() -> None:
     for name, values in published.items():
         for regime, value in zip(("stratified", "flat", "anti-signal"), values, strict=True):
             ends = played[name, regime]
-            assert abs(ends.mean() - value) <= 3 * ends.std() * (1 / 30 + 1 / 60) ** 0.5, (
-                name,
-                regime,
-                ends.mean(),
-            )
+            standard_error = ends.std() * (1 / 30 + 1 / 60) ** 0.5
+            difference = ends.mean() - value
+            assert abs(difference) <= 3 * standard_error, (name, regime, ends.mean())
     assert np.array_equal(
         played["ours", "flat"], played["Bayes predictor, the regime's own prior", "flat"]
     )

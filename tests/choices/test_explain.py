@@ -28,9 +28,9 @@ FAILS = PredictiveCheck({"win-stay": Statistic(0.2, 0.8, 0.02, 400)})
 def choose_likeliest(algorithm, departs=0.0, seed=0):
     """Say what an algorithm holds likeliest, but for a share of the rounds."""
     p = predictor(algorithm)(EPISODES)[..., 1]
-    said = (p > 0.5).astype(float)
-    lapses = np.random.default_rng(seed).random(said.shape) < departs
-    return np.where(lapses, 1 - said, said)
+    likeliest = (p > 0.5).astype(float)
+    lapses = np.random.default_rng(seed).random(likeliest.shape) < departs
+    return np.where(lapses, 1 - likeliest, likeliest)
 
 
 def explanation(p_values, checks=None, memoryless=("guess",)):
@@ -76,59 +76,61 @@ def explanation(p_values, checks=None, memoryless=("guess",)):
     ids=["one", "two", "memoryless in the set", "one of two fails", "all fail"],
 )
 def test_the_answer_is_the_set_and_none_where_all_of_it_fails(p_values, checks, verdict, answer):
-    found = explanation(p_values, checks)
-    assert found.verdict == verdict
-    assert found.answer == answer
-    assert found.family == ("a" if verdict == "named" else None)
+    explained = explanation(p_values, checks)
+    assert explained.verdict == verdict
+    assert explained.answer == answer
+    assert explained.family == ("a" if verdict == "named" else None)
 
 
 def test_a_family_is_behind_by_the_paired_difference_and_its_standard_error():
     """b loses .5, .5, .3 and .7 nats more in four units of ten choices: .05 +- (.16330 / 2) / 10 a choice."""
-    found = explanation((1.0, 0.3, 0.01))
-    row = found.to_frame().set_index("family").loc["b"]
+    explained = explanation((1.0, 0.3, 0.01))
+    row = explained.to_frame().set_index("family").loc["b"]
     assert row["behind"] == pytest.approx(0.05)
-    assert row["standard_error"] == pytest.approx(np.std([5, 5, 3, 7], ddof=1) / 2 / 100)
-    assert row["behind_high"] - row["behind"] == pytest.approx(
-        3.18245 * row["standard_error"], rel=1e-5
-    )
-    assert found.nats.estimate == pytest.approx(0.1)
-    assert found.over_floor.estimate == pytest.approx(0.3)
-    assert found.measure.verdict == "yes"
+    standard_error = row["standard_error"]
+    assert standard_error == pytest.approx(np.std([5, 5, 3, 7], ddof=1) / 2 / 100)
+    half_width = row["behind_high"] - row["behind"]
+    assert half_width == pytest.approx(3.18245 * standard_error, rel=1e-5)
+    assert explained.nats.estimate == pytest.approx(0.1)
+    assert explained.over_floor.estimate == pytest.approx(0.3)
+    assert explained.measure.verdict == "yes"
 
 
 def test_a_clear_player_among_experts_has_its_family_in_a_set_without_guesses(few_steps):
     """It follows the leader, but for one round in twenty."""
     keys = ("follow_the_leader", "follow_previous_winners", "majority_vote", "one_expert")
-    asked = [EXPERTS[key] for key in keys]
+    candidates = [EXPERTS[key] for key in keys]
     choices = choose_likeliest(EXPERTS["follow_the_leader"].make(), departs=0.05)
-    found = explain_choices(EPISODES, choices, families=asked)
-    assert found.family == "follow_the_leader"
-    assert found.sentence.startswith("These choices are predicted best by ")
-    assert found.agreement > 0.85
+    explained = explain_choices(EPISODES, choices, families=candidates)
+    assert explained.family == "follow_the_leader"
+    assert explained.sentence.startswith("These choices are predicted best by ")
+    assert explained.agreement > 0.85
 
 
 def test_a_learner_is_told_from_a_habit_and_a_coin_has_no_memory():
     keys = ("rescorla_wagner", "choice_kernel", "fixed_bias")
-    asked = [ARMS[key] for key in keys]
+    candidates = [ARMS[key] for key in keys]
     learner = bandit.sample(12, 60, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 4.0))
-    found = explain_choices(learner, learner.choices, families=asked)
-    assert found.family == "rescorla_wagner"
+    explained = explain_choices(learner, learner.choices, families=candidates)
+    assert explained.family == "rescorla_wagner"
     for name, truth in (("rate", 0.3), ("inverse_temperature", 4.0)):
-        assert found.intervals[name].low < truth < found.intervals[name].high
+        interval = explained.intervals[name]
+        assert interval.low < truth < interval.high
     habit = bandit.sample(12, 60, 2, "reversal", seed=3, player=choice_kernel(0.3, 3.0))
-    assert explain_choices(habit, habit.choices, families=asked).family == "choice_kernel"
+    assert explain_choices(habit, habit.choices, families=candidates).family == "choice_kernel"
     coin = bandit.sample(12, 60, 2, "reversal", seed=3, player=fixed_bias(0.5))
-    noise = explain_choices(coin, coin.choices, families=asked)
+    noise = explain_choices(coin, coin.choices, families=candidates)
     assert noise.verdict == "no memory"
     assert noise.sentence.startswith("No memory shows in these choices: ")
 
 
 def test_who_alternates_is_explained_by_no_guess():
     turns = np.tile(np.arange(60) % 2, (10, 1))
-    played = bandit.BanditEpisodes(turns, np.ones((10, 60)) * (np.arange(60) % 3 == 0), 2)
-    found = explain_choices(played, turns, families=[ARMS["fixed_bias"]])
-    assert found.verdict == "none"
-    assert "win-stay, lose-shift" in found.sentence
+    paid = np.arange(60) % 3 == 0
+    played = bandit.BanditEpisodes(turns, np.ones((10, 60)) * paid, 2)
+    explained = explain_choices(played, turns, families=[ARMS["fixed_bias"]])
+    assert explained.verdict == "none"
+    assert "win-stay, lose-shift" in explained.sentence
 
 
 @pytest.mark.parametrize(
@@ -157,19 +159,20 @@ def bayes():
     """Predictions of Bayes, and of a copy that says .5 and a little of what the first expert says."""
     trained = predictor(EXPERTS["bayes"].make(low=0.0, room=1.0))(EPISODES)
     first = EPISODES.advice[..., 0]
-    untrained = np.full_like(trained, 0.45) + 0.1 * np.stack([1 - first, first], -1)
+    one_hot = np.stack([1 - first, first], -1)
+    untrained = np.full_like(trained, 0.45) + 0.1 * one_hot
     return trained, untrained
 
 
 def test_a_player_is_held_against_a_machine(bayes):
     """One that chooses what the machine holds likeliest is as it is, one that follows the vote is not."""
-    asked = [EXPERTS["majority_vote"], EXPERTS["follow_the_leader"]]
+    candidates = [EXPERTS["majority_vote"], EXPERTS["follow_the_leader"]]
     likeliest = (bayes[0][..., 1] > 0.5).astype(float)
-    found = explain_choices(EPISODES, likeliest, families=asked, beside={"Bayes": bayes})
-    assert found.beside["Bayes"].measure.verdict == "yes"
+    explained = explain_choices(EPISODES, likeliest, families=candidates, beside={"Bayes": bayes})
+    assert explained.beside["Bayes"].measure.verdict == "yes"
     vote = choose_likeliest(EXPERTS["majority_vote"].make())
-    found = explain_choices(EPISODES, vote, families=asked, beside={"Bayes": bayes})
-    assert found.beside["Bayes"].measure.verdict == "no"
+    explained = explain_choices(EPISODES, vote, families=candidates, beside={"Bayes": bayes})
+    assert explained.beside["Bayes"].measure.verdict == "no"
 
 
 @pytest.mark.parametrize(
@@ -177,11 +180,11 @@ def test_a_player_is_held_against_a_machine(bayes):
     [("doubled", "probabilities that sum to 1"), ("missing", "'odd' has no predictions")],
 )
 def test_predictions_that_are_none_are_refused(bayes, pair, sentence):
-    given = (2 * bayes[0], None) if pair == "doubled" else (None, bayes[1])
+    predictions = (2 * bayes[0], None) if pair == "doubled" else (None, bayes[1])
     choices = choose_likeliest(EXPERTS["majority_vote"].make())
-    asked = [EXPERTS["majority_vote"]]
+    candidates = [EXPERTS["majority_vote"]]
     with pytest.raises(InputError, match=sentence):
-        explain_choices(EPISODES, choices, families=asked, beside={"odd": given})
+        explain_choices(EPISODES, choices, families=candidates, beside={"odd": predictions})
 
 
 ONES = np.ones((10, 60))

@@ -10,7 +10,8 @@ EVERY = np.ones((1, 100), bool)
 
 def draw(q, seed=0):
     """Choices among two outcomes, of which the second has probability ``q``."""
-    return (np.random.default_rng(seed).random(q.shape) < q).astype(np.int64)
+    luck = np.random.default_rng(seed).random(q.shape)
+    return (luck < q).astype(np.int64)
 
 
 @pytest.fixture
@@ -74,8 +75,11 @@ def test_intervals_cover_where_a_parameter_moves_choices_one_by_one(rate):
     is within _STEPS of the best in 95 % and more."""
     assert (1 - np.exp(-_STEPS)) ** 2 == pytest.approx(0.95, abs=1e-3)
     rng = np.random.default_rng(0)
-    steps = np.where(rng.random((4000, 2, 200)) < rate, 1, -1) * np.log((1 - rate) / rate)
-    best = np.maximum(steps.cumsum(-1).max(-1), 0).max(-1)
+    step = np.log((1 - rate) / rate)
+    departs = rng.random((4000, 2, 200)) < rate
+    walk = np.where(departs, step, -step).cumsum(-1)
+    best_of_each_side = np.maximum(walk.max(-1), 0)
+    best = best_of_each_side.max(-1)
     assert (best <= _STEPS).mean() > 0.945
     if rate < 0.13:
         covered = (1 - rate / (1 - rate)) ** 2

@@ -36,28 +36,28 @@ def played():
 
 
 def test_planted_rates_are_covered_and_ordered(played):
-    found = by_participant(FAMILY, played, played.choices)
-    covered = (found["rate_low"] <= RATES) & (found["rate_high"] >= RATES)
-    warm = (found["inverse_temperature_low"] <= 4) & (found["inverse_temperature_high"] >= 4)
+    fits = by_participant(FAMILY, played, played.choices)
+    covered = (fits["rate_low"] <= RATES) & (fits["rate_high"] >= RATES)
+    warm = (fits["inverse_temperature_low"] <= 4) & (fits["inverse_temperature_high"] >= 4)
     assert covered.sum() >= 10
     assert warm.sum() >= 10
-    assert np.corrcoef(found["rate"], RATES)[0, 1] > 0.8
-    assert (found["rounds"] == 200).all()
-    assert found["participant"].tolist()[:2] == ["p00", "p01"]
+    assert np.corrcoef(fits["rate"], RATES)[0, 1] > 0.8
+    assert (fits["rounds"] == 200).all()
+    assert fits["participant"].tolist()[:2] == ["p00", "p01"]
 
 
 def test_a_row_is_that_of_its_participant_alone_and_missing_rounds_count_nowhere(played):
     missing = np.zeros(played.choices.shape, bool)
     missing[1::2, 50:] = True
     part = replace(played, missing=missing).select(slice(0, 4))
-    both = by_participant(FAMILY, part, part.choices)
+    rows = by_participant(FAMILY, part, part.choices)
     swapped = part.select([2, 3, 0, 1])
     again = by_participant(FAMILY, swapped, swapped.choices)
-    assert both["rounds"].tolist() == [150, 150]
-    assert both.equals(again)
+    assert rows["rounds"].tolist() == [150, 150]
+    assert rows.equals(again)
     turned = np.where(part.missing, 1 - part.choices, part.choices)
-    other = replace(part, choices=turned)
-    assert by_participant(FAMILY, other, other.choices).equals(both)
+    other_choices = replace(part, choices=turned)
+    assert by_participant(FAMILY, other_choices, other_choices.choices).equals(rows)
 
 
 def test_what_cannot_be_fitted_to_one_is_refused(played):
@@ -69,25 +69,26 @@ def test_what_cannot_be_fitted_to_one_is_refused(played):
         by_participant(replace(FAMILY, vectorised=False), played, played.choices)
     nobody = replace(played, participants=None)
     refuses("name no participants", explain_each, nobody, played.choices)
-    few = np.where(np.arange(24)[:, None] < 2, np.nan, played.choices.astype(float))
+    few = played.choices.astype(float)
+    few[:2] = np.nan
     few[0, :3] = 0
     refuses("participant p00 made 3; leave it out", explain_each, played, few)
 
 
 def test_a_group_counts_how_many_participants_have_a_family_in_their_set():
     """Four learners, two habits and two who toss a coin."""
-    players = (
-        [rescorla_wagner(0.5, 6.0)] * 4 + [choice_kernel(0.3, 4.0)] * 2 + [fixed_bias(0.5)] * 2
-    )
-    each = recovery(players, families=ASKED, n_rounds=80).each
-    verdicts = [one.verdict for one in each.found.values()]
-    group = each.group().set_index("family")
+    learners = [rescorla_wagner(0.5, 6.0)] * 4
+    habits = [choice_kernel(0.3, 4.0)] * 2
+    coins = [fixed_bias(0.5)] * 2
+    explanations = recovery(learners + habits + coins, families=ASKED, n_rounds=80).each
+    verdicts = [explained.verdict for explained in explanations.found.values()]
+    group = explanations.group().set_index("family")
     assert verdicts[:4] == ["named"] * 4
     assert verdicts[6:] == ["no memory"] * 2
     assert group.loc["rescorla_wagner", "alone"] == 4
     assert group.loc["rescorla_wagner", "in_set"] >= 4
-    assert each.sentence.startswith("Of 8 participants the set holds ")
-    assert each.plot() is not None
+    assert explanations.sentence.startswith("Of 8 participants the set holds ")
+    assert explanations.plot() is not None
 
 
 @pytest.fixture(scope="module")
@@ -98,21 +99,24 @@ def episodes():
 def test_a_habit_moves_on_two_lines_and_rescorla_wagner_on_none(episodes):
     """The logit of a habit is its whole state: it moves by rate (+-beta - logit), whatever was paid."""
     sources = {"habit": choice_kernel(0.3, 2.0), "RW": rescorla_wagner(0.3, 2.0)}
-    found = phase_portrait(sources, episodes, n_bins=5)
-    frame = found.to_frame()
+    portrait = phase_portrait(sources, episodes, n_bins=5)
+    frame = portrait.to_frame()
     habit = frame[frame["source"] == "habit"]
     sign = np.where(habit["choice"] == "arm_1", 1.0, -1.0)
-    np.testing.assert_allclose(habit["change"], 0.3 * (2.0 * sign - habit["logit"]), atol=1e-9)
+    moves = 0.3 * (2.0 * sign - habit["logit"])
+    np.testing.assert_allclose(habit["change"], moves, atol=1e-9)
     assert habit["spread"].max() < 1e-9
-    assert frame[frame["source"] == "RW"]["spread"].max() > 0.05
+    learner_bins = frame[frame["source"] == "RW"]
+    assert learner_bins["spread"].max() > 0.05
     assert set(frame["reward"]) == {"0", "1"}
-    assert (frame.groupby("source")["n"].sum() == 30 * 24).all()
-    of_arm = frame[(frame["source"] == "RW") & (frame["choice"] == "arm_1")].set_index("reward")
+    changes_of_source = frame.groupby("source")["n"].sum()
+    assert (changes_of_source == 30 * 24).all()
+    of_arm = learner_bins[learner_bins["choice"] == "arm_1"].set_index("reward")
     assert (of_arm.loc["1", "change"] >= 0).all()
     assert (of_arm.loc["0", "change"] <= 0).all()
     sentence = "After a choice of arm_1 that paid 1 or 0, its logit moves by: habit +"
-    assert repr(found).startswith(sentence)
-    assert len(found.plot().axes) == 2
+    assert repr(portrait).startswith(sentence)
+    assert len(portrait.plot().axes) == 2
 
 
 @pytest.mark.parametrize("name", ["algorithm", "function", "machine"])
@@ -125,11 +129,11 @@ def test_what_is_missing_moves_nothing_and_many_rewards_are_halved(episodes, nam
     rewards = np.random.default_rng(0).normal(size=(30, 25))
     missing = np.zeros((30, 25), bool)
     missing[:, 10:] = True
-    made = bandit.BanditEpisodes(episodes.choices, rewards, missing=missing)
+    halved = bandit.BanditEpisodes(episodes.choices, rewards, missing=missing)
     changed = np.where(missing, 99, rewards)
-    other = bandit.BanditEpisodes(episodes.choices, changed, missing=missing)
-    bins = phase_portrait({"one": sources[name]}, made).to_frame()
-    assert bins.equals(phase_portrait({"one": sources[name]}, other).to_frame())
+    otherwise_missing = bandit.BanditEpisodes(episodes.choices, changed, missing=missing)
+    bins = phase_portrait({"one": sources[name]}, halved).to_frame()
+    assert bins.equals(phase_portrait({"one": sources[name]}, otherwise_missing).to_frame())
     assert bins["n"].sum() == 30 * 9
     assert {word.split()[0] for word in bins["reward"]} == {"to", "above"}
 
@@ -200,12 +204,13 @@ def test_recovery_of_a_design_plays_the_families_of_the_set_at_the_fitted_parame
     """Two participants of 80 choices: players of as many choices, at what was found."""
     players = bandit.sample(2, 80, 2, "reversal", 5, rescorla_wagner(0.5, 5.0))
     people = replace(players, participants=["a", "b"])
-    found = explain_choices(people, people.choices, families=ASKED)
-    recovered = recovery_of_design(found, people, ASKED, n_players=2)
-    learners = [one for one in recovered.truth if one.key == "rescorla_wagner"]
+    explained = explain_choices(people, people.choices, families=ASKED)
+    recovered = recovery_of_design(explained, people, ASKED, n_players=2)
+    learners = [player for player in recovered.truth if player.key == "rescorla_wagner"]
     assert len(learners) == 2
-    assert learners[0].parameters == found.scores["rescorla_wagner"].parameters
-    assert [one.n_choices for one in recovered.each.found.values()] == [80] * len(recovered.truth)
+    assert learners[0].parameters == explained.scores["rescorla_wagner"].parameters
+    n_choices = [explanation.n_choices for explanation in recovered.each.found.values()]
+    assert n_choices == [80] * len(recovered.truth)
 
 
 test_what_nobody_could_play_is_refused = refused(

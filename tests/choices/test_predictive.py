@@ -25,11 +25,12 @@ def test_the_mean_and_the_spread_are_those_of_simulated_players():
     use = rng.random((4, 25)) < 0.8
     values = np.log(q)
     luck = rng.random((1000, 4, 25, 1))
-    players = (luck > q.cumsum(-1)[..., :-1]).sum(-1)
-    observed = np.array([expected_mean(q, values, one, use).observed for one in players])
-    one = expected_mean(q, values, players[0], use)
-    assert observed.mean() == pytest.approx(one.expected, abs=one.spread / 8)
-    assert observed.std() == pytest.approx(one.spread, rel=0.1)
+    thresholds = q.cumsum(-1)[..., :-1]
+    players = (luck > thresholds).sum(-1)
+    observed = np.array([expected_mean(q, values, player, use).observed for player in players])
+    first = expected_mean(q, values, players[0], use)
+    assert observed.mean() == pytest.approx(first.expected, abs=first.spread / 8)
+    assert observed.std() == pytest.approx(first.spread, rel=0.1)
 
 
 def test_a_player_of_the_family_passes_and_fails_as_seldom_as_the_level_says():
@@ -85,7 +86,8 @@ def test_a_check_says_in_what_the_choices_differ_and_draws_them():
     agreement, win_stay = Statistic(0.8, 0.8, 0.02, 400), Statistic(0.2, 0.8, 0.02, 400)
     check = PredictiveCheck({"agreement": agreement, "win-stay": win_stay})
     assert str(check) == "The choices differ from those of simulated players in win-stay."
-    labels = [label.get_text() for label in check.plot().axes[0].get_yticklabels()]
+    axes = check.plot().axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["win-stay", "agreement"]
     passes = PredictiveCheck({"agreement": agreement})
     assert str(passes) == "The choices differ from those of simulated players in no statistic."

@@ -28,33 +28,34 @@ def test_a_cell_learns_what_other_participants_do(played):
     fitted = fit_cell(played, units=2, n_folds=2, steps=50)
     assert fitted.nats.high < np.log(2) - 0.1
     assert fitted.held_out.sum(-1) == pytest.approx(1, abs=1e-6)
-    found = interp.rollout(fitted.machine, played).predictions.numpy()
+    one_by_one = interp.rollout(fitted.machine, played).predictions.numpy()
     with torch.no_grad():
         at_once = _scores(fitted.machine, played).softmax(-1).numpy()
-    np.testing.assert_allclose(found, at_once, atol=1e-5)
+    np.testing.assert_allclose(one_by_one, at_once, atol=1e-5)
 
 
 def test_what_is_held_out_of_a_participant_knows_none_of_that_ones_choices(played):
     """Choices of one participant that are turned round change what is predicted of the others alone."""
     turned = played.choices.copy()
     turned[-2:] = 1 - turned[-2:]
-    one, other = (
-        fit_cell(each, n_folds=6, steps=3).held_out
-        for each in (played, replace(played, choices=turned))
-    )
-    assert np.array_equal(one[-2:, 0], other[-2:, 0])
-    assert not np.array_equal(one[:-2, 0], other[:-2, 0])
+    held_out = fit_cell(played, n_folds=6, steps=3).held_out
+    turned_round = replace(played, choices=turned)
+    held_out_of_turned = fit_cell(turned_round, n_folds=6, steps=3).held_out
+    assert np.array_equal(held_out[-2:, 0], held_out_of_turned[-2:, 0])
+    assert not np.array_equal(held_out[:-2, 0], held_out_of_turned[:-2, 0])
 
 
 def test_a_missing_round_leaves_the_state_as_it_is(played):
-    kept = np.array([t for t in range(25) if t not in (3, 4, 11)])
-    missing = np.isin(np.arange(25), kept, invert=True) * np.ones((12, 1), bool)
-    gone = bandit.BanditEpisodes(played.choices[:, kept], played.rewards[:, kept])
-    cell = fit_cell(gone, n_folds=2, steps=1).machine
-    whole, without = (_scores(cell, each) for each in (replace(played, missing=missing), gone))
-    torch.testing.assert_close(whole[:, kept], without)
-    found = interp.rollout(cell, replace(played, missing=missing)).predictions[:, kept]
-    torch.testing.assert_close(found, without.softmax(-1).detach(), atol=1e-5, rtol=0)
+    missing = np.zeros((12, 25), bool)
+    missing[:, [3, 4, 11]] = True
+    whole = replace(played, missing=missing)
+    present = np.flatnonzero(~missing[0])
+    shortened = bandit.BanditEpisodes(played.choices[:, present], played.rewards[:, present])
+    cell = fit_cell(shortened, n_folds=2, steps=1).machine
+    scores = _scores(cell, shortened)
+    torch.testing.assert_close(_scores(cell, whole)[:, present], scores)
+    predictions = interp.rollout(cell, whole).predictions[:, present]
+    torch.testing.assert_close(predictions, scores.softmax(-1).detach(), atol=1e-5, rtol=0)
 
 
 def test_more_folds_than_participants_are_refused(played):
@@ -69,9 +70,13 @@ def test_a_cell_that_memory_cannot_hold_is_refused_before_work(played):
 
 def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, tmp_path):
     played = played.select(slice(0, 12, 2)).first(8)
-    rows, table = np.indices(played.choices.shape).reshape(2, -1), tmp_path / "people.csv"
-    about = {"who": played.participants[rows[0]], "key": played.choices.ravel()}
-    pd.DataFrame(about | {"paid": played.rewards.ravel()}).to_csv(table, index=False)
+    table = tmp_path / "people.csv"
+    columns = {
+        "who": np.repeat(played.participants, played.n_rounds),
+        "key": played.choices.ravel(),
+        "paid": played.rewards.ravel(),
+    }
+    pd.DataFrame(columns).to_csv(table, index=False)
     recorded = ("--recorded", table, "participant=who", "choice=key", "reward=paid")
     trained = printed(
         *f"train bandit --machine gru steps=20 n_folds=2 --units 2 --name mine --out {tmp_path}".split(),
@@ -83,8 +88,9 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
     )
     model = interp.load(tmp_path / "mine" / "model")
     assert [channel.shape for channel in model.channels] == [(2,)]
-    assert pd.read_csv(tmp_path / "mine" / "held_out.csv")["rounds"].tolist() == [8] * 6
-    asked = (
+    held_out = pd.read_csv(tmp_path / "mine" / "held_out.csv")
+    assert held_out["rounds"].tolist() == [8] * 6
+    probe_options = (
         "--targets",
         "last_paid",
         "--hypothesis",
@@ -94,12 +100,16 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
         tmp_path / "probes",
         "--json",
     )
-    told = json.loads(invoked("probe", tmp_path / "mine" / "model", *recorded, *asked).stdout)
-    assert told["n_episodes"] == 6 and told["recorded"]["participants"] == 6
-    assert told["recorded"]["algorithm"] == "win-stay lose-shift (stays 0.9, shifts 0.9)"
-    settings = json.loads((tmp_path / "probes" / "model" / "probes.json").read_text())["last_paid"]
-    assert settings["n_groups"] == 6 and settings["recorded"]["bandit"] == told["recorded"]
-    for command, options, said in (
+    command = invoked("probe", tmp_path / "mine" / "model", *recorded, *probe_options)
+    probed = json.loads(command.stdout)
+    assert probed["n_episodes"] == 6
+    assert probed["recorded"]["participants"] == 6
+    assert probed["recorded"]["algorithm"] == "win-stay lose-shift (stays 0.9, shifts 0.9)"
+    settings_of_targets = json.loads((tmp_path / "probes" / "model" / "probes.json").read_text())
+    settings = settings_of_targets["last_paid"]
+    assert settings["n_groups"] == 6
+    assert settings["recorded"]["bandit"] == probed["recorded"]
+    for command, options, message in (
         ("train", ("bandit", "--machine", "gru", "--set", "lr=1"), "leave --set out"),
         ("train", ("bandit", "--machine", "gru", "--processes", "2"), "leave --processes out"),
         (
@@ -120,4 +130,5 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
         ),
     ):
         refused = invoked(command, *options, *recorded)
-        assert refused.exit_code == 2 and said in refused.output
+        assert refused.exit_code == 2
+        assert message in refused.output

@@ -50,7 +50,8 @@ def test_units_are_participants_else_episodes_else_blocks_of_trials():
     """300 choices of one episode make blocks of 3; eight episodes, and eight participants, are units themselves."""
     blocks = number_units(np.ones((1, 300), bool), None)
     assert blocks[0].tolist() == np.repeat(np.arange(100), 3).tolist()
-    assert number_units(np.ones((1, 60), bool), None)[0].tolist() == list(range(60))
+    trials = number_units(np.ones((1, 60), bool), None)
+    assert trials[0].tolist() == list(range(60))
     episodes = number_units(np.ones((8, 3), bool), None)
     assert episodes[:, 0].tolist() == list(range(8))
     names = np.repeat([f"p{i}" for i in range(8)], 2)
@@ -68,7 +69,8 @@ def test_a_guess_is_scored_by_what_was_chosen_in_the_other_folds():
         others = choices[~held_out]
         share = (others.sum() + 1) / (others.size + 2)
         chances = np.where(choices == 1, share, 1 - share)
-        np.testing.assert_allclose(score.losses[held_out], -np.log(chances)[held_out])
+        losses = -np.log(chances)
+        np.testing.assert_allclose(score.losses[held_out], losses[held_out])
 
 
 def test_a_learner_is_fitted_to_the_optimum_of_its_likelihood():
@@ -80,13 +82,14 @@ def test_a_learner_is_fitted_to_the_optimum_of_its_likelihood():
     ]
 
     def loss(at):
-        return nats_of_learner(played.choices[0], played.rewards[0], at[0], at[0], 0.0, at[1])
+        rate, beta = at
+        return nats_of_learner(played.choices[0], played.rewards[0], rate, rate, 0.0, beta)
 
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         loss, [0.3, 3.0], method="L-BFGS-B", bounds=[(0.01, 1.0), (0.1, 40.0)]
     )
-    assert score.nats * 120 == pytest.approx(found.fun, abs=1e-4)
-    assert list(score.parameters.values()) == pytest.approx(found.x, rel=0.001)
+    assert score.nats * 120 == pytest.approx(optimum.fun, abs=1e-4)
+    assert list(score.parameters.values()) == pytest.approx(optimum.x, rel=0.001)
 
 
 PLAYERS = (
@@ -139,11 +142,11 @@ def test_players_are_fitted_together_as_each_one_alone():
     played = play(rescorla_wagner(0.4, 4.0), n_rounds=80, n_episodes=3)
     choices = played.choices.astype(float)
     family = FAMILIES["rescorla_wagner"]
-    asked = {family.key: family}
-    together = score_families(ChoiceData(played, choices, 0, np.arange(3)), asked)[family.key]
+    families = {family.key: family}
+    together = score_families(ChoiceData(played, choices, 0, np.arange(3)), families)[family.key]
     for player, score in enumerate(together):
         data = ChoiceData(played.select([player]), choices[[player]])
-        (alone,) = score_families(data, asked)[family.key]
+        (alone,) = score_families(data, families)[family.key]
         assert score.nats == pytest.approx(alone.nats, abs=1e-6)
         np.testing.assert_allclose(score.losses, alone.losses, atol=1e-3)
 
@@ -152,12 +155,14 @@ def test_the_unit_of_rewards_changes_inverse_temperatures_alone():
     """Rewards of 100: the same loss, at a hundredth of the inverse temperature, inside its bounds."""
     played = play(rescorla_wagner(0.4, 4.0), n_rounds=120)
     cents = replace(played, rewards=played.rewards * 100)
-    rows = [by_participant(FAMILIES["rescorla_wagner"], e, e.choices) for e in (played, cents)]
-    assert rows[0]["nats"][0] == pytest.approx(rows[1]["nats"][0], abs=1e-6)
-    names = [f"inverse_temperature{end}" for end in ("", "_low", "_high")]
-    hundredths = rows[0][names] / 100
-    np.testing.assert_allclose(rows[1][names], hundredths, rtol=0.01)
-    assert rows[1]["rate"][0] == pytest.approx(rows[0]["rate"][0], rel=0.01)
+    family = FAMILIES["rescorla_wagner"]
+    row = by_participant(family, played, played.choices).iloc[0]
+    row_of_cents = by_participant(family, cents, cents.choices).iloc[0]
+    assert row["nats"] == pytest.approx(row_of_cents["nats"], abs=1e-6)
+    for end in ("", "_low", "_high"):
+        name = f"inverse_temperature{end}"
+        assert row_of_cents[name] == pytest.approx(row[name] / 100, rel=0.01)
+    assert row_of_cents["rate"] == pytest.approx(row["rate"], rel=0.01)
 
 
 def test_intervals_are_where_the_profile_costs_half_of_chi_squared():
@@ -171,8 +176,9 @@ def test_intervals_are_where_the_profile_costs_half_of_chi_squared():
     interval = add_intervals(data, family, {0: score})[0].intervals["first"]
 
     def excess(first):
-        nats = -(36 * np.log(first) + 24 * np.log(1 - first))
-        return nats + (36 * np.log(0.6) + 24 * np.log(0.4)) - HALF_CHI2
+        log_likelihood = 36 * np.log(first) + 24 * np.log(1 - first)
+        best = 36 * np.log(0.6) + 24 * np.log(0.4)
+        return best - log_likelihood - HALF_CHI2
 
     assert interval.estimate == pytest.approx(0.6, abs=1e-3)
     assert interval.low == pytest.approx(optimize.brentq(excess, 0.1, 0.6), abs=0.01)
@@ -246,6 +252,6 @@ def test_a_parameter_at_an_end_of_its_search_is_named():
 
 def test_a_row_of_by_participant_is_that_of_its_participant_alone():
     played = play(fixed_bias(0.7), n_rounds=40, n_episodes=2)
-    both = by_participant(FAMILIES["fixed_bias"], played, played.choices)
+    rows = by_participant(FAMILIES["fixed_bias"], played, played.choices)
     alone = by_participant(FAMILIES["fixed_bias"], played.select([1]), played.choices[1:])
-    assert both["first"][1] == pytest.approx(alone["first"][0], abs=0.03)
+    assert rows["first"][1] == pytest.approx(alone["first"][0], abs=0.03)
