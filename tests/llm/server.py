@@ -118,11 +118,11 @@ class Server:
                     with server.lock:
                         server.in_flight -= 1
 
-            def _send(self, said: Any, body: dict[str, Any]) -> None:
-                if isinstance(said, Hang):
-                    time.sleep(said.seconds)
-                    said = said.then
-                if said is CUT:
+            def _send(self, reply: Any, body: dict[str, Any]) -> None:
+                if isinstance(reply, Hang):
+                    time.sleep(reply.seconds)
+                    reply = reply.then
+                if reply is CUT:
                     self.send_response(200)
                     self.send_header("Content-Type", "application/json")
                     self.send_header("Content-Length", "5000")
@@ -130,20 +130,20 @@ class Server:
                     self.wfile.write(b'{"id": "cut')
                     self.close_connection = True
                     return
-                if isinstance(said, str) or said is None:
-                    said = Completion(said)
-                if isinstance(said, Message):
-                    whole = completion(Completion("", extra=said.extra), body)
-                    whole["choices"][0]["message"] = {"role": "assistant", **said.fields}
-                    said = Raw(json.dumps(whole).encode())
-                if isinstance(said, Completion):
-                    said = Raw(json.dumps(completion(said, body)).encode())
-                code = said.code if isinstance(said, (Status, Plain)) else 200
-                data = json.dumps(said.body).encode() if isinstance(said, Status) else said.data
-                kind = "application/json" if isinstance(said, Status) else said.content_type
+                if isinstance(reply, str) or reply is None:
+                    reply = Completion(reply)
+                if isinstance(reply, Message):
+                    whole = completion(Completion("", extra=reply.extra), body)
+                    whole["choices"][0]["message"] = {"role": "assistant", **reply.fields}
+                    reply = Raw(json.dumps(whole).encode())
+                if isinstance(reply, Completion):
+                    reply = Raw(json.dumps(completion(reply, body)).encode())
+                code = reply.code if isinstance(reply, (Status, Plain)) else 200
+                data = json.dumps(reply.body).encode() if isinstance(reply, Status) else reply.data
+                kind = "application/json" if isinstance(reply, Status) else reply.content_type
                 self.send_response(code)
                 for name, value in (
-                    said.headers if isinstance(said, (Status, Raw)) else {}
+                    reply.headers if isinstance(reply, (Status, Raw)) else {}
                 ).items():
                     self.send_header(name, value)
                 self.send_header("Content-Type", kind)
@@ -157,10 +157,10 @@ class Server:
         return Handler
 
 
-def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
+def completion(reply: Completion, body: dict[str, Any]) -> dict[str, Any]:
     """A chat completion with the fields a real server sends; tokens are counted by words."""
     prompt = sum(len(message["content"].split()) for message in body["messages"])
-    answer = len((said.text or "").split())
+    answer = len((reply.text or "").split())
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -170,8 +170,8 @@ def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": said.text},
-                "finish_reason": said.finish_reason,
+                "message": {"role": "assistant", "content": reply.text},
+                "finish_reason": reply.finish_reason,
             }
         ],
         "usage": {
@@ -180,5 +180,5 @@ def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
             "total_tokens": prompt + answer,
             "prompt_tokens_details": {"cached_tokens": prompt // 2},
         },
-        **said.extra,
+        **reply.extra,
     }

@@ -27,19 +27,19 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     """A newcomer's path: play, score, page; a second run finds everything done."""
     server = serve(lambda number, body: AGENTS["counter"](body["messages"]))
     command = ["run", "tester", "--base-url", server.url, *SMALL, "--out", tmp_path / "traces"]
-    code, said = interp(*command, "--prices", 1, 0.1, 2)
-    assert (
-        code == 0
-        and "4 episodes, 36 calls" in said
-        and "4 of 4 episodes" in said
-        and "cost" in said
-    )
+    code, printed = interp(*command, "--prices", 1, 0.1, 2)
+    assert code == 0
+    assert "4 episodes, 36 calls" in printed
+    assert "4 of 4 episodes" in printed
+    assert "cost" in printed
     assert len(server.requests) == 36
-    code, said = interp(*command)
-    assert code == 0 and "0 calls now and 36 before" in said and len(server.requests) == 36
+    code, printed = interp(*command)
+    assert code == 0
+    assert "0 calls now and 36 before" in printed
+    assert len(server.requests) == 36
     sent = server.requests[0]
     assert (sent["temperature"], sent["max_tokens"]) == (0, 2048)
-    other = [
+    changed_options = [
         "--out",
         tmp_path / "other",
         "--max-tokens",
@@ -48,12 +48,15 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
         "none",
         "--extra-body",
     ]
-    interp(*command, *other, '{"max_completion_tokens": 99}', "--budget", 9000)
+    interp(*command, *changed_options, '{"max_completion_tokens": 99}', "--budget", 9000)
     sent = server.requests[-1]
-    assert not {"temperature", "max_tokens"} & sent.keys() and sent["max_completion_tokens"] == 99
+    assert not {"temperature", "max_tokens"} & sent.keys()
+    assert sent["max_completion_tokens"] == 99
     beside = ["--models", "wma-handwired", "--out", tmp_path / "scores"]
-    code, said = interp("score", tmp_path / "traces", *beside)
-    assert code == 0 and "tester" in said and "oracle" in said
+    code, printed = interp("score", tmp_path / "traces", *beside)
+    assert code == 0
+    assert "tester" in printed
+    assert "oracle" in printed
     assert {"follow the leader", "tester"} <= set(
         pd.read_csv(tmp_path / "scores" / "final.csv")["model"]
     )
@@ -63,13 +66,11 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
         names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes
     )
     assert len(pd.read_csv(tmp_path / "scores" / "notes.csv")) == 12
-    assert "tester, online-note-only, flat: undecided: fewer than 8" in said
-    code, said = interp("report", tmp_path / "traces", "--out", tmp_path)
-    assert (
-        code == 0
-        and said.startswith(str(tmp_path / "llm.html"))
-        and (tmp_path / "llm.html").stat().st_size > 50_000
-    )
+    assert "tester, online-note-only, flat: undecided: fewer than 8" in printed
+    code, printed = interp("report", tmp_path / "traces", "--out", tmp_path)
+    assert code == 0
+    assert printed.startswith(str(tmp_path / "llm.html"))
+    assert (tmp_path / "llm.html").stat().st_size > 50_000
 
 
 @pytest.mark.parametrize("name", list(PLAYERS))
@@ -78,13 +79,17 @@ def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(
 ) -> None:
     """The default that needs nothing: the same traces, resumed, and their notes as tables."""
     run = ["run", "--agent", name, *SMALL, "--out", tmp_path / "traces"]
-    code, said = interp(*run)
-    assert code == 0 and "4 of 4 episodes" in said and "36 calls now and 0 before" in said
+    code, printed = interp(*run)
+    assert code == 0
+    assert "4 of 4 episodes" in printed
+    assert "36 calls now and 0 before" in printed
     assert "0 calls now and 36 before" in interp(*run)[1]
-    code, said = interp(*run, "--rounds", 8)
-    assert code == 2 and "has 6 rounds, and 8 were asked for" in " ".join(said.split())
-    code, said = interp("score", tmp_path / "traces", "--out", tmp_path / "scores")
-    assert code == 0 and "online-note-only" in said
+    code, printed = interp(*run, "--rounds", 8)
+    assert code == 2
+    assert "has 6 rounds, and 8 were asked for" in " ".join(printed.split())
+    code, printed = interp("score", tmp_path / "traces", "--out", tmp_path / "scores")
+    assert code == 0
+    assert "online-note-only" in printed
     by_round = pd.read_csv(tmp_path / "scores" / "note_rounds.csv")
     assert by_round["round"].tolist() == list(range(1, 7))
     notes = pd.read_csv(tmp_path / "scores" / "notes.csv")
@@ -97,12 +102,10 @@ def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
     """A foreign result that cannot be read: told on standard error, in a table, on the page; copies, too."""
     interp("run", "--agent", "counter", *SMALL, "--out", tmp_path / "in" / "a")
     (tmp_path / "in" / "result.json").write_text("{}")
-    code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
-    assert (
-        code == 0
-        and "set aside 1 times: result.json" in " ".join(said.split())
-        and "lacks the field 'meta'" in said
-    )
+    code, printed = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
+    assert code == 0
+    assert "set aside 1 times: result.json" in " ".join(printed.split())
+    assert "lacks the field 'meta'" in printed
     assert pd.read_csv(tmp_path / "scores" / "read.csv")["status"].value_counts().to_dict() == {
         "read": 4,
         "set aside": 1,
@@ -110,31 +113,34 @@ def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
     interp("report", tmp_path / "in", "--out", tmp_path)
     assert "Files that were not read" in (tmp_path / "llm.html").read_text()
     shutil.copytree(tmp_path / "in" / "a", tmp_path / "in" / "b")
-    code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
-    assert code == 0 and "a copy of" in " ".join(said.split())
-    assert code == 0 and "4 episodes read, 5 files or parts of files set aside" in " ".join(
-        said.split()
-    )
+    code, printed = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
+    assert code == 0
+    assert "a copy of" in " ".join(printed.split())
+    assert code == 0
+    assert "4 episodes read, 5 files or parts of files set aside" in " ".join(printed.split())
 
 
 def test_the_demo_plays_every_agent(tmp_path: Path) -> None:
     """Every player, the paper's regimes, with a note and without; a second time nothing is played again."""
     done = play_demo(tmp_path, n_instances=1, n_rounds=3)
-    assert list(done) == list(PLAYERS) and all(
-        one.complete and one.episodes == 6 for one in done.values()
+    assert list(done) == list(PLAYERS)
+    assert all(player_run.complete and player_run.episodes == 6 for player_run in done.values())
+    assert (
+        sum(
+            player_run.calls
+            for player_run in play_demo(tmp_path, n_instances=1, n_rounds=3).values()
+        )
+        == 0
     )
-    assert sum(one.calls for one in play_demo(tmp_path, n_instances=1, n_rounds=3).values()) == 0
 
 
 @pytest.mark.slow  # 80 s of one core: the whole demo with its report
 def test_the_demo_command(tmp_path: Path) -> None:
     """Scores and a page, offline; the agents keep their order: counting beats the last step, which beats a coin."""
-    code, said = interp("demo", "--out", tmp_path)
-    assert (
-        code == 0
-        and (tmp_path / "llm.html").stat().st_size > 100_000
-        and "random: tosses a coin" in said
-    )
+    code, printed = interp("demo", "--out", tmp_path)
+    assert code == 0
+    assert (tmp_path / "llm.html").stat().st_size > 100_000
+    assert "random: tosses a coin" in printed
     final = pd.read_csv(tmp_path / "scores" / "final.csv").query(
         "regime == 'stratified' and missing == 'wrong'"
     )
@@ -144,7 +150,7 @@ def test_the_demo_command(tmp_path: Path) -> None:
 
 def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
     """Calls, tokens and cost without a server, and without a file."""
-    code, said = interp(
+    code, printed = interp(
         "run",
         "m",
         "--base-url",
@@ -154,7 +160,9 @@ def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
         tmp_path / "t",
         "--dry-run",
     )
-    assert code == 0 and "4 episodes, 36 calls" in said and "nothing was asked" in said
+    assert code == 0
+    assert "4 episodes, 36 calls" in printed
+    assert "nothing was asked" in printed
     assert not (tmp_path / "t").exists()
 
 
@@ -162,5 +170,7 @@ def test_a_notebooks_cell_which_runs_within_a_loop_can_play(tmp_path: Path) -> N
     async def cell() -> int:
         return len(play_demo(tmp_path, n_instances=1, n_rounds=2))
 
-    with ThreadPoolExecutor(1) as apart:  # a browser's tests leave a loop running in this thread
-        assert apart.submit(asyncio.run, cell()).result() == len(PLAYERS)
+    with ThreadPoolExecutor(
+        1
+    ) as other_thread:  # a browser's tests leave a loop running in this thread
+        assert other_thread.submit(asyncio.run, cell()).result() == len(PLAYERS)

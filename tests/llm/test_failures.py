@@ -22,8 +22,8 @@ from tests.refusals import refuses
 def first_message(job: Job) -> dict[str, Any]:
     request = job.session().next()
     assert request is not None
-    found: dict[str, Any] = json.loads(request.messages[1]["content"])
-    return found
+    content: dict[str, Any] = json.loads(request.messages[1]["content"])
+    return content
 
 
 def is_victim(body: dict[str, Any], job: Job, at_round: int) -> bool:
@@ -74,7 +74,8 @@ def test_a_refused_message_sets_its_episode_aside(
     for _ in range(2):
         summary = go(server.url, tmp_path, work)
         assert (summary.finished, summary.refused, summary.complete) == (4, 1, False)
-        assert summary.unfinished[0][0] == str(work[1].place) and words in summary.unfinished[0][1]
+        assert summary.unfinished[0][0] == str(work[1].place)
+        assert words in summary.unfinished[0][1]
         assert "1 set aside after a refusal" in summary.sentence
     assert len(server.requests) == 4 * 4 + at_round + 2, "the refused message is asked once a run"
     lines = read_lines(tmp_path / work[1].place)[0]
@@ -85,8 +86,9 @@ def test_a_refused_message_sets_its_episode_aside(
             "turn": "prediction",
         }
     ]
-    one = next(run for run in load(tmp_path) if run.index == work[1].instance.index)
-    assert (one.rounds, one.ended) == (at_round, "refused")
+    refused_index = work[1].instance.index
+    refused_run = next(run for run in load(tmp_path) if run.index == refused_index)
+    assert (refused_run.rounds, refused_run.ended) == (at_round, "refused")
     broken["on"] = False
     assert go(server.url, tmp_path, work).complete
     assert all(run.ended == "complete" and run.rounds == 4 for run in load(tmp_path))
@@ -146,22 +148,23 @@ def test_everything_the_server_said_is_in_the_trace(serve: Serve, tmp_path: Path
         {"type": "text", "text": ": 1}"},
         {"type": "image", "x": 1},
     ]
-    said = [
+    replies = [
         raw.Message({"content": '{"prediction": 1}', **extra}, {"service_tier": "flex"}),
         raw.Message({"content": parts}),
         raw.Message({"content": None, "refusal": "No."}),
     ]
-    server = serve(lambda n, body: said[min(n, 2)])
+    server = serve(lambda n, body: replies[min(n, 2)])
     summary = go(server.url, tmp_path, jobs(rounds=3))
-    assert summary.complete and summary.malformed == 3
+    assert summary.complete
+    assert summary.malformed == 3
     calls = read_lines(next(tmp_path.rglob("*.jsonl")))[0][1:-1]
     assert calls[0]["more"]["choices"][0]["message"] == {"role": "assistant", **extra}
-    assert calls[0]["more"]["service_tier"] == "flex" and calls[0]["reply"] == '{"prediction": 1}'
-    assert (
-        calls[1]["reply"] == '{"prediction": 1}'
-        and calls[1]["more"]["choices"][0]["message"]["content"] == parts
-    )
-    assert calls[2]["more"]["choices"][0]["message"]["refusal"] == "No." and calls[2]["reply"] == ""
+    assert calls[0]["more"]["service_tier"] == "flex"
+    assert calls[0]["reply"] == '{"prediction": 1}'
+    assert calls[1]["reply"] == '{"prediction": 1}'
+    assert calls[1]["more"]["choices"][0]["message"]["content"] == parts
+    assert calls[2]["more"]["choices"][0]["message"]["refusal"] == "No."
+    assert calls[2]["reply"] == ""
     assert all(call["address"] == server.url for call in calls)
 
 
@@ -211,22 +214,25 @@ def test_counts_that_are_none_do_not_stop_a_run(usage: str, serve: Serve, tmp_pa
         "prompt_cache_hit_tokens",
         "x",
     )
-    said = json.dumps(whole(usage="USAGE", created="USAGE"))
+    reply = json.dumps(whole(usage="USAGE", created="USAGE"))
     every = "{" + ", ".join(f'"{name}": {usage}' for name in names) + "}"
-    for text in (said.replace('"USAGE"', every), said.replace('"USAGE"', usage)):
+    for text in (reply.replace('"USAGE"', every), reply.replace('"USAGE"', usage)):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         server = serve(lambda n, body, text=text: raw.Raw(text.encode()))
         summary = go(server.url, folder, jobs(rounds=2))
-        assert summary.complete and 0 <= summary.prompt_tokens < 10
-        (one,) = load(folder)
-        assert one.rounds == 2 and one.total_prompt_tokens < 10
+        assert summary.complete
+        assert 0 <= summary.prompt_tokens < 10
+        (only_run,) = load(folder)
+        assert only_run.rounds == 2
+        assert only_run.total_prompt_tokens < 10
 
 
 def bomb(kind: str) -> bytes:
     """An answer that is large, or becomes large, or cannot be unpacked."""
     if kind in ("unknown", "broken"):
         return b"{}" * 99
-    padding = json.dumps(whole(padding="")).encode()[:-2] + b" " * (100 * 10**6) + b'"}'
+    start = json.dumps(whole(padding="")).encode().removesuffix(b'"}')
+    padding = start + b" " * (100 * 10**6) + b'"}'
     for _ in range(kind.count("gzip") + kind.count("twice")):
         padding = gzip.compress(padding, 1)
     return padding
@@ -268,15 +274,16 @@ def test_the_size_of_an_answer_is_bounded(
 @pytest.mark.parametrize("note", ["A 3/5, B 2/5, " * 10**5, " " * 10**6, "x" * 25_000])
 def test_a_note_of_megabytes_is_malformed(note: str, serve: Serve, tmp_path: Path) -> None:
     """It was recorded, and then scoring took more than a minute."""
-    server = serve(
-        lambda n, body: (
-            json.dumps({"note": note}) if "note" in body["messages"][-1]["content"] else "{}"
-        )
-    )
+
+    def answer(n: int, body: dict[str, Any]) -> str:
+        is_note_due = "note" in body["messages"][-1]["content"]
+        return json.dumps({"note": note}) if is_note_due else "{}"
+
+    server = serve(answer)
     summary = go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY), malformed_limit=0)
     assert summary.malformed > 0
-    (one,) = load(tmp_path)
-    assert all(len(one or "") <= 20_000 for one in one.notes)
+    (only_run,) = load(tmp_path)
+    assert all(len(recorded or "") <= 20_000 for recorded in only_run.notes)
 
 
 def test_a_finish_reason_that_is_no_word_and_an_answer_nested_too_deeply_are_none(
@@ -287,11 +294,10 @@ def test_a_finish_reason_that_is_no_word_and_an_answer_nested_too_deeply_are_non
             {"message": {"role": "assistant", "content": '{"prediction": 1}'}, "finish_reason": 3}
         ]
     }
-    for said in (
-        json.dumps(message),
-        json.dumps(whole(deep="DEEP")).replace('"DEEP"', "[" * 900 + "]" * 900),
-    ):
-        server = serve(lambda n, body, said=said: raw.Raw(said.encode()))
+    nested = "[" * 900 + "]" * 900
+    deep = json.dumps(whole(deep="DEEP")).replace('"DEEP"', nested)
+    for reply in (json.dumps(message), deep):
+        server = serve(lambda n, body, reply=reply: raw.Raw(reply.encode()))
         refuses(
             r"nested too deeply|not a chat completion",
             go,
@@ -326,10 +332,11 @@ def test_a_trace_that_another_process_writes_is_left_to_it(serve: Serve, tmp_pat
     work = jobs(n=3, rounds=2)
     held_path = tmp_path / work[0].place
     held_path.parent.mkdir(parents=True)
-    with open(held_path, "wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(held_path, "wb") as trace_file:
+        fcntl.flock(trace_file, fcntl.LOCK_EX)
         summary = go(server.url, tmp_path, work)
-    assert summary.finished == 2 and not summary.complete
+    assert summary.finished == 2
+    assert not summary.complete
     assert "being written by another process" in summary.unfinished[0][1]
     assert go(server.url, tmp_path, work).complete
 

@@ -42,15 +42,15 @@ def foreign(folder: Path, **result: Any) -> Path:
 def archive(folder: Path, i: int = 0) -> Path:
     """An episode of 100 rounds as the archives hold it: rounds + 1 notes, the first empty, all counts exact."""
     advice, labels = EPISODES.advice[i], EPISODES.labels[i]
-    notes = [""] + [
-        write_counts(row, t)
-        for t, row in enumerate((advice == labels[:, None]).cumsum(0).tolist(), 1)
-    ]
-    given = {"expert_predictions": advice.tolist(), "true_labels": labels.tolist()}
+    counts = (advice == labels[:, None]).cumsum(0)
+    notes = [""]
+    for n_rounds, row in enumerate(counts.tolist(), 1):
+        notes.append(write_counts(row, n_rounds))
+    inputs = {"expert_predictions": advice.tolist(), "true_labels": labels.tolist()}
     return foreign(
         folder,
         meta={"idx": i, "model": "some-chat", "prompt": "interactive_weather_notehist"},
-        input=given,
+        input=inputs,
         response={"predictions": advice[:, 0].tolist(), "notes": notes},
     )
 
@@ -61,19 +61,20 @@ def archive(folder: Path, i: int = 0) -> Path:
 def test_results_are_read(tmp_path: Path) -> None:
     """Condition from the prompt's name, regime from the file or the argument, predictions from the file."""
     foreign(tmp_path / "cases_007")
-    (one,) = load(tmp_path, "anti-signal")
-    assert (one.model, one.condition.name, one.regime, one.index) == (
+    (imported,) = load(tmp_path, "anti-signal")
+    assert (imported.model, imported.condition.name, imported.regime, imported.index) == (
         "some-chat",
         "weather-note",
         "anti-signal",
         7,
     )
-    assert one.predictions.tolist() == [1, 0] and one.ended == "complete"
+    assert imported.predictions.tolist() == [1, 0]
+    assert imported.ended == "complete"
     named = {"idx": 7, "model": "m", "prompt": "online-nonote", "regime": "flat"}
     foreign(tmp_path / "other", meta=named)
-    (other,) = load(tmp_path / "other" / "result.json", "anti-signal")
-    assert (other.condition.name, other.regime) == ("online-no-note", "flat")
-    assert len(score([one]).to_frame()) > 5
+    (imported_alone,) = load(tmp_path / "other" / "result.json", "anti-signal")
+    assert (imported_alone.condition.name, imported_alone.regime) == ("online-no-note", "flat")
+    assert len(score([imported]).to_frame()) > 5
 
 
 # ------------------------------------------------------------------------------------------------ notes, eta, adversary
@@ -83,7 +84,8 @@ def test_notes_stand_at_their_rounds(tmp_path: Path) -> None:
     """rounds + 1 notes, the first empty: the exact counts of the archive are all exact here, not one round late."""
     archive(tmp_path)
     table = note_table(load(tmp_path))
-    assert (table.notes["exact"] == 1).all() and len(table.notes) == ROUNDS
+    assert (table.notes["exact"] == 1).all()
+    assert len(table.notes) == ROUNDS
     assert table.final()["exact"].item() == 1
 
 
@@ -100,7 +102,8 @@ def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(
         archive(tmp_path / "antisignal" / str(i), i)
     runs = load(tmp_path, "anti-signal")
     assert EPISODES.accuracies is not None
-    assert [run.reliability.argmin() for run in runs] == EPISODES.accuracies.argmin(axis=1).tolist()
+    adversaries = [run.reliability.argmin() for run in runs]
+    assert adversaries == EPISODES.accuracies.argmin(axis=1).tolist()
     assert note_table(runs).final()["least_accurate"].item() == 1
 
 
@@ -118,15 +121,16 @@ def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Pat
             result["response"] = {"predictions": [1, 0]}
             (folder / "result.json").write_text(json.dumps(result))
     refuses(r"1 instances were played more than once .*--duplicates first", load, tmp_path)
-    found = read(tmp_path, duplicates="first")
-    assert [run.index for run in found.runs] == [0, 1, 2] and all(
-        run.ended == "complete" for run in found.runs
-    )
-    kept = [run.path.parts[-4] for run in found.runs]
-    assert kept == ["b", "a", "b"]
-    assert [[len(again) for again in run.again] for run in found.runs] == [[2], [], []]
-    assert found.table["why"].str.startswith("another play of the instance in").sum() == 1
-    assert found.table["why"].str.startswith("a copy of").sum() == 1, (
+    reading = read(tmp_path, duplicates="first")
+    assert [run.index for run in reading.runs] == [0, 1, 2]
+    assert all(run.ended == "complete" for run in reading.runs)
+    folders = [run.path.parts[-4] for run in reading.runs]
+    assert folders == ["b", "a", "b"]
+    first, *played_once = reading.runs
+    assert [len(play) for play in first.again] == [2]
+    assert all(not list(run.again) for run in played_once)
+    assert reading.table["why"].str.startswith("another play of the instance in").sum() == 1
+    assert reading.table["why"].str.startswith("a copy of").sum() == 1, (
         "the same words again are no second play"
     )
     refuses("unknown way with duplicates 'pool'", load, tmp_path, duplicates="pool")
@@ -141,41 +145,44 @@ def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> Non
     refuses("are both instance 7 of 'flat' but differ", score, load(tmp_path, "flat"))
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"input": {}}, "has no expert_predictions; interp llm import writes it"),
-    (
-        {"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}},
-        r"expert_predictions must be \[round\]\[expert\], 0 or 1 each",
-    ),
-    (
-        {"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}},
-        "expert_predictions must be",
-    ),
-    (
-        {"input": {"expert_predictions": [[1, 0]], "true_labels": [1, 0]}},
-        "advice for 1 rounds and 2 labels",
-    ),
-    (
-        {"input": {"expert_predictions": [[1], [0]], "true_labels": [1, None]}},
-        r"true_labels must be \[round\], 0 or 1 each",
-    ),
-    ({"response": {}}, "has no predictions; interp llm import writes it"),
-    ({"response": {"predictions": []}}, "predictions must be at least one"),
-    ({"response": {"predictions": ["rainy", 1]}}, "predictions must be"),
-]
+def inputs_of(advice: list[list[int]], labels: list[int | None]) -> dict[str, Any]:
+    return {"input": {"expert_predictions": advice, "true_labels": labels}}
 
 
-@pytest.mark.parametrize(("change", "message"), BAD)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": {}}, "has no expert_predictions; interp llm import writes it"),
+        (inputs_of([[1, 2]], [1]), r"expert_predictions must be \[round\]\[expert\], 0 or 1 each"),
+        (inputs_of([[1, 0], [1]], [1, 0]), "expert_predictions must be"),
+        (inputs_of([[1, 0]], [1, 0]), "advice for 1 rounds and 2 labels"),
+        (inputs_of([[1], [0]], [1, None]), r"true_labels must be \[round\], 0 or 1 each"),
+        ({"response": {}}, "has no predictions; interp llm import writes it"),
+        ({"response": {"predictions": []}}, "predictions must be at least one"),
+        ({"response": {"predictions": ["rainy", 1]}}, "predictions must be"),
+    ],
+    ids=[
+        "no advice",
+        "an outcome 2",
+        "a short row",
+        "a round without advice",
+        "a missing label",
+        "no predictions",
+        "empty predictions",
+        "a word",
+    ],
+)
 def test_a_field_that_is_missing_or_wrong_is_named(
-    change: dict[str, Any], message: str, tmp_path: Path
+    fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     """Alone it is an error; among others it is set aside with the same sentence, and the others are read."""
-    foreign(tmp_path / "flat" / "bad", **change)
+    foreign(tmp_path / "flat" / "bad", **fields)
     refuses(message, load, tmp_path)
     foreign(tmp_path / "flat" / "good", meta={"idx": 1, "model": "m", "prompt": "weather_notehist"})
-    found = read(tmp_path)
-    assert len(found.runs) == 1 and found.table["status"].tolist() == ["set aside", "read"]
-    assert re.search(message, found.sentences[1])
+    reading = read(tmp_path)
+    assert len(reading.runs) == 1
+    assert reading.table["status"].tolist() == ["set aside", "read"]
+    assert re.search(message, reading.sentences[1])
 
 
 def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> None:
@@ -193,14 +200,15 @@ def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> No
     trace.with_name("c.jsonl.gz").write_bytes(gzip.compress(trace.read_bytes()))
     trace.with_name("d.txt").write_text("remember the milk")
     os.mkfifo(trace.with_name("e.jsonl"))
-    found = read(tmp_path)
-    assert len(found.runs) == 1 and found.table["status"].value_counts().to_dict() == {
+    reading = read(tmp_path)
+    assert len(reading.runs) == 1
+    assert reading.table["status"].value_counts().to_dict() == {
         "set aside": 5,
         "read": 1,
     }
     why = {
         Path(path).name: why
-        for path, why in zip(found.table["path"], found.table["why"], strict=True)
+        for path, why in zip(reading.table["path"], reading.table["why"], strict=True)
     }
     assert why.pop(trace.name) == ""
     words = ("UTF-16", "gzipped", "gzipped", "no trace of", "no regular file")
@@ -210,7 +218,6 @@ def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> No
 
 def test_a_run_is_an_instance_for_our_models(tmp_path: Path) -> None:
     archive(tmp_path / "antisignal")
-    (one,) = load(tmp_path, "anti-signal")
-    assert isinstance(one, LLMRun) and np.array_equal(
-        episodes_of([one], "anti-signal").advice[0], EPISODES.advice[0]
-    )
+    (imported,) = load(tmp_path, "anti-signal")
+    assert isinstance(imported, LLMRun)
+    assert np.array_equal(episodes_of([imported], "anti-signal").advice[0], EPISODES.advice[0])

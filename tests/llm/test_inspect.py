@@ -30,8 +30,8 @@ def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
     def answer(messages: Any, *_: Any) -> Any:
-        told = [{"role": one.role, "content": one.text} for one in messages]
-        text = AGENTS["counter"](told) if told[0]["role"] == "system" else "hello"
+        chat = [{"role": message.role, "content": message.text} for message in messages]
+        text = AGENTS["counter"](chat) if chat[0]["role"] == "system" else "hello"
         usage = ModelUsage(
             input_tokens=7, output_tokens=3, total_tokens=10
         )  # else it is counted by a file from the net
@@ -45,24 +45,26 @@ def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None
     assert log.status == "success", log.error
     (written,) = (tmp_path / "logs").iterdir()
     assert len(write_traces(written, tmp_path / "traces")) == 4
-    found = load(tmp_path / "traces")
+    imported = load(tmp_path / "traces")
     drawn, conditions = (
         instances(("flat",), 2, 4, 4, seed=3),
         [Condition.parse(name) for name in NAMES],
     )
     work = plan(Settings("counter"), built_in_prompts(), drawn, conditions)
     run(work, tmp_path / "own", AgentBackend("counter", AGENTS["counter"]))
-    for one, own in zip(found, load(tmp_path / "own"), strict=True):
-        assert (
-            one.model == "mockllm/model"
-            and one.condition == own.condition
-            and one.ended == "complete"
-        )
-        assert np.array_equal(one.predictions, own.predictions) and one.notes == own.notes
-        assert np.array_equal(one.advice, own.advice) and one.calls == own.calls
-        assert one.total_prompt_tokens == 7 * one.calls
+    for imported_run, played_run in zip(imported, load(tmp_path / "own"), strict=True):
+        assert imported_run.model == "mockllm/model"
+        assert imported_run.condition == played_run.condition
+        assert imported_run.ended == "complete"
+        assert np.array_equal(imported_run.predictions, played_run.predictions)
+        assert imported_run.notes == played_run.notes
+        assert np.array_equal(imported_run.advice, played_run.advice)
+        assert imported_run.calls == played_run.calls
+        assert imported_run.total_prompt_tokens == 7 * imported_run.calls
     mean = log.results.scores[0].metrics["mean"].value
-    assert mean == pytest.approx(np.mean([_run_regret(one)[-1] for one in found]))
+    assert mean == pytest.approx(
+        np.mean([_run_regret(imported_run)[-1] for imported_run in imported])
+    )
     eval(
         Task(dataset=[Sample(input="x")]),
         model=model,

@@ -72,7 +72,8 @@ def test_every_condition_parses_with_constrained_decoding(
     )
     conditions = CONDITIONS if form == "grammar" else [c for c in CONDITIONS if not c.has_note]
     summary = play(url, tmp_path, settings, conditions, rounds=1)
-    assert summary.complete and summary.overflowed == 0
+    assert summary.complete
+    assert summary.overflowed == 0
     assert summary.malformed == 0
     for path in tmp_path.rglob("*.jsonl"):
         calls = read_lines(path)[0][1:-1]
@@ -98,7 +99,8 @@ def test_real_garbage_is_missing_not_zero(url: str, tmp_path: Path) -> None:
     settings = Settings("tiny", temperature=1.0, max_tokens=12, max_reasks=1)
     work = plan(settings, built_in_prompts(), instances(("flat",), 1, 2, 4), CONDITIONS)
     summary = run(work, tmp_path, Connection(url, timeout=30.0), malformed_limit=0)
-    assert summary.complete and summary.malformed == summary.calls == 2 * 2 * (1 + 2 + 2) * 2
+    assert summary.complete
+    assert summary.malformed == summary.calls == 2 * 2 * (1 + 2 + 2) * 2
     session = work[0].session()
     replay(session, read_lines(tmp_path / work[0].place)[0][1:], tmp_path)
     assert np.isnan(session.predictions).all()
@@ -109,12 +111,14 @@ def test_a_full_context_keeps_the_prefix(llama: Start, tmp_path: Path) -> None:
     small = llama(2560)
     settings = Settings("tiny", response_format="grammar", max_tokens=40)
     summary = play(small, tmp_path, settings, [Condition("online", "no-note")], rounds=40)
-    assert summary.complete and summary.overflowed == 1 and 2 <= summary.calls < 40
+    assert summary.complete
+    assert summary.overflowed == 1
+    assert 2 <= summary.calls < 40
     (path,) = tmp_path.rglob("*.jsonl")
     last = read_lines(path)[0][-1]
-    assert (
-        last["end"] == "overflow" and last["round"] == summary.calls and "context" in last["error"]
-    )
+    assert last["end"] == "overflow"
+    assert last["round"] == summary.calls
+    assert "context" in last["error"]
     assert play(small, tmp_path, settings, [Condition("online", "no-note")], rounds=40).calls == 0
 
 

@@ -56,11 +56,13 @@ def test_every_condition_is_played_and_a_batch_moves_no_answer(tiny: str, tmp_pa
     """Two framings, three protocols, two instances: with a grammar every answer is usable, and episodes played four at
     a time get the answers that they get one at a time."""
     together = go(tiny, tmp_path / "a", concurrency=4)
-    assert together.complete and together.malformed == 0
+    assert together.complete
+    assert together.malformed == 0
     go(tiny, tmp_path / "b", concurrency=1)
-    for one, other in zip(load(tmp_path / "a"), load(tmp_path / "b"), strict=True):
-        assert np.array_equal(one.predictions, other.predictions) and one.notes == other.notes
-        assert one.total_prompt_tokens == other.total_prompt_tokens > 0
+    for singly_played, batched in zip(load(tmp_path / "a"), load(tmp_path / "b"), strict=True):
+        assert np.array_equal(singly_played.predictions, batched.predictions)
+        assert singly_played.notes == batched.notes
+        assert singly_played.total_prompt_tokens == batched.total_prompt_tokens > 0
     assert go(tiny, tmp_path / "a").calls == 0, "a resumed run asks nothing"
 
 
@@ -84,7 +86,8 @@ def test_sampling_repeats_with_the_seeds_of_the_requests(tiny: str, tmp_path: Pa
             for line in read_lines(path)[0]
         ]
         replies.append([line["reply"] for line in lines if "reply" in line])
-    assert replies[0] == replies[1] and len(set(replies[0])) > 10
+    assert replies[0] == replies[1]
+    assert len(set(replies[0])) > 10
 
 
 def test_the_prompt_is_the_models_own_and_both_answers_share_a_beginning(tiny: str) -> None:
@@ -92,7 +95,8 @@ def test_the_prompt_is_the_models_own_and_both_answers_share_a_beginning(tiny: s
     text = tokenizer.decode(prompt_ids(tokenizer, [{"role": "user", "content": "x"}]))
     assert text == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
     begin, choices, texts = answers(tokenizer, Condition("weather", "no-note"))
-    assert tokenizer.decode(begin) == '{"prediction": "' and tokenizer.decode(list(choices)) == "rs"
+    assert tokenizer.decode(begin) == '{"prediction": "'
+    assert tokenizer.decode(list(choices)) == "rs"
     assert texts == ('{"prediction": "rainy"}', '{"prediction": "sunny"}')
 
 
@@ -100,8 +104,10 @@ def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
     chosen = Settings(tiny, response_format="grammar")
     work = plan(chosen, SHORT, instances(("flat",), 1, 60, 4), [Condition("online", "no-note")])
     done = run(work, tmp_path, LocalBackend(chosen))
-    (one,) = load(tmp_path)
-    assert done.overflowed == 1 and one.ended == "overflow" and 5 < one.rounds < 60
+    (only_run,) = load(tmp_path)
+    assert done.overflowed == 1
+    assert only_run.ended == "overflow"
+    assert 5 < only_run.rounds < 60
 
 
 @pytest.mark.parametrize(

@@ -44,21 +44,24 @@ def test_counts_in_other_forms(row: dict[str, Any]) -> None:
 def test_counts_are_checked_against_the_truth() -> None:
     truth = np.array([45, 94, 69, 77])
     right = check_counts("A:45/100, B:94/100, C:69/100, D:77/100", truth, 100)
-    assert (
-        right["readable"]
-        and right["exact"]
-        and right["mean_error"] == 0
-        and right["best"]
-        and right["worst"]
-    )
+    assert right["readable"]
+    assert right["exact"]
+    assert right["mean_error"] == 0
+    assert right["best"]
+    assert right["worst"]
     off = check_counts("A:45/100, B:60/100, C:69/100, D:77/100", truth, 100)
-    assert off["readable"] and not off["exact"] and off["mean_error"] == 34 / 4
-    assert off["best"] is False and off["worst"]
+    assert off["readable"]
+    assert not off["exact"]
+    assert off["mean_error"] == 34 / 4
+    assert off["best"] is False
+    assert off["worst"]
     assert not check_counts("A:45/99, B:94/99, C:69/99, D:77/99", truth, 100)["exact"], (
         "wrong number of rounds"
     )
     part = check_counts("B:94/100", truth, 100)
-    assert not part["readable"] and part["best"] is None and part["mean_error"] == 0
+    assert not part["readable"]
+    assert part["best"] is None
+    assert part["mean_error"] == 0
     assert check_counts("A:1/2, B:1/2, C:1/2, D:1/2", np.array([1, 2, 1, 1]), 2)["best"] is None, (
         "a tie names nobody"
     )

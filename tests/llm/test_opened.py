@@ -72,18 +72,17 @@ def test_it_is_the_session_that_the_plain_model_plays(
             ids = prompt_ids(tokenizer, request.messages) + begin
             out, share = reread(model, ids, choices)
             assert torch.allclose(share, played.predictions[episode, t], atol=1e-5)
-            assert torch.allclose(
-                out.hidden_states[1][0, -1], played.at(HOOKS[0])[episode, t], atol=1e-4
-            )
+            hidden = out.hidden_states[1][0]
+            at_last_token = played.at(HOOKS[0])[episode, t]
+            assert torch.allclose(hidden[-1], at_last_token, atol=1e-4)
             text = tokenizer.decode(ids)
             for i, key in enumerate(("Expert_A", "Expert_B", "Expert_C", "Expert_D")):
                 # One token is one byte here, so that the vote's place in the text is its token.
                 place = text.rindex(f'"{key}": ') + len(f'"{key}": ')
                 n = len(tokenizer(text[:place], add_special_tokens=False)["input_ids"])
                 assert tokenizer.decode([ids[n]]) == str(EPISODES.advice[episode, t, i])
-                assert torch.allclose(
-                    out.hidden_states[1][0, n], played.at(HOOKS[0], key)[episode, t], atol=1e-4
-                )
+                at_vote = played.at(HOOKS[0], key)[episode, t]
+                assert torch.allclose(hidden[n], at_vote, atol=1e-4)
             session.feed(texts[int(share > 0.5)])
 
 
@@ -92,12 +91,13 @@ def test_every_activation_has_a_round_axis_and_probes_take_it(opened: Opened, fo
     many = experts.sample(16, 4, 4, regime="uniform", seed=9)
     run = opened.play(many, HOOKS)
     blank = Opened.load(str(folder), prompt="Predict.", untrained=1).play(many, HOOKS)
-    assert run.cache[HOOKS[0]].shape == (16, 4, 5, 32) and run.predictions.shape == (16, 4)
-    found = probes.fit(run.at(HOOKS[0], "Expert_C"), many.advice[..., 2].astype(float))
-    assert found.r2 > 0.95
-    state = probes.fit(
-        run.at(HOOKS[1]), targets.get("counts")(many, "before"), untrained=blank.at(HOOKS[1])
-    )
+    assert run.cache[HOOKS[0]].shape == (16, 4, 5, 32)
+    assert run.predictions.shape == (16, 4)
+    votes = many.advice[..., 2].astype(float)
+    probe = probes.fit(run.at(HOOKS[0], "Expert_C"), votes)
+    assert probe.r2 > 0.95
+    counts = targets.get("counts")(many, "before")
+    state = probes.fit(run.at(HOOKS[1]), counts, untrained=blank.at(HOOKS[1]))
     assert set(state.controls) >= {"shuffled", "inputs", "untrained"}
 
 
@@ -106,19 +106,20 @@ def test_a_patch_of_a_vote_restores_all_of_it_before_it_is_read_and_nothing_afte
 ) -> None:
     """At the embedding the patch is the opposite vote itself; after the last block nothing reads the vote's token."""
     result = opened.patch("vote", EPISODES, expert=1, round=3)
-    assert result.names == ("embed.hook_out", *HOOKS) and np.abs(result.full).min() > 1e-4
+    assert result.names == ("embed.hook_out", *HOOKS)
+    assert np.abs(result.full).min() > 1e-4
     assert np.allclose(result.patched[0], result.full, atol=1e-5)
     assert not np.allclose(result.control[0], result.full, atol=1e-5), (
         "another expert's vote is another place"
     )
-    assert np.allclose(result.patched[2], 0, atol=1e-5) and np.allclose(
-        result.control[2], 0, atol=1e-5
-    )
+    assert np.allclose(result.patched[2], 0, atol=1e-5)
+    assert np.allclose(result.control[2], 0, atol=1e-5)
     table = result.to_frame()
-    assert table["restored"].tolist() == pytest.approx([1, table["restored"][1], 0], abs=1e-3)
-    assert (table["restored_low"] <= table["restored"]).all() and (
-        table["restored"] <= table["restored_high"]
-    ).all()
+    assert len(table) == 3
+    assert table["restored"][0] == pytest.approx(1, abs=1e-3)
+    assert table["restored"][2] == pytest.approx(0, abs=1e-3)
+    assert (table["restored_low"] <= table["restored"]).all()
+    assert (table["restored"] <= table["restored_high"]).all()
 
 
 def test_votes_that_are_words_are_patched_whole(folder: Path) -> None:
@@ -143,7 +144,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert request is not None
     ids = prompt_ids(tokenizer, request.messages) + answers(tokenizer, condition)[0]
     # One token is one byte, but for the marks of a message.
-    place = next(i for i in range(len(ids)) if tokenizer.decode(ids[: i + 1]).endswith("C:7"))
+    texts_up_to_a_token = [tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
+    place = next(i for i, text in enumerate(texts_up_to_a_token) if text.endswith("C:7"))
     return write_count_reader(tmp_path_factory.mktemp("reader") / "model", place, len(ids) - 1)
 
 
@@ -163,26 +165,22 @@ def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> No
     ):
         fitted = probes.fit(run.at(hook, place)[:, 8:], counts)
         a, b, c, d = (score.estimate for score in fitted.by_output.values())
-        assert (c > 0.9) == read and (read or c < 0.2) and max(a, b, d) < 0.2, (
-            hook,
-            place,
-            fitted.by_output,
-        )
+        where = (hook, place, fitted.by_output)
+        assert (c > 0.9) == read, where
+        assert read or c < 0.2, where
+        assert max(a, b, d) < 0.2, where
     table = opened.patch("count", NOTES, expert=2, round=8).to_frame()
     assert table["restored"].tolist() == pytest.approx([1, 1, 0], abs=1e-3)
-    moved = (COUNTS[:, 8, 2] != 4).mean()  # 4 of 8 becomes 0 of 8, which is on the same side
-    assert (
-        moved > 0.7
-        and table["restored_moves"].tolist() == [moved, moved, 0]
-        and (table["full_moves"] == moved).all()
-    )
-    assert table["control"].abs().max() < 1e-3 and (table["control_moves"] == 0).all()
+    moved_share = (COUNTS[:, 8, 2] != 4).mean()  # 4 of 8 becomes 0 of 8, which is on the same side
+    assert moved_share > 0.7
+    assert table["restored_moves"].tolist() == [moved_share, moved_share, 0]
+    assert (table["full_moves"] == moved_share).all()
+    assert table["control"].abs().max() < 1e-3
+    assert (table["control_moves"] == 0).all()
     unread = opened.patch("count", NOTES, expert=0, round=8).to_frame()
-    assert (
-        unread["full"].max() < 1e-6
-        and unread["restored"].isna().all()
-        and (unread["full_moves"] == 0).all()
-    )
+    assert unread["full"].max() < 1e-6
+    assert unread["restored"].isna().all()
+    assert (unread["full_moves"] == 0).all()
 
 
 def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) -> None:
@@ -203,17 +201,17 @@ def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) 
                 before = text[: text.rindex(f"{letter}:{count}/{t}") + 2] if t else ""
                 place = len(tokenizer(before, add_special_tokens=False)["input_ids"])
                 seen = run.at(HOOKS[0], f"count_{letter}")[episode, t]
-                assert (
-                    torch.allclose(out.hidden_states[1][0, place], seen, atol=1e-4)
-                    if t
-                    else seen.isnan().all()
-                )
+                if t == 0:
+                    assert seen.isnan().all()
+                else:
+                    assert torch.allclose(out.hidden_states[1][0, place], seen, atol=1e-4)
             session.feed(texts[int(share > 0.5)])
-            right = (few.advice[episode] == few.labels[episode][:, None])[: t + 1].sum(0)
-            said = ", ".join(
-                f"{letter}:{n}/{t + 1}" for letter, n in zip("ABCD", right, strict=True)
+            right = few.advice[episode] == few.labels[episode][:, None]
+            right_so_far = right[: t + 1].sum(0)
+            note = ", ".join(
+                f"{letter}:{n}/{t + 1}" for letter, n in zip("ABCD", right_so_far, strict=True)
             )
-            session.feed(f'{{"note": "{said}"}}')
+            session.feed(f'{{"note": "{note}"}}')
 
 
 def test_the_command_opens_a_condition_with_notes(

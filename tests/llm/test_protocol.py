@@ -82,7 +82,8 @@ def test_note_only_is_stateless_but_for_the_note() -> None:
     second = asked(s)
     assert len(second.messages) == 2
     assert said(second.messages)[1][1]["note"] == "A and C right"
-    assert s.predictions == [0.0] and s.notes == ["A and C right"]
+    assert s.predictions == [0.0]
+    assert s.notes == ["A and C right"]
 
 
 def test_note_keeps_history_and_note() -> None:
@@ -138,13 +139,12 @@ def test_malformed_answers_are_reasked_then_missing() -> None:
         lengths.append(len(request.messages))
         if attempt:
             retry = said(request.messages)[-1][1]
-            assert (
-                retry["turn_type"] == "retry"
-                and retry["expected_output"] == '{"prediction": 0 or 1}'
-            )
+            assert retry["turn_type"] == "retry"
+            assert retry["expected_output"] == '{"prediction": 0 or 1}'
         s.feed("maybe 1?")
     assert lengths == [2, 4, 4]
-    assert math.isnan(s.predictions[0]) and s.malformed == 3
+    assert math.isnan(s.predictions[0])
+    assert s.malformed == 3
     request = asked(s)
     assert request.round == 1
     assert [m["content"] for m in request.messages if m["role"] == "assistant"] == ["maybe 1?"]
@@ -232,10 +232,13 @@ def test_a_recorded_problem_is_fed_again() -> None:
     s = session("online-no-note")
     s.feed('So: {"prediction": 0}', problem="the answer was not one JSON object")
     request = asked(s)
-    assert request.attempt == 1 and s.malformed == 1 and s.embedded == 0
+    assert request.attempt == 1
+    assert s.malformed == 1
+    assert s.embedded == 0
     assert said(request.messages)[-1][1]["problem"] == "the answer was not one JSON object"
     s.feed('So: {"prediction": 1}')
-    assert s.predictions == [1.0] and s.embedded == 1
+    assert s.predictions == [1.0]
+    assert s.embedded == 1
 
 
 @pytest.mark.parametrize(
@@ -245,7 +248,8 @@ def test_a_recorded_problem_is_fed_again() -> None:
 def test_malformed_answers(turn: Any, text: str | None, finish: str, problem: str) -> None:
     """Each way to be malformed is told apart, and none has a value."""
     answer = read_answer(ONLINE, turn, text, finish)
-    assert answer.value is None and problem in answer.problem
+    assert answer.value is None
+    assert problem in answer.problem
 
 
 def test_prompts_tell_what_the_paper_tells() -> None:
@@ -271,9 +275,10 @@ def test_users_prompts_are_taken_verbatim(tmp_path: Any) -> None:
     """Bytes in, the same text out: line ends and trailing space stay."""
     text = "Line one\r\n  ★ line two  \n\n"
     (tmp_path / "online-note.txt").write_bytes(text.encode())
-    found = load_prompts(tmp_path)
-    assert found["online-note"].text == text and list(found) == ["online-note"]
-    assert found["online-note"].wording == "file online-note.txt"
+    prompts = load_prompts(tmp_path)
+    assert prompts["online-note"].text == text
+    assert list(prompts) == ["online-note"]
+    assert prompts["online-note"].wording == "file online-note.txt"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def test_every_scripted_agent_plays_every_condition_over_http(
     server = serve(agent(name))
     work = jobs(rounds=4, conditions=CONDITIONS)
     summary = go(server.url, tmp_path, work, malformed_limit=0)
-    assert summary.complete and summary.calls == len(server.requests)
+    assert summary.complete
+    assert summary.calls == len(server.requests)
     for job in work:
         lines = read_lines(tmp_path / job.place)[0]
         alone = play(job.session(), AGENTS[name])
@@ -48,7 +49,8 @@ def test_every_scripted_agent_plays_every_condition_over_http(
         for record in lines[1:-1]:
             over_http.feed(record["reply"], record["finish_reason"])
         assert np.array_equal(over_http.predictions, alone.predictions, equal_nan=True)
-        assert over_http.notes == alone.notes and lines[-1] == {"end": "complete"}
+        assert over_http.notes == alone.notes
+        assert lines[-1] == {"end": "complete"}
 
 
 def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Path) -> None:
@@ -59,22 +61,19 @@ def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Pat
         work, tmp_path, Connection(server.url), Prices(prompt=1.0, cached=0.5, completion=2.0)
     )
     header, *calls, _ = read_lines(tmp_path / work[0].place)[0]
-    assert header["prompt"]["sha256"] == work[0].prompt.sha256 and header["prompt"][
-        "wording"
-    ].startswith("built-in")
-    assert header["settings"]["temperature"] == 0.0 and header["made_with"]["address"] == server.url
+    assert header["prompt"]["sha256"] == work[0].prompt.sha256
+    assert header["prompt"]["wording"].startswith("built-in")
+    assert header["settings"]["temperature"] == 0.0
+    assert header["made_with"]["address"] == server.url
     assert len(calls) == 4
     for call, sent in zip(calls, server.requests, strict=True):
-        assert call["model"] == "tester-served" and call["system_fingerprint"] == "fp_test"
-        assert (
-            call["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-            and call["finish_reason"] == "stop"
-        )
-        assert (
-            call["seed"] == sent["seed"]
-            and sent["temperature"] == 0.0
-            and "response_format" not in sent
-        )
+        assert call["model"] == "tester-served"
+        assert call["system_fingerprint"] == "fp_test"
+        assert call["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        assert call["finish_reason"] == "stop"
+        assert call["seed"] == sent["seed"]
+        assert sent["temperature"] == 0.0
+        assert "response_format" not in sent
     usage = [call["usage"] for call in calls]
     prompt, cached = (
         sum(u["prompt_tokens"] for u in usage),
@@ -82,14 +81,19 @@ def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Pat
     )
     answers = sum(u["completion_tokens"] for u in usage)
     assert summary.prompt_tokens == prompt
-    assert summary.cost == pytest.approx((prompt - cached + 0.5 * cached + 2 * answers) / 1e6)
+    millionths = (prompt - cached) + 0.5 * cached + 2 * answers
+    assert summary.cost == pytest.approx(millionths / 1e6)
 
 
 def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
     """Sampling, thinking off, extra fields and the JSON schema of each turn are sent as set."""
-    server = serve(
-        lambda n, body: '{"prediction": 1}' if n == 0 else AGENTS["counter"](body["messages"])
-    )
+
+    def answer(n: int, body: dict[str, Any]) -> str:
+        if n == 0:
+            return '{"prediction": 1}'
+        return AGENTS["counter"](body["messages"])
+
+    server = serve(answer)
     settings = Settings(
         "m",
         temperature=0.7,
@@ -108,7 +112,8 @@ def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
         99,
         20,
     )
-    assert first["chat_template_kwargs"] == {"enable_thinking": False} and "seed" not in first
+    assert first["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "seed" not in first
     schemas = [
         body["response_format"]["json_schema"]["schema"]["required"] for body in (first, second)
     ]
@@ -129,7 +134,7 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
             line["usage"] for lines in records(folder).values() for line in lines if "reply" in line
         ]
         prompt, answers = (
-            sum(one[name] for one in usage) for name in ("prompt_tokens", "completion_tokens")
+            sum(call[name] for call in usage) for name in ("prompt_tokens", "completion_tokens")
         )
         return (prices or Prices(1e6, 1e6, 1e6)).cost(prompt, prompt // 2 if prices else 0, answers)
 
@@ -137,17 +142,20 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
         return run(work, tmp_path, Connection(server.url, concurrency=3), prices, budget=most)
 
     first = start(budget)
-    assert (
-        first.over_budget
-        and not first.complete
-        and "stopped before its budget is passed" in first.sentence
-    )
-    assert len(server.requests) == first.calls and 0.2 * budget < spent(tmp_path) <= budget
-    assert start(budget).over_budget and spent(tmp_path) <= budget, "what is on disk counts"
-    assert start(100 * budget).complete and len(server.requests) == 60
+    assert first.over_budget
+    assert not first.complete
+    assert "stopped before its budget is passed" in first.sentence
+    assert len(server.requests) == first.calls
+    assert 0.2 * budget < spent(tmp_path) <= budget
+    assert start(budget).over_budget, "what is on disk counts"
+    assert spent(tmp_path) <= budget, "what is on disk counts"
+    assert start(100 * budget).complete
+    assert len(server.requests) == 60
     go(server.url, tmp_path / "undisturbed", work)
-    for one, other in zip(load(tmp_path / "tester"), load(tmp_path / "undisturbed"), strict=True):
-        assert np.array_equal(one.predictions, other.predictions)
+    for stopped, undisturbed in zip(
+        load(tmp_path / "tester"), load(tmp_path / "undisturbed"), strict=True
+    ):
+        assert np.array_equal(stopped.predictions, undisturbed.predictions)
 
 
 def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
@@ -166,7 +174,8 @@ def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
     settings = Settings("m", None, max_tokens=None, extra_body={"max_completion_tokens": 50})
     run(jobs(rounds=1, settings=settings), tmp_path, Connection(server.url), budget=1e6)
     sent = server.requests[-1]
-    assert sent["max_completion_tokens"] == 50 and not {"max_tokens", "temperature"} & sent.keys()
+    assert sent["max_completion_tokens"] == 50
+    assert not {"max_tokens", "temperature"} & sent.keys()
 
 
 def test_an_ignored_response_format_is_noticed_before_any_episode(
@@ -175,7 +184,8 @@ def test_an_ignored_response_format_is_noticed_before_any_episode(
     server = serve(lambda n, body: "hello")
     with pytest.raises(InputError, match=r"ignores response_format 'json_object'.*'hello'"):
         go(server.url, tmp_path, jobs(settings=Settings("m", response_format="json_object")))
-    assert len(server.requests) == 1 and not list(tmp_path.rglob("*.jsonl"))
+    assert len(server.requests) == 1
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 # ------------------------------------------------------------------------------------------ transient trouble
@@ -199,7 +209,9 @@ def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Pa
 
     server = serve(answer)
     summary = go(server.url, tmp_path, jobs(n=8, rounds=1), timeout=0.8, concurrency=8)
-    assert summary.complete and summary.calls == 8 and summary.malformed == 0
+    assert summary.complete
+    assert summary.calls == 8
+    assert summary.malformed == 0
     assert len(server.requests) == 8 + len(trouble)
 
 
@@ -208,38 +220,48 @@ def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(
 ) -> None:
     """Retries are bounded; the run says so, and the same call goes on from where it was."""
     down = {"after": 7}
-    server = serve(
-        lambda n, body: (
-            raw.Status(500) if n >= down["after"] else AGENTS["counter"](body["messages"])
-        )
-    )
+
+    def answer(n: int, body: dict[str, Any]) -> Any:
+        if n >= down["after"]:
+            return raw.Status(500)
+        return AGENTS["counter"](body["messages"])
+
+    server = serve(answer)
     work = jobs(n=6, rounds=5)
     with pytest.raises(
         InputError, match=r"no answer in 2 attempts: it answered 500.*run again to resume"
     ):
         go(server.url, tmp_path, work, max_retries=1, concurrency=1)
     assert len(server.requests) <= 7 + 2 * 4
-    kept = sum("reply" in line for lines in records(tmp_path).values() for line in lines)
-    assert kept == 7
+    n_replies = sum("reply" in line for lines in records(tmp_path).values() for line in lines)
+    assert n_replies == 7
     down["after"] = 10**9
     summary = go(server.url, tmp_path, work)
-    assert summary.complete and summary.resumed_calls == 7 and summary.calls == 30 - 7
+    assert summary.complete
+    assert summary.resumed_calls == 7
+    assert summary.calls == 30 - 7
 
 
 def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path) -> None:
     """An episode without an answer is reported and left for the next run."""
     victim = jobs(n=5, rounds=3)[2]
-    first = json.loads(victim.session().next().messages[1]["content"])  # type: ignore[union-attr]
+    messages_of_victim = victim.session().next().messages  # type: ignore[union-attr]
+    first_of_victim = json.loads(messages_of_victim[1]["content"])
     broken = {"on": True}
 
     def answer(number: int, body: dict[str, Any]) -> Any:
-        mine = json.loads(body["messages"][1]["content"]) == first and len(body["messages"]) == 2
-        return raw.Status(503) if mine and broken["on"] else AGENTS["counter"](body["messages"])
+        messages = body["messages"]
+        is_victim = json.loads(messages[1]["content"]) == first_of_victim and len(messages) == 2
+        if is_victim and broken["on"]:
+            return raw.Status(503)
+        return AGENTS["counter"](messages)
 
     server = serve(answer)
     work = jobs(n=5, rounds=3)
     summary = go(server.url, tmp_path, work, max_retries=0, concurrency=2)
-    assert not summary.complete and summary.unfinished and "503" in summary.unfinished[0][1]
+    assert not summary.complete
+    assert summary.unfinished
+    assert "503" in summary.unfinished[0][1]
     broken["on"] = False
     assert go(server.url, tmp_path, work).complete
 
@@ -251,20 +273,23 @@ def test_context_overflow_ends_the_episode_with_its_prefix(
     """OpenAI's, vLLM's and llama.cpp's words for a full context end that episode only, and are not asked again."""
 
     def answer(number: int, sent: dict[str, Any]) -> Any:
-        return (
-            raw.Status(400, body)
-            if len(sent["messages"]) > 8
-            else AGENTS["counter"](sent["messages"])
-        )
+        messages = sent["messages"]
+        if len(messages) > 8:
+            return raw.Status(400, body)
+        return AGENTS["counter"](messages)
 
     server = serve(answer)
     work = jobs(n=2, rounds=5)
     summary = go(server.url, tmp_path, work)
-    assert summary.complete and summary.overflowed == 2 and summary.calls == 6
+    assert summary.complete
+    assert summary.overflowed == 2
+    assert summary.calls == 6
     before = len(server.requests)
-    assert go(server.url, tmp_path, work).overflowed == 2 and len(server.requests) == before
+    assert go(server.url, tmp_path, work).overflowed == 2
+    assert len(server.requests) == before
     lines = read_lines(tmp_path / work[0].place)[0]
-    assert lines[-1]["end"] == "overflow" and lines[-1]["round"] == 3
+    assert lines[-1]["end"] == "overflow"
+    assert lines[-1]["round"] == 3
 
 
 def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path: Path) -> None:
@@ -275,9 +300,8 @@ def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path:
         InputError, match=r"not even the first request fits .*; lower max_tokens \(2048\)"
     ):
         go(server.url, tmp_path, jobs(n=3), concurrency=1)
-    assert len(server.requests) == 1 and not any(
-        "end" in line for line in records(tmp_path).popitem()[1]
-    )
+    assert len(server.requests) == 1
+    assert not any("end" in line for line in records(tmp_path).popitem()[1])
 
 
 def test_concurrency_is_bounded(serve: Serve, tmp_path: Path) -> None:
@@ -331,8 +355,10 @@ def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
     for job in plan(SETTINGS, built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1)):
         alone, again = play(job.session(), AGENTS["counter"]), job.session()
         records = read_lines(tmp_path / job.place)[0][1:]
-        assert replay(again, records, tmp_path) == "complete" and records[-1] == {"end": "complete"}
-        assert again.predictions == alone.predictions and again.notes == alone.notes
+        assert replay(again, records, tmp_path) == "complete"
+        assert records[-1] == {"end": "complete"}
+        assert again.predictions == alone.predictions
+        assert again.notes == alone.notes
         assert len(records) - 1 == 6 * (1 + job.condition.has_note)
 
 
@@ -346,10 +372,11 @@ def test_a_torn_last_line_is_cut_and_asked_again(cut: int, serve: Serve, tmp_pat
     without_end = whole[: whole.rindex(b'{"end"')]
     path.write_bytes(without_end[:-cut])
     summary = go(server.url, tmp_path, work)
-    assert summary.calls == 1 and summary.resumed_calls == 5
-    assert [line.get("reply") for line in read_lines(path)[0]] == [
-        json.loads(line).get("reply") for line in whole.splitlines()
-    ]
+    assert summary.calls == 1
+    assert summary.resumed_calls == 5
+    replies = [line.get("reply") for line in read_lines(path)[0]]
+    undisturbed_replies = [json.loads(line).get("reply") for line in whole.splitlines()]
+    assert replies == undisturbed_replies
 
 
 def test_a_torn_header_is_written_again(serve: Serve, tmp_path: Path) -> None:
@@ -385,7 +412,8 @@ def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(
     assert all(text.endswith(b"\n") or not text for text in written.values())
     recorded = sum("reply" in record for lines in records(tmp_path).values() for record in lines)
     summary = go(server.url, tmp_path, work)
-    assert summary.complete and summary.resumed_calls == recorded > 0
+    assert summary.complete
+    assert summary.resumed_calls == recorded > 0
 
 
 def test_a_folder_that_cannot_be_written_is_told(serve: Serve, tmp_path: Path) -> None:
@@ -416,8 +444,8 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
         jobs(rounds=1, conditions=NOTE_ONLY),
     )
     with pytest.raises(InputError, match=r"begun with another instance\.accuracies"):
-        other = instances(("flat",), 1, 2, 4, seed=2)
-        go(server.url, tmp_path, plan(SETTINGS, built_in_prompts(), other, NOTE_ONLY))
+        other_instances = instances(("flat",), 1, 2, 4, seed=2)
+        go(server.url, tmp_path, plan(SETTINGS, built_in_prompts(), other_instances, NOTE_ONLY))
     path = tmp_path / work[0].place
     text = path.read_text()
     for edit in (("A:", "B:"), ('"labels": [', '"labels": [1, ')):
@@ -461,17 +489,18 @@ def test_the_plan_is_balanced_and_complete() -> None:
 
 def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> None:
     """More rounds continue an instance, more instances add to it, and it is an episode like any other of its regime."""
-    few, more = instances(("flat",), 2, 5, 4, seed=5), instances(("flat", "drift"), 3, 9, 4, seed=5)
-    for short, long in zip(few, more[:2], strict=True):
-        assert short.name == long.name and np.array_equal(short.advice, long.advice[:5])
-        assert np.array_equal(short.labels, long.labels[:5]) and np.array_equal(
-            short.accuracies, long.accuracies
-        )
-    assert not np.array_equal(more[0].labels, more[1].labels)
-    assert more[3].accuracies.shape == (9, 4), "accuracies that move are cut to the rounds, too"
+    few, many = instances(("flat",), 2, 5, 4, seed=5), instances(("flat", "drift"), 3, 9, 4, seed=5)
+    for short, long in zip(few, many[:2], strict=True):
+        assert short.name == long.name
+        assert np.array_equal(short.advice, long.advice[:5])
+        assert np.array_equal(short.labels, long.labels[:5])
+        assert np.array_equal(short.accuracies, long.accuracies)
+    assert not np.array_equal(many[0].labels, many[1].labels)
+    assert many[3].accuracies.shape == (9, 4), "accuracies that move are cut to the rounds, too"
     episodes = experts.sample(1, 1000, 4, regime="flat", seed=few[0].seed or 0)
     assert np.array_equal(few[0].advice, episodes.advice[0, :5])
-    assert few[0].accuracies.min() >= 0.4 and isinstance(few[0], Instance)
+    assert few[0].accuracies.min() >= 0.4
+    assert isinstance(few[0], Instance)
     refuses(r"n_rounds must be in \[1, 1000\], got 1001", instances, ("flat",), 1, 1001)
 
 

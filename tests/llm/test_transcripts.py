@@ -96,8 +96,8 @@ def test_chats_in_which_the_next_question_tells_the_outcome(tmp_path: Path) -> N
     ]
     path = write_chats(tmp_path / "weather.jsonl", chat, chat)
     options = ["--advice", "A", "B", "--outcome", "was", "--choice", "says"]
-    said = printed("llm", "import", path, *options, "--out", tmp_path / "out")
-    assert "2 episodes imported; 0 rounds have no answer" in said
+    report = printed("llm", "import", path, *options, "--out", tmp_path / "out")
+    assert "2 episodes imported; 0 rounds have no answer" in report
     for run in load(tmp_path / "out", "flat", duplicates="first"):
         assert run.advice.tolist() == [[1, 0], [0, 0]]
         assert run.labels.tolist() == [0, 0]
