@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from circuits.basis import Direction
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
 from circuits.heads import Head, Neuron
@@ -28,9 +29,8 @@ def faults(circuit: Circuit) -> dict[str, Fault]:
             named[f"{head.name}: {kind.__name__}"] = change_head(head.name, kind)
         # Scores of heads 3.2 and 2.2 are locations: those heads stay, and move nothing.
         named[f"{head.name}: removed"] = change_head(head.name, silent)
-        if (
-            sum(all(axis[0] == "pos" for axis in key.coefficients) for _, key in head.scores) > 2
-        ):  # an offset
+        keys_of_positions = [key for _, key in head.scores if is_of_positions(key)]
+        if len(keys_of_positions) > 2:  # an offset
             named[f"{head.name}: one_later"] = change_head(head.name, one_later)
     named |= neuron_faults(circuit) | tables(circuit)
     for variable in circuit.algorithm.variables:
@@ -39,14 +39,17 @@ def faults(circuit: Circuit) -> dict[str, Fault]:
     return named | {f"model: {kind.__name__}": partial(broken, kind) for kind in MODEL_FAULTS}
 
 
+def is_of_positions(key: Direction) -> bool:
+    return all(block == "pos" for block, *_ in key.coefficients)
+
+
 # Faults of the circuit.
 
 
-def change_head(head: str, changed: Callable[[Head], Head]) -> Fault:
+def change_head(name: str, changed: Callable[[Head], Head]) -> Fault:
     def fault(circuit: Circuit) -> Circuit:
-        return replace(
-            circuit, heads=tuple(changed(h) if h.name == head else h for h in circuit.heads)
-        )
+        heads = [changed(head) if head.name == name else head for head in circuit.heads]
+        return replace(circuit, heads=tuple(heads))
 
     return fault
 
@@ -79,16 +82,12 @@ def other_rule(head: Head) -> Head:
 
 def one_later(head: Head) -> Head:
     """The offset of a fixed-offset head is one less: keys of one-hot codes move on by one."""
-    terms = [
-        (q, k)
-        for q, k in head.scores
-        if next(iter(k.coefficients))[0] == "pos" and len(k.coefficients) == 1
-    ]
+    terms = [(q, k) for q, k in head.scores if len(k.coefficients) == 1 and is_of_positions(k)]
+    others = [term for term in head.scores if term not in terms]
+    queries = [q for q, _ in terms][:-1]
     keys = [k for _, k in terms][1:]
-    shifted_terms = tuple((q, k) for (q, _), k in zip(terms[:-1], keys, strict=True))
-    return replace(
-        head, scores=(*shifted_terms, *(term for term in head.scores if term not in terms))
-    )
+    shifted_terms = zip(queries, keys, strict=True)
+    return replace(head, scores=(*shifted_terms, *others))
 
 
 HEAD_FAULTS = (scaled_value, negated_score, without_sink, without_value, other_rule)
@@ -96,33 +95,42 @@ HEAD_FAULTS = (scaled_value, negated_score, without_sink, without_value, other_r
 
 def change_neuron(index: int, changed: Callable[[Neuron], Neuron]) -> Fault:
     def fault(circuit: Circuit) -> Circuit:
-        return replace(
-            circuit,
-            neurons=tuple(changed(n) if i == index else n for i, n in enumerate(circuit.neurons)),
-        )
+        neurons = list(circuit.neurons)
+        neurons[index] = changed(neurons[index])
+        return replace(circuit, neurons=tuple(neurons))
 
     return fault
 
 
 def neuron_faults(circuit: Circuit) -> dict[str, Fault]:
     faults: dict[str, Fault] = {}
-    for name in dict.fromkeys(neuron.name for neuron in circuit.neurons):
-        index = next(i for i, neuron in enumerate(circuit.neurons) if neuron.name == name)
-        faults[f"{name}: bias"] = change_neuron(index, lambda n: replace(n, bias=n.bias + 0.1))
-        faults[f"{name}: written"] = change_neuron(
-            index, lambda n: replace(n, write=1.01 * n.write)
-        )
-        faults[f"{name}: one removed"] = change_neuron(
-            index, lambda n: replace(n, write=0.0 * n.write)
-        )
+    names = [neuron.name for neuron in circuit.neurons]
+    for name in dict.fromkeys(names):
+        first = names.index(name)
+        faults[f"{name}: bias"] = change_neuron(first, biased_neuron)
+        faults[f"{name}: written"] = change_neuron(first, scaled_neuron)
+        faults[f"{name}: one removed"] = change_neuron(first, silent_neuron)
     return faults
+
+
+def biased_neuron(neuron: Neuron) -> Neuron:
+    return replace(neuron, bias=neuron.bias + 0.1)
+
+
+def scaled_neuron(neuron: Neuron) -> Neuron:
+    return replace(neuron, write=1.01 * neuron.write)
+
+
+def silent_neuron(neuron: Neuron) -> Neuron:
+    return replace(neuron, write=0.0 * neuron.write)
 
 
 def tables(circuit: Circuit) -> dict[str, Fault]:
     """Faults of embeddings, payloads, latents and outcomes."""
     first, second = circuit.layout.outcomes[:2]
     names, latents = list(circuit.tokens), circuit.latents
-    stray = circuit.basis[circuit.basis.blocks[2][0]][circuit.basis.blocks[2][1][0]]
+    third_block, labels = circuit.basis.blocks[2]
+    stray = circuit.basis[third_block][labels[0]]
     outcome = circuit.layout.outcomes[0]
     faults: dict[str, Fault] = {}
     faults["two outcomes exchanged in the embedding"] = lambda c: replace(
@@ -201,9 +209,12 @@ def broken(
 
 def slot_of_the_next(model: HookedLatentTransformer) -> None:
     write = model.write
-    model.write = lambda latents, update, slots: write(
-        latents, update, (slots + 1) % latents.shape[1]
-    )  # type: ignore
+
+    def write_to_next(latents: torch.Tensor, update: torch.Tensor, slots: torch.Tensor) -> Any:
+        n_slots = latents.shape[1]
+        return write(latents, update, (slots + 1) % n_slots)
+
+    model.write = write_to_next  # type: ignore[method-assign]
 
 
 def added_instead(model: HookedLatentTransformer) -> None:
@@ -230,7 +241,8 @@ def all_seeing(model: HookedLatentTransformer) -> None:
 
 
 def one_ahead(model: HookedLatentTransformer) -> None:
-    model.blocks[-1].attn.mask.copy_(torch.ones_like(model.blocks[-1].attn.mask).triu(2))
+    mask = model.blocks[-1].attn.mask
+    mask.copy_(torch.ones_like(mask).triu(2))
 
 
 def biased(model: HookedLatentTransformer) -> None:
@@ -243,12 +255,14 @@ def biased_output(model: HookedLatentTransformer) -> None:
 
 def junk_in_the_update(model: HookedLatentTransformer) -> None:
     update = model.update
-    junk = 1e-6 * torch.eye(model.config.d_model, dtype=torch.float64)[-1]
+    junk = torch.zeros(model.config.d_model, dtype=torch.float64)
+    junk[-1] = 1e-6
     model.update = lambda read, n_positions: update(read, n_positions) + junk  # type: ignore[method-assign]
 
 
 def position_of_another(model: HookedLatentTransformer) -> None:
-    model.pos_embed.table[-1] = model.pos_embed.table[-2]
+    table = model.pos_embed.table
+    table[-1] = table[-2]
 
 
 MODEL_FAULTS = (

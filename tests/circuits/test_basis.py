@@ -26,7 +26,8 @@ def test_directions_add_subtract_and_scale_by_name() -> None:
     assert str(direction) == "2 id[w] - buf1[e_1]"
     assert direction.dot(direction) == 5.0
     assert str(direction - 2.0 * b["id"]["w"]) == "-buf1[e_1]"
-    assert b["id"].sum(("w", "e_1")).vector().tolist()[:4] == [1.0, 1.0, 0.0, 0.0]
+    both_labels = b["id"].sum(("w", "e_1"))
+    assert both_labels.vector().tolist()[:4] == [1.0, 1.0, 0.0, 0.0]
 
 
 test_unknown_blocks_and_labels_name_the_nearest = refused(
@@ -49,17 +50,21 @@ def test_block_names_must_differ() -> None:
 @pytest.mark.parametrize("rotation", [None, 5])
 def test_axes_are_orthonormal(rotation: int | None) -> None:
     b = basis(rotation=rotation)
-    assert np.allclose(b.axes @ b.axes.T, np.eye(b.d_model), atol=1e-14)
-    assert (b.code(2).vector() @ b.code(3).vector()) == pytest.approx(0.0, abs=1e-14)
-    assert b.one.vector() @ b.code(2).vector() == pytest.approx(0.0, abs=1e-14)
+    gram = b.axes @ b.axes.T
+    assert np.allclose(gram, np.eye(b.d_model), atol=1e-14)
+    code_2, code_3, constant = b.code(2).vector(), b.code(3).vector(), b.one.vector()
+    assert code_2 @ code_3 == pytest.approx(0.0, abs=1e-14)
+    assert constant @ code_2 == pytest.approx(0.0, abs=1e-14)
 
 
 def test_sinusoidal_codes_have_unit_norm_and_the_stated_margin() -> None:
     code = PositionCode.sinusoidal(LABELS, 3, seed=1)
     b = Basis.of(("id",), ("w",), code)
-    gram = np.array([[b.code(i).dot(b.code(j)) for j in range(7)] for i in range(7)])
+    codes = [b.code(i) for i in range(7)]
+    gram = np.array([[first.dot(second) for second in codes] for first in codes])
     assert np.allclose(np.diag(gram), 1.0)
-    assert np.max(gram - 2 * np.eye(7)) == pytest.approx(1 - code.margin)
+    largest_overlap = np.max(gram - 2 * np.eye(7))
+    assert largest_overlap == pytest.approx(1 - code.margin)
     refuses(r"n_lines must lie in 1 \.\.\. 7", PositionCode.sinusoidal, LABELS, 8, seed=1)
 
 
@@ -92,11 +97,15 @@ def chooser(code: PositionCode, offset: int) -> tuple[Basis, Head]:
 def attended(basis: Basis, head: Head) -> np.ndarray:
     """Hard attention, averaged over ties, of every position on every earlier one."""
     n = len(MANY)
-    here = np.stack([(basis.code(i) + basis.one).vector() for i in range(n)])
-    keys = here.copy()
+    inputs = [basis.code(i) + basis.one for i in range(n)]
+    queries = np.stack([direction.vector() for direction in inputs])
+    keys = queries.copy()
     keys[0] += basis["id"]["sink"].vector()
-    scores = sum(np.outer(here @ q.vector(), keys @ k.vector()) for q, k in head.scores)
-    scores = np.where(np.tril(np.ones((n, n), bool)), scores, -np.inf)
+    scores = np.zeros((n, n))
+    for query, key in head.scores:
+        scores += np.outer(queries @ query.vector(), keys @ key.vector())
+    is_visible = np.tril(np.ones((n, n), bool))
+    scores = np.where(is_visible, scores, -np.inf)
     best = scores >= scores.max(-1, keepdims=True) - 1e-12
     return best / best.sum(-1, keepdims=True)
 
@@ -117,9 +126,9 @@ def test_a_sink_that_keeps_its_positional_score_takes_queries_from_their_targets
     """For sinusoids the first position looks like a target to some queries unless its own score is taken away."""
     basis, ours = chooser(PositionCode.sinusoidal(MANY, 8, seed=0), 1)
     *shift, (_, sink) = ours.scores
-    sink_head = Head(
-        "kept", 0, "hard", (*shift, ((1 - basis.positions.margin / 2) * basis.one, sink)), ()
-    )
+    below_the_target = 1 - basis.positions.margin / 2
+    sink_score = (below_the_target * basis.one, sink)
+    sink_head = Head("kept", 0, "hard", (*shift, sink_score), ())
     targets = np.arange(2, len(MANY)), np.arange(1, len(MANY) - 1)
     assert (attended(basis, ours)[targets] == 1).all()
     assert (attended(basis, sink_head)[targets] < 1).any()

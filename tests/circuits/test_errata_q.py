@@ -37,7 +37,8 @@ def table_error(circuit: Circuit, episodes: MDPEpisodes = EPISODES, **rollout: A
         assert "is not a number" in str(error)
         return np.full(episodes.n_rounds, np.inf)
     tables = episodes.q_tables[:, : run.latents.shape[1]]
-    return np.abs(model.read_state(run.latents).numpy() - tables).max((0, 2, 3))[1:]
+    errors = np.abs(model.read_state(run.latents).numpy() - tables)
+    return errors.max((0, 2, 3))[1:]
 
 
 def build(**arguments: Any) -> Circuit:
@@ -72,7 +73,8 @@ def test_q1_the_displayed_sequence_has_one_token_more_than_its_stated_length(
     for n_actions in (3, 4, 7):
         fixed = [word for word in DISPLAYED.split() if word not in ("|", "c*", "(s'_i", "a_i)*")]
         displayed = len(fixed) + n_actions + 2 * n_actions
-        assert displayed == 3 * n_actions + 10 != 3 * n_actions + 9
+        stated = 3 * n_actions + 9
+        assert displayed == stated + 1
         assert displayed == QLearningRound(4, n_actions).n_positions
     monkeypatch.setattr(construction, "QLearningRound", WithoutNextState)
     monkeypatch.setattr(
@@ -102,7 +104,10 @@ def test_q2_six_special_tokens_are_listed_and_needed_and_seven_are_stated(ours: 
     """The stated size is ``2 + S + A + 5``. The six listed do; without the embedding of one the table is wrong."""
     listed = ("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update")
     assert set(ours.layout.vocabulary) == {*listed, *STATES, *ACTIONS}
-    assert len(ours.layout.vocabulary) == 6 + 4 + 4 != 2 + 4 + 4 + 5
+    size = len(ours.layout.vocabulary)
+    assert size == 6 + 4 + 4
+    stated = 2 + 4 + 4 + 5
+    assert size != stated
     for token in listed:
         missing = replace(ours, tokens={**ours.tokens, token: ours.basis.zero})
         assert table_error(missing, n_rounds=12).max() > 1e-3, f"{token} is idle"
@@ -110,10 +115,8 @@ def test_q2_six_special_tokens_are_listed_and_needed_and_seven_are_stated(ours: 
 
 def test_q3_a_linear_head_sums_over_the_past_instead_of_multiplying(ours: Circuit) -> None:
     basis = ours.basis
-    moves = (
-        (basis["id"]["Qnext"], basis["buf2"]["Qnext"]),
-        (basis["id"]["Qcurr"], -basis["buf2"]["Qcurr"]),
-    )
+    ids, buf2 = basis["id"], basis["buf2"]
+    moves = ((ids["Qnext"], buf2["Qnext"]), (ids["Qcurr"], -buf2["Qcurr"]))
     head = Head("2.2 as printed", 1, "linear", match(basis, STATES, "id", "buf1"), moves)
     error = table_error(replace(ours, neurons=(), heads=(*ours.heads, head)))
     assert error[4] > 0.01
@@ -134,7 +137,8 @@ def test_q4_a_tag_without_a_sink_leaks_into_the_latents(ours: Circuit) -> None:
     wrong = without_sink(ours, "1.5")
     latents = interp.rollout(circuits.compile_circuit(wrong), EPISODES).latents.numpy()
     assert table_error(wrong).max() < 1e-13
-    assert np.abs(latents @ ours.basis["id"]["Qnext"].vector()).max() > 0.01
+    tag = ours.basis["id"]["Qnext"].vector()
+    assert np.abs(latents @ tag).max() > 0.01
 
 
 def test_q5_without_a_gate_all_tokens_tie_at_zero(ours: Circuit) -> None:
@@ -142,12 +146,11 @@ def test_q5_without_a_gate_all_tokens_tie_at_zero(ours: Circuit) -> None:
     ids, buf2 = ours.basis["id"], ours.basis["buf2"]
     printed = ((ids["Select"], buf2["Qnext"]),)
     wrong = ours.edit("3.1", scores=printed).edit("3.2", scores=printed)
-    assert (
-        interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions[:, 0].sum(-1).max()
-        < 0.6
-    )
+    policy = interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions
+    assert policy[:, 0].sum(-1).max() < 0.6
     right = interp.rollout(circuits.compile_circuit(ours), EPISODES).predictions[:, 0]
-    assert torch.equal(right, torch.eye(4, dtype=right.dtype)[[0] * 6])
+    first_action = torch.eye(4, dtype=right.dtype)[[0] * 6]
+    assert torch.equal(right, first_action)
 
 
 def test_q6_averaging_over_ties_gives_no_one_hot_choice() -> None:
@@ -156,16 +159,16 @@ def test_q6_averaging_over_ties_gives_no_one_hot_choice() -> None:
     assert table_error(averaging).max() < 1e-14
     policy = interp.rollout(circuits.compile_circuit(averaging), EPISODES).predictions
     assert policy[:, 0].max() == 0.25
-    assert (1 - policy.max(-1).values).max() == 0.75
+    least_certain = policy.max(-1).values.min()
+    assert least_certain == 0.25
 
 
 def test_q7_a_soft_choice_that_shares_its_keys_backs_up_the_mean() -> None:
     for beta, tolerance in ((1.0, 0.1), (100.0, 1e-4)):
         circuit = build(beta=beta)
         choice = circuit.head("3.1")
-        assert (
-            table_error(circuit.edit("3.2", scores=choice.scores, rule=choice.rule))[39] > tolerance
-        )
+        sharing = circuit.edit("3.2", scores=choice.scores, rule=choice.rule)
+        assert table_error(sharing)[39] > tolerance
         assert table_error(circuit).max() < 1e-14
 
 
@@ -198,14 +201,14 @@ def with_states_in(circuit: Circuit, block: str) -> Circuit:
         changed = changed.edit(number, moves=copy(circuit.basis, STATES, "id", block))
     for number in ("2.1", "4.1", "4.2"):
         writes = [write for _, write in circuit.head(number).moves]
-        changed = changed.edit(
-            number, moves=tuple((there[s], write) for s, write in zip(STATES, writes, strict=True))
-        )
+        reads = [there[state] for state in STATES]
+        changed = changed.edit(number, moves=tuple(zip(reads, writes, strict=True)))
 
     def moved(neuron: Neuron) -> Neuron:
         (state,) = [s for s in STATES if ("id", s) in neuron.read.coefficients]
         weight = neuron.read.coefficients["id", state]
-        return replace(neuron, read=neuron.read - weight * ids[state] + weight * there[state])
+        without_state = neuron.read - weight * ids[state]
+        return replace(neuron, read=without_state + weight * there[state])
 
     return replace(changed, neurons=tuple(map(moved, circuit.neurons)))
 
@@ -216,9 +219,9 @@ def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circ
         basis_ids = circuit.basis["id"]
         head = circuit.head("1.6")
         acting = basis_ids.sum(ACTIONS)
-        wrong = circuit.edit(
-            "1.6", scores=(*head.scores[:-2], (acting, basis_ids["Update"]), head.scores[-1])
-        )
+        *others, _, sink = head.scores
+        update_matches_itself = (acting, basis_ids["Update"])
+        wrong = circuit.edit("1.6", scores=(*others, update_matches_itself, sink))
         error = table_error(wrong).max()
         assert error > 0.1 if fatal else error < 1e-13
 
@@ -227,14 +230,18 @@ def test_q11_layer_1_also_fires_on_the_committed_choice_which_reaches_nothing(
     ours: Circuit,
 ) -> None:
     """a* gets a phase and a column like a candidate; whichever a* is committed, the update is bitwise the same."""
-    model, hook, ids = circuits.compile_circuit(ours), "blocks.0.hook_resid_post", ours.basis["id"]
+    model = circuits.compile_circuit(ours)
+    hook = "blocks.0.hook_resid_post"
+    committed = model.layout.position("a*")
     run = interp.rollout(model, EPISODES, names_filter=[hook])
-    attended = run.cache[hook][:, 30, model.layout.position("a*")].numpy()
-    assert np.array_equal(attended @ ids["Qnext"].vector(), np.ones(6))
-    assert np.abs(attended @ ours.basis["buf1"].sum(STATES).vector()).max() > 0.1
+    attended = run.cache[hook][:, 30, committed].numpy()
+    phase = ours.basis["id"]["Qnext"].vector()
+    assert np.array_equal(attended @ phase, np.ones(6))
+    column = ours.basis["buf1"].sum(STATES).vector()
+    assert np.abs(attended @ column).max() > 0.1
     tokens, updates = run.tokens[:, 30].clone(), []
     for action in ACTIONS:
-        tokens[:, model.layout.position("a*")] = model.layout.token_ids[action]
+        tokens[:, committed] = model.layout.token_ids[action]
         updates.append(model(tokens, run.latents[:, 30], run.values[:, 30]).update)
     assert all(torch.equal(update, updates[0]) for update in updates)
 
@@ -257,15 +264,18 @@ def test_q12_an_action_half_matches_its_earlier_twin() -> None:
                 assert (own_weight, twin) == (1.0, 0.0)
             else:
                 assert 0 < twin <= 1.1 * np.exp(-eta)
-                assert 1 - own_weight <= (model.layout.n_positions - 1) * np.exp(-eta / 2)
+                leak_of_a_chooser = (model.layout.n_positions - 1) * np.exp(-eta / 2)
+                assert 1 - own_weight <= leak_of_a_chooser
 
 
 def test_q13_the_target_uses_the_table_after_the_update_the_choice_the_one_before() -> None:
     """They differ only where s_{t+1} = s_t, and there they do differ now and then."""
     differ = EPISODES.greedy != EPISODES.next_values_before.argmax(-1)
-    assert not (differ & (EPISODES.states != EPISODES.next_states)).any()
+    moves_on = EPISODES.states != EPISODES.next_states
+    assert not (differ & moves_on).any()
     many = mdp.sample(60, 300, 4, 4, seed=1)
-    assert (many.greedy != many.next_values_before.argmax(-1)).any()
+    greedy_before = many.next_values_before.argmax(-1)
+    assert (many.greedy != greedy_before).any()
 
 
 def without_residual_path(circuit: Circuit) -> np.ndarray:
@@ -291,14 +301,14 @@ def test_q14_an_mlp_without_a_residual_path_loses_the_stream_unless_its_neurons_
 ) -> None:
     """``x = relu(x) - relu(-x)``: two neurons an axis and layer carry what the residual path carries here."""
     assert without_residual_path(ours)[0] > 1e-2
-    axes = [ours.basis[block][label] for block, label in ours.basis.index]
-    carrying = tuple(
-        Neuron("carry", layer, sign * axis, 0.0, sign * axis)
-        for layer in range(ours.n_layers)
-        for axis in axes
-        for sign in (1.0, -1.0)
-    )
-    assert without_residual_path(replace(ours, neurons=(*ours.neurons, *carrying))).max() < 1e-14
+    carrying = []
+    for layer in range(ours.n_layers):
+        for block, label in ours.basis.index:
+            axis = ours.basis[block][label]
+            carrying.append(Neuron("carry", layer, axis, 0.0, axis))
+            carrying.append(Neuron("carry", layer, -axis, 0.0, -axis))
+    with_carriers = replace(ours, neurons=(*ours.neurons, *carrying))
+    assert without_residual_path(with_carriers).max() < 1e-14
 
 
 def test_q14_layer_norm_after_every_layer_breaks_the_update(ours: Circuit) -> None:

@@ -23,10 +23,8 @@ from tests.circuits.chooser import lemma
 from tests.refusals import refuses
 
 EPISODES = experts.sample(10, 30, 4, seed=0)
-TRUTH, WEIGHTS = (
-    algorithms.weighted_majority(EPISODES, eta=0.5),
-    algorithms.log_weights(EPISODES, 0.5),
-)
+TRUTH = algorithms.weighted_majority(EPISODES, eta=0.5)
+WEIGHTS = algorithms.log_weights(EPISODES, 0.5)
 EXPERTS = ("e_1", "e_2", "e_3", "e_4")
 
 
@@ -37,29 +35,30 @@ class Deviation(NamedTuple):
     weights: np.ndarray
 
 
+def first_rounds(rounds: int) -> experts.ExpertEpisodes:
+    return replace(EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds])
+
+
 def deviation(model: Circuit | HookedLatentTransformer, rounds: int = 30) -> Deviation:
     model = circuits.compile_circuit(model) if isinstance(model, Circuit) else model
-    run = interp.rollout(
-        model,
-        replace(EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds]),
-    )
-    prediction = np.abs(run.predictions.numpy() - TRUTH.predictions[:, :rounds])
-    weights = np.abs(model.read_state(run.latents).numpy() - WEIGHTS[:, : rounds + 1])[:, 1:]
+    run = interp.rollout(model, first_rounds(rounds))
+    predictions = run.predictions.numpy()
+    log_weights = model.read_state(run.latents).numpy()
+    prediction_errors = np.abs(predictions - TRUTH.predictions[:, :rounds])
+    weight_errors = np.abs(log_weights - WEIGHTS[:, : rounds + 1])[:, 1:]
     return Deviation(
-        *(np.nan_to_num(e, nan=np.inf).max((0, *range(2, e.ndim))) for e in (prediction, weights))
+        prediction=np.nan_to_num(prediction_errors, nan=np.inf).max(0),
+        weights=np.nan_to_num(weight_errors, nan=np.inf).max((0, 2)),
     )
 
 
 def latent_junk(circuit: Circuit, rounds: int) -> float:
     """Largest part of the latent that is not ``sum_i lambda_i u_{e_i}``, after so many rounds."""
-    episodes = replace(
-        EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds]
-    )
-    latents = (
-        interp.rollout(circuits.compile_circuit(circuit), episodes).latents[:, rounds, 0].numpy()
-    )
+    run = interp.rollout(circuits.compile_circuit(circuit), first_rounds(rounds))
+    latents = run.latents[:, rounds, 0].numpy()
     axes = np.stack([direction.vector() for direction in circuit.state])
-    return float(np.abs(latents - latents @ axes.T @ axes).max())
+    of_experts = latents @ axes.T @ axes
+    return float(np.abs(latents - of_experts).max())
 
 
 @pytest.fixture(scope="module")
@@ -88,27 +87,16 @@ def printed(ours: Circuit, key_of_2_1: tuple[Term, ...]) -> Circuit:
     ids, pos, everything = basis["id"], basis["pos"], basis["id"].labels
     labels = ours.layout.labels
     following = tuple((pos[i], pos[j]) for i, j in pairwise(labels))
+    truth_at_w = ((ids["w?"], ids["p?"]),)
+    same_expert = match(basis, everything, "buf2", "id")
+    same_vote = match(basis, everything, "buf3", "buf1", 0.5)
+    buf1_to_buf3 = copy(basis, everything, "buf1", "buf3")
     heads = (
         Head("1.1", 0, "hard", following, copy(basis, everything, "id", "buf1")),
         Head("2.1", 1, "hard", key_of_2_1, copy(basis, everything, "buf1", "buf2")),
-        Head("2.2", 1, "hard", ((ids["w?"], ids["p?"]),), copy(basis, everything, "buf1", "buf3")),
-        Head(
-            "3.1",
-            2,
-            "softmax",
-            match(basis, everything, "buf2", "id"),
-            copy(basis, everything, "buf1", "buf3"),
-        ),
-        Head(
-            "3.2",
-            2,
-            "linear",
-            (
-                *match(basis, everything, "buf2", "id"),
-                *match(basis, everything, "buf3", "buf1", 0.5),
-            ),
-            copy(basis, everything, "id", "id"),
-        ),
+        Head("2.2", 1, "hard", truth_at_w, buf1_to_buf3),
+        Head("3.1", 2, "softmax", same_expert, buf1_to_buf3),
+        Head("3.2", 2, "linear", (*same_expert, *same_vote), copy(basis, everything, "id", "id")),
     )
     return replace(ours, heads=heads, edits=("as printed",))
 
@@ -146,7 +134,8 @@ def test_w2_without_the_mask_it_is_still_wrong(ours: Circuit) -> None:
 def test_w3_keyed_to_the_slot_of_y_the_old_weights_are_lost(ours: Circuit) -> None:
     basis = ours.basis
     carry = ours.head("2.3")
-    wrong = ours.edit("2.3", scores=((basis["id"]["w?"], basis["buf1"]["p?"]), *carry.scores[1:]))
+    key_of_y = (basis["id"]["w?"], basis["buf1"]["p?"])
+    wrong = ours.edit("2.3", scores=(key_of_y, *carry.scores[1:]))
     error = deviation(wrong)
     assert error.weights[0] == 0.0
     assert error.weights[1] == 0.5, "after two rounds one gain is forgotten"
@@ -176,32 +165,33 @@ def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
     with torch.no_grad():
         out = model(run.tokens[:, 5], run.latents[:, 5])
     q0, q1 = out.logits[:, model.layout.predict_position].numpy().T
-    assert np.abs(q1 / (q0 + q1) - TRUTH.predictions[:, 5]).max() < 1e-14
-    with_z = ours.edit(
-        "3.1", scores=(*match(basis, EXPERTS, "buf2", "buf1"), *match(basis, EXPERTS, "buf2", "id"))
-    )
+    ratio = q1 / (q0 + q1)
+    assert np.abs(ratio - TRUTH.predictions[:, 5]).max() < 1e-14
+    keys_of_votes = match(basis, EXPERTS, "buf2", "buf1")
+    keys_of_z = match(basis, EXPERTS, "buf2", "id")
+    with_z = ours.edit("3.1", scores=(*keys_of_votes, *keys_of_z))
     model = circuits.compile_circuit(with_z)
     run = interp.rollout(model, EPISODES)
     with torch.no_grad():
         out = model(run.tokens[:, 12], run.latents[:, 12])
-    assert out.logits[:, model.layout.predict_position].sum(-1).max() < 1e-3
+    mass = out.logits[:, model.layout.predict_position].sum(-1)
+    assert mass.max() < 1e-3
 
 
 def test_w6_values_outside_the_experts_leak_into_the_latent(ours: Circuit) -> None:
     """The token y is bound to p? and matches itself: 0.5 of u_{p?} lands in the latent after one round."""
-    assert (
-        latent_junk(
-            ours.edit("3.2", moves=copy(ours.basis, ours.basis["id"].labels, "buf1", "id")), 1
-        )
-        == 0.5
-    )
+    everything = ours.basis["id"].labels
+    leaking = ours.edit("3.2", moves=copy(ours.basis, everything, "buf1", "id"))
+    assert latent_junk(leaking, 1) == 0.5
 
 
 def test_w7_the_displayed_update_has_the_wrong_first_factor() -> None:
     """``[z; log(gamma) q_p] . [z; q_y] = |z|^2 + log(gamma) m`` instead of ``lambda_i + log(gamma) m``."""
-    matches, z, errors = EPISODES.correct, np.zeros((10, 4)), []
+    gains = 0.5 * EPISODES.correct
+    z = np.zeros((10, 4))
+    errors = []
     for t in range(5):
-        z = (z**2).sum(-1, keepdims=True) + 0.5 * matches[:, t]
+        z = (z**2).sum(-1, keepdims=True) + gains[:, t]
         errors.append(np.abs(z - WEIGHTS[:, t + 1]).max())
     assert errors[0] == 0.0
     assert errors[1] > 0.5
@@ -230,20 +220,22 @@ def test_w9_without_a_sink_silent_queries_average_over_everything(ours: Circuit)
     )
     assert silent_junk(ours) == 0.0
     assert silent_junk(unsunk) > 0.3, "expert axes where no head should have written"
-    alone = {
-        number: deviation(ours.edit(number, scores=ours.head(number).scores[:-1]))
-        for number in ("2.1", "2.2")
-    }
-    assert alone["2.1"].prediction.max() < 1e-14
-    assert alone["2.2"].prediction.max() == error.prediction.max()
+    without_sink_of_2_1 = ours.edit("2.1", scores=ours.head("2.1").scores[:-1])
+    assert deviation(without_sink_of_2_1).prediction.max() < 1e-14
+    without_sink_of_2_2 = ours.edit("2.2", scores=ours.head("2.2").scores[:-1])
+    assert deviation(without_sink_of_2_2).prediction.max() == error.prediction.max()
 
 
 def silent_junk(circuit: Circuit) -> float:
     """Largest part on expert axes of block id that layers 1 and 2 add at tokens other than w?."""
     hooks = ["hook_embed", "blocks.1.hook_resid_post"]
     cache = interp.rollout(circuits.compile_circuit(circuit), EPISODES, names_filter=hooks).cache
-    axes = np.stack([circuit.basis["id"][expert].vector() for expert in EXPERTS])
-    return float(np.abs((cache[hooks[1]] - cache[hooks[0]]).numpy()[..., :-1, :] @ axes.T).max())
+    ids = circuit.basis["id"]
+    axes = np.stack([ids[expert].vector() for expert in EXPERTS])
+    embedded, after_layer_2 = cache[hooks[0]], cache[hooks[1]]
+    written = (after_layer_2 - embedded).numpy()
+    written_elsewhere = written[..., :-1, :]
+    return float(np.abs(written_elsewhere @ axes.T).max())
 
 
 def test_w10_the_first_token_sees_itself_so_its_tag_must_be_subtracted(ours: Circuit) -> None:
@@ -279,9 +271,8 @@ def test_w12_five_heads_in_three_layers_keep_the_numbers_or_the_latent_clean_not
         assert (numbers == 0 or numbers < 1e-14) == (head.name == "4.1 clean up")
         assert max(numbers, latent_junk(cut, 5)) > 0.1, f"{head.name} is idle"
     (query, _), sink = paper_near.head("2.1").scores
-    six = paper_near.edit("2.1", scores=((query, paper_near.basis["pos"]["<z>"]), sink)).without(
-        "1.2"
-    )
+    place_of_z = paper_near.basis["pos"]["<z>"]
+    six = paper_near.edit("2.1", scores=((query, place_of_z), sink)).without("1.2")
     five = six.without("4.1")
     assert (len(five.heads), five.n_layers) == (5, 3)
     for circuit in (six, five):
@@ -297,19 +288,22 @@ def test_w12_each_of_the_eight_heads_in_three_layers_is_needed(ours: Circuit) ->
     for head in ours.heads:
         cut = ours.without(head.name)
         error = deviation(cut, rounds=5)
-        assert max(error.prediction.max(), error.weights.max(), latent_junk(cut, 5)) > 0.1, (
-            f"{head.name} is idle"
-        )
+        numbers = max(error.prediction.max(), error.weights.max())
+        assert max(numbers, latent_junk(cut, 5)) > 0.1, f"{head.name} is idle"
 
 
 def attended(head: Head, state: circuits.Direction, position: int) -> set[int]:
     """Positions that tie for the highest score of a query that holds ``state``; the first token is the sink."""
     basis = state.basis
     query = (state + basis.one + basis.code(position)).vector()
-    keys = np.stack([(basis.one + basis.code(j)).vector() for j in range(position + 1)])
+    visible = [basis.one + basis.code(j) for j in range(position + 1)]
+    keys = np.stack([direction.vector() for direction in visible])
     keys[0] += basis["id"]["sink"].vector()
-    scores = sum((q.vector() @ query) * (keys @ k.vector()) for q, k in head.scores)
-    return set(np.flatnonzero(scores > scores.max() - 1e-9).tolist())
+    scores = np.zeros(len(keys))
+    for q, k in head.scores:
+        scores += (q.vector() @ query) * (keys @ k.vector())
+    is_highest = scores > scores.max() - 1e-9
+    return set(np.flatnonzero(is_highest).tolist())
 
 
 def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere() -> None:
@@ -321,19 +315,19 @@ def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere() -> None:
     """
     code = circuits.PositionCode.sinusoidal([f"t_{i}" for i in range(1, 35)], 8, seed=0)
     basis = circuits.Basis.of(("id",), ("sink", "fires", "e_1", "e_2"), code)
-    ids, p_1, (_, xi) = basis["id"], basis.code(0), lemma(code, 1e-8)
+    ids, p_1 = basis["id"], basis.code(0)
+    _, xi = lemma(code, 1e-8)
     outside = ids.sum(("sink", "e_1", "e_2"))
-    back = tuple(
-        (xi * c * outside, basis["pos"][label]) for (_, label), c in p_1.coefficients.items()
-    )
+    back = []
+    for (_, label), coefficient in p_1.coefficients.items():
+        back.append((xi * coefficient * outside, basis["pos"][label]))
     printed = Head("as printed", 0, "hard", (*shift_terms(basis, 1), *back), ())
     ours = fixed_offset("ours", 0, 1, (), basis.one - ids["fires"], ids["sink"])
+    states = {}
+    for total in (1.0, 0.0, -1.0, -30.0):
+        states[total] = (total - 2.0) * ids["e_1"] + 2.0 * ids["e_2"]
     elsewhere = 0
     for i in range(3, 34, 6):
-        states = {
-            total: (total - 2.0) * ids["e_1"] + 2.0 * ids["e_2"]
-            for total in (1.0, 0.0, -1.0, -30.0)
-        }
         for head in (printed, ours):
             assert attended(head, ids["fires"], i) == {i - 1}
             assert attended(head, states[1.0], i) == {0}

@@ -38,10 +38,8 @@ def test_the_circuit_explores_as_the_wrapper_does(
     n_states: int, n_actions: int, epsilon: float, seed: int, variant: str
 ) -> None:
     """Nothing is put in the place of its choices: actions, luck and tables are those of the wrapper, round by round."""
-    worlds, sizes = (
-        mdp.sample_mdps(4, n_states, n_actions, seed=seed),
-        {"n_states": n_states, "n_actions": n_actions},
-    )
+    worlds = mdp.sample_mdps(4, n_states, n_actions, seed=seed)
+    sizes = {"n_states": n_states, "n_actions": n_actions}
     plain = circuits.load(Q, variant=variant, **sizes)
     own_noise = circuits.load(Q, variant=variant, noise=True, **sizes)
     wrapped, wrapped_run = interp.play(plain, worlds, 25, seed=seed, epsilon=epsilon)
@@ -79,9 +77,8 @@ def test_another_draw_changes_the_choice_and_never_the_update(
     smallest = 1e-40 if "beta" in form else 0.0
     for action in range(3):
         run = interp.rollout(model, replace(greedy, noise=greedy.noise + 1 + action))
-        assert torch.allclose(
-            run.predictions, torch.eye(3).double()[action].expand(5, 15, 3), rtol=0, atol=1e-40
-        )
+        one_hot = torch.eye(3).double()[action].expand(5, 15, 3)
+        assert torch.allclose(run.predictions, one_hot, rtol=0, atol=1e-40)
         assert torch.allclose(run.latents, base.latents, rtol=0, atol=smallest)
     assert not torch.equal(base.predictions, run.predictions)
 
@@ -91,10 +88,10 @@ def test_it_is_verified_in_both_precisions(variant: str, form: dict[str, Any]) -
     result = circuits.verify(
         Q, [(3, 2)], n_rounds=20, n_episodes=4, variant=variant, noise=True, **form
     )
-    assert result.passed, result.table()[~result.table()["passed"]].to_string()
-    assert {"noise", "policy", "maximum" if variant != "lin" else "best_column"} <= set(
-        result.table()["variable"]
-    )
+    table = result.table()
+    assert result.passed, table[~table["passed"]].to_string()
+    maximum = "best_column" if variant == "lin" else "maximum"
+    assert {"noise", "policy", maximum} <= set(table["variable"])
 
 
 @pytest.mark.parametrize("variant", ["softmlp", "lin"])
@@ -115,51 +112,55 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
         True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2
     )
     assert set(frame["variable"]) == {"noise", "policy", "reward"}
-    assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= known_sites.EXACT
+    below_the_whole_effect = (frame[["score", "slope"]] - 1).abs()
+    assert below_the_whole_effect.max(axis=None) <= known_sites.EXACT
     assert frame["wrong"].max() <= known_sites.NOTHING
 
 
 def test_soft_heads_choose_the_drawn_action_too() -> None:
     result = circuits.verify(Q, [(3, 2)], 15, 6, "float64", variant="softmlp", noise=True, eta=80.0)
-    assert result.passed, result.table()[~result.table()["passed"]].to_string()
+    table = result.table()
+    assert result.passed, table[~table["passed"]].to_string()
 
 
 def test_the_algorithm_takes_the_drawn_action_and_learns_as_before() -> None:
     episodes = mdp.sample(6, 20, 4, 3, seed=3)
-    with_noise, plain = (
-        algorithms.q_learning(noise=noise).run(episodes) for noise in (True, False)
-    )
+    with_noise = algorithms.q_learning(noise=True).run(episodes)
+    plain = algorithms.q_learning(noise=False).run(episodes)
     explores = with_noise["noise"] > 0
     assert 0.1 < explores.mean() < 0.9
-    assert np.array_equal(
-        with_noise["policy"][explores], np.eye(3)[with_noise["noise"][explores] - 1]
-    )
-    assert np.array_equal(with_noise["policy"][~explores], plain["policy"][~explores])
+    drawn_actions = with_noise["noise"][explores] - 1
+    policy = with_noise["policy"]
+    assert np.array_equal(policy[explores], np.eye(3)[drawn_actions])
+    assert np.array_equal(policy[~explores], plain["policy"][~explores])
     assert np.array_equal(with_noise["next_table"], plain["next_table"])
 
 
 def test_the_draw_of_a_round_is_that_of_the_next_action() -> None:
     """In sampled episodes, under their labels and after a selection; the last round has no next action."""
     episodes = mdp.sample(8, 40, 4, 3, seed=4).select([5, 1, 2])
-    explores = episodes.noise[:, :-1] > 0
+    draws = episodes.noise[:, :-1]
+    explores = draws > 0
     assert 0.1 < explores.mean() < 0.9
-    assert np.array_equal(episodes.actions[:, 1:][explores], episodes.noise[:, :-1][explores] - 1)
+    next_actions = episodes.actions[:, 1:]
+    assert np.array_equal(next_actions[explores], draws[explores] - 1)
     assert not episodes.noise[:, -1].any()
 
 
 def test_without_the_position_nothing_is_as_it_was_not() -> None:
     """Weights, identity and layout of machines that read no draw are those from before there was one."""
     model = circuits.load(Q, n_states=3, n_actions=2)
-    weights = b"".join(value.numpy().tobytes() for _, value in sorted(model.state_dict().items()))
-    assert hashlib.sha256(weights).hexdigest().startswith("0b5d52e496d09609")
+    digest = hashlib.sha256()
+    for _, weights in sorted(model.state_dict().items()):
+        digest.update(weights.numpy().tobytes())
+    assert digest.hexdigest().startswith("0b5d52e496d09609")
     assert "noise" not in model.layout.to_dict()
     assert "noise" not in model.config.origin["arguments"]
     noisy = circuits.load(Q, n_states=3, n_actions=2, noise=True)
-    assert set(noisy.layout.labels) - set(model.layout.labels) == {"n"}
-    assert (
-        circuits.compile_circuit(circuits.from_origin(noisy.config.origin)).digest()
-        == noisy.digest()
-    )
+    labels, noisy_labels = set(model.layout.labels), set(noisy.layout.labels)
+    assert noisy_labels - labels == {"n"}
+    rebuilt = circuits.from_origin(noisy.config.origin)
+    assert circuits.compile_circuit(rebuilt).digest() == noisy.digest()
 
 
 def recorded() -> MDPEpisodes:
@@ -169,7 +170,8 @@ def recorded() -> MDPEpisodes:
 
 
 def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
-    with_noise, plain = (circuits.load(Q, noise=noise) for noise in (True, False))
+    with_noise = circuits.load(Q, noise=True)
+    plain = circuits.load(Q, noise=False)
     refuses(
         r"no noise, the draw of every round that this model reads at 'n'",
         interp.rollout,
@@ -195,6 +197,6 @@ def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
     refuses("unknown variable", interp.tasks.of(plain).explains(plain).variable, "noise")
     refuses("'n'", plain.layout.position, "n")
     episodes = mdp.sample(3, 5, 4, 3, seed=5)
-    assert torch.equal(
-        interp.rollout(plain, episodes).predictions, interp.rollout(plain, recorded()).predictions
-    )
+    drawn_run = interp.rollout(plain, episodes)
+    recorded_run = interp.rollout(plain, recorded())
+    assert torch.equal(drawn_run.predictions, recorded_run.predictions)

@@ -26,9 +26,12 @@ def errors(episodes: MDPEpisodes, **arguments: Any) -> tuple[float, float]:
         "qlearning-handwired", alpha=episodes.alpha, gamma=episodes.gamma, **sizes, **arguments
     )
     run = interp.rollout(model, episodes)
-    table = np.abs(model.read_state(run.latents).double().numpy() - episodes.q_tables).max()
-    choice = np.eye(episodes.n_actions)[episodes.next_values_before.argmax(-1)]
-    return float(table), float(np.abs(run.predictions.double().numpy() - choice).max())
+    table = model.read_state(run.latents).double().numpy()
+    table_error = np.abs(table - episodes.q_tables).max()
+    greedy_action = episodes.next_values_before.argmax(-1)
+    greedy_policy = np.eye(episodes.n_actions)[greedy_action]
+    policy_error = np.abs(run.predictions.double().numpy() - greedy_policy).max()
+    return float(table_error), float(policy_error)
 
 
 def shifted(episodes: MDPEpisodes, by: float = -0.5) -> MDPEpisodes:
@@ -53,10 +56,8 @@ def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], reg
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("alpha", "gamma"), [(1.0, 0.5), (0.3, 0.97)])
 def test_any_rates(variant: str, alpha: float, gamma: float) -> None:
-    assert (
-        errors(mdp.sample(5, 20, 3, 2, seed=2, alpha=alpha, gamma=gamma), variant=variant)[0]
-        <= 1e-12
-    )
+    episodes = mdp.sample(5, 20, 3, 2, seed=2, alpha=alpha, gamma=gamma)
+    assert errors(episodes, variant=variant)[0] <= 1e-12
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,8 @@ def test_negative_rewards_with_doubled_neurons_or_lin(arguments: dict[str, Any])
 def test_lin_takes_any_sign_and_size_of_q(by: float) -> None:
     """Far below 0 every candidate is worth less than a token that is none; it must win nevertheless."""
     episodes = shifted(mdp.sample(4, 40, 3, 2, seed=13, alpha=0.5), by)
-    assert abs(episodes.next_values_before.max(-1)).max() > abs(by)
+    best_values = episodes.next_values_before.max(-1)
+    assert abs(best_values).max() > abs(by)
     table, choice = errors(episodes, variant="lin")
     assert table <= 1e-12
     assert choice == 0.0
@@ -92,33 +94,32 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
     result = circuits.verify(
         "qlearning-handwired", sizes=[(3, 2)], n_rounds=12, n_episodes=6, variant=variant
     )
-    assert result.passed, result.table()[~result.table()["passed"]].to_string()
+    table = result.table()
+    assert result.passed, table[~table["passed"]].to_string()
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2, variant=variant)
-    assert set(result.table()["variable"]) == {
-        *circuit.sites,
-        "carried_state",
-        "residue",
-        "position_code",
-        "causality",
-        "horizon",
-    }
+    of_every_circuit = {"carried_state", "residue", "position_code", "causality", "horizon"}
+    assert set(table["variable"]) == of_every_circuit | set(circuit.sites)
     assert {"table", "state", "next_state", "next_values", "policy", "td_error"} <= set(
         circuit.sites
     )
 
 
-def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("beta", [0.5, 50.0])
+def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact(
+    variant: str, beta: float
+) -> None:
     """beta in head 3.1 alone: the policy is Boltzmann's, the table still the maximum's (not expected SARSA)."""
     episodes = mdp.sample(5, 15, 4, 3, seed=8)
-    for variant in VARIANTS:
-        for beta in (0.5, 50.0):
-            model = circuits.load(
-                "qlearning-handwired", n_states=4, n_actions=3, variant=variant, beta=beta
-            )
-            run = interp.rollout(model, episodes)
-            policy = special.softmax(beta * episodes.next_values_before, -1)
-            assert np.abs(run.predictions.numpy() - policy).max() < 1e-12
-            assert np.abs(model.read_state(run.latents).numpy() - episodes.q_tables).max() < 1e-13
+    model = circuits.load(
+        "qlearning-handwired", n_states=4, n_actions=3, variant=variant, beta=beta
+    )
+    run = interp.rollout(model, episodes)
+    policy = special.softmax(beta * episodes.next_values_before, -1)
+    policy_error = np.abs(run.predictions.numpy() - policy)
+    assert policy_error.max() < 1e-12
+    table_error = np.abs(model.read_state(run.latents).numpy() - episodes.q_tables)
+    assert table_error.max() < 1e-13
 
 
 def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
@@ -148,41 +149,42 @@ def test_softmax_pairs_are_second_order_in_epsilon(variant: str) -> None:
     assert fine < 1e-4
 
 
-def test_sizes_are_those_of_the_specification() -> None:
+@pytest.mark.parametrize(
+    ("variant", "heads_of_layers", "weight_slopes", "d_model_terms", "neuron_terms"),
+    [
+        ("mlp", [6, 1, 3, 3], (18, 38), (3, 6, 29), (2, 0)),
+        ("softmlp", [6, 1, 3, 3], (14, 39), (3, 6, 29), (5, 3)),
+        ("lin", [6, 3, 3, 4], (29, 62), (4, 7, 35), (0, 0)),
+    ],
+    ids=VARIANTS,
+)
+def test_sizes_are_those_of_the_specification(
+    variant: str,
+    heads_of_layers: list[int],
+    weight_slopes: tuple[int, int],
+    d_model_terms: tuple[int, int, int],
+    neuron_terms: tuple[int, int],
+) -> None:
     """d_model, heads per layer, neurons; non-zero weights grow by the specified 18 |S| + 38 |A|, 14 + 39, 29 + 62.
 
     Three more per action than specified in "lin": candidates are scored by Q minus the mean of their row, which
     replaces a bound on Q.
     """
-    shapes = {"mlp": [6, 1, 3, 3], "softmlp": [6, 1, 3, 3], "lin": [6, 3, 3, 4]}
-    slopes = {"mlp": (18, 38), "softmlp": (14, 39), "lin": (29, 62)}
-    for variant in VARIANTS:
-        circuits_by_size = {
-            size: circuits.build(
-                "qlearning-handwired", n_states=size[0], n_actions=size[1], variant=variant, tau=0.0
-            )
-            for size in ((2, 2), (5, 2), (2, 6))
-        }
-        n_nonzero = {
-            size: sum(head.n_nonzero for head in circuit.heads)
-            for size, circuit in circuits_by_size.items()
-        }
-        assert (n_nonzero[5, 2] - n_nonzero[2, 2], n_nonzero[2, 6] - n_nonzero[2, 2]) == (
-            3 * slopes[variant][0],
-            4 * slopes[variant][1],
+    n_nonzero = {}
+    for n_states, n_actions in ((2, 2), (5, 2), (2, 6)):
+        circuit = circuits.build(
+            "qlearning-handwired", n_states=n_states, n_actions=n_actions, variant=variant, tau=0.0
         )
-        for (n_states, n_actions), circuit in circuits_by_size.items():
-            d_model = (
-                3 * n_states + 6 * n_actions + 29
-                if variant != "lin"
-                else 4 * n_states + 7 * n_actions + 35
-            )
-            assert circuit.basis.d_model == d_model
-            assert [len(circuit.layer(i)) for i in range(4)] == shapes[variant]
-            assert (
-                len(circuit.neurons)
-                == {"mlp": 2 * n_states, "softmlp": 5 * n_states + 3, "lin": 0}[variant]
-            )
+        n_nonzero[n_states, n_actions] = sum(head.n_nonzero for head in circuit.heads)
+        of_states, of_actions, constant = d_model_terms
+        d_model = of_states * n_states + of_actions * n_actions + constant
+        assert circuit.basis.d_model == d_model
+        assert [len(circuit.layer(i)) for i in range(4)] == heads_of_layers
+        neurons_of_states, other_neurons = neuron_terms
+        assert len(circuit.neurons) == neurons_of_states * n_states + other_neurons
+    per_state, per_action = weight_slopes
+    assert n_nonzero[5, 2] - n_nonzero[2, 2] == 3 * per_state
+    assert n_nonzero[2, 6] - n_nonzero[2, 2] == 4 * per_action
 
 
 def test_the_head_table_and_the_ground_truth_are_frames() -> None:
@@ -239,6 +241,8 @@ def test_free_rollouts_on_the_chain_equal_the_tabular_learner() -> None:
     model = circuits.load("qlearning-handwired", n_states=4, n_actions=2)
     played, run = interp.play(model, mdps, 60, seed=3, epsilon=0.2)
     replayed = played.relearned(alpha=0.1, gamma=0.9).q_tables
-    assert np.abs(model.read_state(run.latents).numpy() - replayed).max() < 1e-13
+    table_error = np.abs(model.read_state(run.latents).numpy() - replayed)
+    assert table_error.max() < 1e-13
     learner = tabular.run(tabular.QLearner(epsilon=0.2), mdps, 60, seed=3)
-    assert np.array_equal(played.rewards.sum(1), learner.rewards.sum(1))
+    earned = played.rewards.sum(1)
+    assert np.array_equal(earned, learner.rewards.sum(1))

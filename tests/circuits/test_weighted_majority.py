@@ -23,11 +23,13 @@ def errors(
         "wma-handwired", n_experts=episodes.n_experts, log_gamma=log_gamma, **arguments
     )
     run = interp.rollout(model, episodes)
-    truth = algorithms.weighted_majority(episodes, eta=log_gamma)
-    weights = np.abs(
-        model.read_state(run.latents).double().numpy() - algorithms.log_weights(episodes, log_gamma)
-    ).max()
-    return float(np.abs(run.predictions.double().numpy() - truth.predictions).max()), float(weights)
+    predictions = run.predictions.double().numpy()
+    true_predictions = algorithms.weighted_majority(episodes, eta=log_gamma).predictions
+    prediction_error = np.abs(predictions - true_predictions).max()
+    log_weights = model.read_state(run.latents).double().numpy()
+    true_log_weights = algorithms.log_weights(episodes, log_gamma)
+    log_weight_error = np.abs(log_weights - true_log_weights).max()
+    return float(prediction_error), float(log_weight_error)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -43,10 +45,11 @@ def test_exact_in_float64(variant: str, n_experts: int) -> None:
 
 def plain_sum(episodes: experts.ExpertEpisodes, log_gamma: float, dtype: str) -> np.ndarray:
     """``lambda += log(gamma) m`` round after round in ``dtype``, from 0: ``[episode, round + 1, expert]``."""
-    gains = episodes.correct.astype(dtype) * np.dtype(dtype).type(log_gamma)
-    return np.concatenate(
-        [np.zeros_like(gains[:, :1]), np.cumsum(gains, axis=1, dtype=dtype)], axis=1
-    )
+    gain = np.dtype(dtype).type(log_gamma)
+    gains = episodes.correct.astype(dtype) * gain
+    start = np.zeros_like(gains[:, :1])
+    sums = np.cumsum(gains, axis=1, dtype=dtype)
+    return np.concatenate([start, sums], axis=1)
 
 
 def test_log_weights_are_bitwise_those_of_a_float32_loop() -> None:
@@ -56,9 +59,8 @@ def test_log_weights_are_bitwise_those_of_a_float32_loop() -> None:
         "wma-handwired", n_experts=4, log_gamma=float(np.log(1.5)), dtype="float32"
     )
     run = interp.rollout(model, episodes)
-    assert np.array_equal(
-        model.read_state(run.latents).numpy(), plain_sum(episodes, np.log(1.5), "float32")
-    )
+    log_weights = model.read_state(run.latents).numpy()
+    assert np.array_equal(log_weights, plain_sum(episodes, np.log(1.5), "float32"))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,8 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
     result = circuits.verify(
         "wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant
     )
-    assert result.passed, result.table()[~result.table()["passed"]].to_string()
+    table = result.table()
+    assert result.passed, table[~table["passed"]].to_string()
     variables = {
         "log_weights",
         "binding",
@@ -86,13 +89,12 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
         "distribution",
     }
     variables |= {"carried_state", "residue", "position_code", "causality", "horizon"}
-    assert set(result.table()["variable"]) == (
-        variables | {"match"} if variant == "R" else variables
-    )
-    scores = result.table()["where"] == "blocks.2.attn.hook_attn_scores at w?"
-    assert set(result.table()["variable"][scores]) == {
-        "match" if variant == "R" else "next_log_weights"
-    }
+    if variant == "R":
+        variables |= {"match"}
+    assert set(table["variable"]) == variables
+    scores = table["where"] == "blocks.2.attn.hook_attn_scores at w?"
+    variable_of_scores = "match" if variant == "R" else "next_log_weights"
+    assert set(table["variable"][scores]) == {variable_of_scores}
 
 
 def test_softmax_only_error_falls_with_the_inverse_temperature() -> None:
@@ -114,21 +116,30 @@ def test_the_softmax_pair_of_variant_p_is_second_order_in_epsilon() -> None:
     assert fine < 1e-2
 
 
-def test_sizes_are_those_of_the_specification() -> None:
+@pytest.mark.parametrize(
+    ("variant", "heads_of_layers", "slope", "constant"),
+    [("R", [2, 3, 3], 18, 68), ("P", [2, 2, 2, 1], 20, 64)],
+    ids=["R", "P"],
+)
+@pytest.mark.parametrize("n", [2, 8])
+def test_sizes_are_those_of_the_specification(
+    n: int, variant: str, heads_of_layers: list[int], slope: int, constant: int
+) -> None:
     """d_model 6 n + 26; 3 layers of 2, 3, 3 heads (R) or 4 of 2, 2, 2, 1 (P); weights grow by 18 (20) per expert."""
-    for n in (2, 8):
-        for variant, layers, slope, constant in (
-            ("R", [2, 3, 3], 18, 68),
-            ("P", [2, 2, 2, 1], 20, 64),
-        ):
-            circuit = circuits.build("wma-handwired", n_experts=n, variant=variant)
-            assert circuit.basis.d_model == 6 * n + 26
-            assert [len(circuit.layer(i)) for i in range(circuit.n_layers)] == layers
-            model = circuits.compile_circuit(circuit)
-            written = sum(int((w != 0).sum()) for w in (model.W_Q, model.W_K, model.W_V, model.W_O))
-            assert written == sum(head.n_nonzero for head in circuit.heads) == slope * n + constant
-    sinusoidal = circuits.build("wma-handwired", n_experts=8, positions="sinusoidal", n_lines=16)
-    assert sinusoidal.basis.d_model == 4 * (8 + 5) + 2 * 16 + 1
+    circuit = circuits.build("wma-handwired", n_experts=n, variant=variant)
+    assert circuit.basis.d_model == 6 * n + 26
+    assert [len(circuit.layer(i)) for i in range(circuit.n_layers)] == heads_of_layers
+    n_nonzero = slope * n + constant
+    assert sum(head.n_nonzero for head in circuit.heads) == n_nonzero
+    model = circuits.compile_circuit(circuit)
+    matrices = (model.W_Q, model.W_K, model.W_V, model.W_O)
+    assert sum(int((weights != 0).sum()) for weights in matrices) == n_nonzero
+
+
+def test_sinusoidal_codes_have_one_block_less_and_their_lines() -> None:
+    circuit = circuits.build("wma-handwired", n_experts=8, positions="sinusoidal", n_lines=16)
+    d_model_of_blocks = 4 * (8 + 5)
+    assert circuit.basis.d_model == d_model_of_blocks + 2 * 16 + 1
 
 
 test_bad_arguments_are_refused_with_a_sentence = refused(
@@ -167,11 +178,12 @@ def test_a_hundred_thousand_rounds(dtype: str, log_gamma: float) -> None:
     run = interp.rollout(model, episodes)
     plain = plain_sum(episodes, log_gamma, dtype)
     assert np.array_equal(model.read_state(run.latents).numpy(), plain)
-    weights = plain[:, :-1].astype(np.float64)
-    share = np.exp(weights - weights.max(-1, keepdims=True))
-    share = (share * episodes.advice).sum(-1) / share.sum(-1)
-    assert np.abs(run.predictions.double().numpy() - share).max() <= (
-        1e-12 if dtype == "float64" else 1e-6
-    )
-    drift = np.abs(plain - algorithms.log_weights(episodes, eta=float(log_gamma))).max()
+    log_weights = plain[:, :-1].astype(np.float64)
+    weights = np.exp(log_weights - log_weights.max(-1, keepdims=True))
+    weight_of_ones = (weights * episodes.advice).sum(-1)
+    share = weight_of_ones / weights.sum(-1)
+    error = np.abs(run.predictions.double().numpy() - share).max()
+    assert error <= (1e-12 if dtype == "float64" else 1e-6)
+    true_log_weights = algorithms.log_weights(episodes, eta=float(log_gamma))
+    drift = np.abs(plain - true_log_weights).max()
     assert drift == 0.0 if log_gamma == 0.5 else drift > 1.0
