@@ -41,45 +41,88 @@ def coded(algorithm: Algorithm, layout: RoundLayout, code: Code, back: Code, nam
     return adapt(machine, layout, step=Computed.step, channels=channels, **options)
 
 
-_TURN = torch.linalg.qr(
-    torch.randn(4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-)[0]
+_GENERATOR = torch.Generator().manual_seed(3)
+_TURN, _ = torch.linalg.qr(torch.randn(4, 4, generator=_GENERATOR, dtype=torch.float64))
 _SCALES = torch.tensor([1000.0, 1.0, 1.0, 0.001], dtype=torch.float64)
 _STRETCH = torch.tensor([100.0, 10.0, 2.0, 1.0], dtype=torch.float64)
+
+
+def scale(x: Tensor) -> Tensor:
+    return x * _SCALES
+
+
+def unscale(x: Tensor) -> Tensor:
+    return x / _SCALES
+
+
+def rotate(x: Tensor) -> Tensor:
+    return x @ _TURN
+
+
+def rotate_back(x: Tensor) -> Tensor:
+    return x @ _TURN.T
+
+
+def stretch(x: Tensor) -> Tensor:
+    return rotate(x * _STRETCH)
+
+
+def unstretch(x: Tensor) -> Tensor:
+    return rotate_back(x) / _STRETCH
+
+
+def subtract_first(x: Tensor) -> Tensor:
+    return x[:, 1:] - x[:, :1]
+
+
+def prepend_zero(x: Tensor) -> Tensor:
+    return torch.cat([0 * x[:, :1], x], 1)
+
+
+def round_to_8_bits(x: Tensor) -> Tensor:
+    centred = x - x.mean(1, keepdim=True)
+    return torch.round(centred * 32) / 32
+
+
+def leave(x: Tensor) -> Tensor:
+    return x
+
+
+def permute_and_pad(x: Tensor) -> Tensor:
+    padding = 0 * x + 5
+    return torch.cat([x[:, [2, 0, 3, 1]], padding], 1)
+
+
+def unpad(x: Tensor) -> Tensor:
+    return x[:, [1, 3, 0, 2]]
+
+
+def bend(x: Tensor) -> Tensor:
+    return torch.tanh(rotate(x) / 6)
+
+
+def unbend(x: Tensor) -> Tensor:
+    return rotate_back(6 * torch.atanh(x))
+
+
+def exponentiate(x: Tensor) -> Tensor:
+    return torch.exp(0.4 * x)
+
+
+def take_log(x: Tensor) -> Tensor:
+    return torch.log(x) / 0.4
+
+
 LINEAR: dict[str, tuple[Code, Code]] = {
-    "scaled": (lambda x: x * _SCALES, lambda x: x / _SCALES),
-    "rotated": (lambda x: x @ _TURN, lambda x: x @ _TURN.T),
+    "scaled": (scale, unscale),
+    "rotated": (rotate, rotate_back),
 }
-STRETCHED: dict[str, tuple[Code, Code]] = {
-    "stretched": (
-        lambda x: (x * _STRETCH) @ _TURN,
-        lambda x: (x @ _TURN.T) / _STRETCH,
-    ),
-}
-RELATIVE: dict[str, tuple[Code, Code]] = {
-    "differences": (
-        lambda x: x[:, 1:] - x[:, :1],
-        lambda x: torch.cat([0 * x[:, :1], x], 1),
-    ),
-}
-ROUNDED: dict[str, tuple[Code, Code]] = {
-    "8 bits": (
-        lambda x: torch.round((x - x.mean(1, keepdim=True)) * 32) / 32,
-        lambda x: x,
-    ),
-}
-PADDED: dict[str, tuple[Code, Code]] = {
-    "permuted and padded": (
-        lambda x: torch.cat([x[:, [2, 0, 3, 1]], 0 * x + 5], 1),
-        lambda x: x[:, [1, 3, 0, 2]],
-    ),
-}
-BENT: dict[str, tuple[Code, Code]] = {
-    "bent": (lambda x: torch.tanh(x @ _TURN / 6), lambda x: 6 * torch.atanh(x) @ _TURN.T),
-}
-EXPONENTIAL: dict[str, tuple[Code, Code]] = {
-    "exponential": (lambda x: torch.exp(0.4 * x), lambda x: torch.log(x) / 0.4),
-}
+STRETCHED: dict[str, tuple[Code, Code]] = {"stretched": (stretch, unstretch)}
+RELATIVE: dict[str, tuple[Code, Code]] = {"differences": (subtract_first, prepend_zero)}
+ROUNDED: dict[str, tuple[Code, Code]] = {"8 bits": (round_to_8_bits, leave)}
+PADDED: dict[str, tuple[Code, Code]] = {"permuted and padded": (permute_and_pad, unpad)}
+BENT: dict[str, tuple[Code, Code]] = {"bent": (bend, unbend)}
+EXPONENTIAL: dict[str, tuple[Code, Code]] = {"exponential": (exponentiate, take_log)}
 CODES: dict[str, tuple[Code, Code]] = {
     **LINEAR,
     **STRETCHED,
@@ -97,14 +140,16 @@ def relabelled(
 ) -> HookedLatentTransformer:
     """The model, told the votes of the experts in another order, or every vote and label as its opposite."""
     changed, layout = copy.deepcopy(model), model.layout
-    votes = list(layout.positions([f"p_{i + 1}" for i in range(len(order))]))
+    labels = [f"p_{i + 1}" for i in range(len(order))]
+    votes = list(layout.positions(labels))
     zero = layout.token_ids["q0"]
 
     def exchange(module, given):
         tokens = given[0].clone()
         tokens[..., votes] = given[0][..., [votes[i] for i in order]]
         is_answer = (tokens == zero) | (tokens == zero + 1)
-        return torch.where(is_answer & mirrored, 2 * zero + 1 - tokens, tokens), *given[1:]
+        opposite = 2 * zero + 1 - tokens
+        return torch.where(is_answer & mirrored, opposite, tokens), *given[1:]
 
     changed.register_forward_pre_hook(exchange)
     changed.config = renamed(model.config, "relabelled", f"experts {order}, mirrored {mirrored}")
@@ -116,7 +161,9 @@ def waiting(gain: float = 0.5) -> Algorithm:
     base = weighted_majority(gain)
 
     def gained(v):
-        return gain * v["match"], ((v["prediction"] > 0.5) != (v["label"] > 0))[..., None]
+        predicts_one, is_one = v["prediction"] > 0.5, v["label"] > 0
+        mistaken = predicts_one != is_one
+        return gain * v["match"], mistaken[..., None]
 
     def waits(v):
         new, mistaken = gained(v)
@@ -128,18 +175,20 @@ def waiting(gain: float = 0.5) -> Algorithm:
 
     read = ("prediction", "label", "match")
     place = [variable.key for variable in base.variables].index("log_weights") + 1
-    variables = (
-        *base.variables[:place],
-        Variable("waits", "w", "what waits", "nats", "state"),
-        *base.variables[place:],
-        Variable("next_waits", "w'", "what waits", "nats", parents=read, equation=waits),
-    )
+    variables = list(base.variables)
+    variables.insert(place, Variable("waits", "w", "what waits", "nats", "state"))
+    next_waits = Variable("next_waits", "w'", "what waits", "nats", parents=read, equation=waits)
+    variables.append(next_waits)
+
+    def initial(episodes):
+        nothing = np.zeros((len(episodes), episodes.n_experts))
+        return {**base.initial(episodes), "waits": nothing}
+
     return base.varied(
-        *("waiting", "Weighted Majority that waits", base.parameters),
+        "waiting",
+        "Weighted Majority that waits",
+        base.parameters,
         {"next_log_weights": (("log_weights", "waits", *read), following)},
-        variables=variables,
-        initial=lambda episodes: {
-            **base.initial(episodes),
-            "waits": np.zeros((len(episodes), episodes.n_experts)),
-        },
+        variables=tuple(variables),
+        initial=initial,
     )

@@ -47,7 +47,8 @@ COARSE = {"low": (0.0, 0.3), "room": (0.6, 1.0), "gain": (0.1, 1.0), "decay": (0
 
 
 def asked(task: str, *keys: str, coarse: bool = True) -> list[Family]:
-    families = [family for key, family in tasks.get(task).rivals().items() if key in keys]
+    rivals = tasks.get(task).rivals()
+    families = [family for key, family in rivals.items() if key in keys]
     if not coarse:
         return families
 
@@ -60,9 +61,12 @@ def asked(task: str, *keys: str, coarse: bool = True) -> list[Family]:
 def blend(first, second, weight=0.5):
     """A predictor that is no single algorithm: ``weight`` of the first one's distribution, the rest of the second's."""
     first_predictor, second_predictor = predictor(first), predictor(second)
-    return lambda episodes: (
-        weight * first_predictor(episodes) + (1 - weight) * second_predictor(episodes)
-    )
+
+    def predict(episodes):
+        first_part = weight * first_predictor(episodes)
+        return first_part + (1 - weight) * second_predictor(episodes)
+
+    return predict
 
 
 def drawn(episodes):
@@ -73,7 +77,12 @@ def drawn(episodes):
 
 def uneven(by):
     """Weighted Majority of gain .5, ``by`` more where the truth is 1, and as much less where it is 0."""
-    step = lambda v: v["log_weights"] + (0.5 + by * (2 * v["label"][..., None] - 1)) * v["match"]  # noqa: E731
+
+    def step(values):
+        sign = 2 * values["label"][..., None] - 1
+        gain = 0.5 + by * sign
+        return values["log_weights"] + gain * values["match"]
+
     changes = {"next_log_weights": (("log_weights", "label", "match"), step)}
     return experts.weighted_majority(0.5).varied("uneven", "uneven", {}, changes)
 
@@ -114,8 +123,8 @@ def test_an_algorithm_is_explained_by_its_own_family_with_its_parameters(
 
 
 def test_a_mixture_of_two_algorithms_is_none_of_these(sets):
-    part = explain(blend(experts.weighted_majority(1.0), experts.bayes()), TASK, sets, seed=0,
-                   families=asked("experts", *FEW))  # fmt: skip
+    mixture = blend(experts.weighted_majority(1.0), experts.bayes())
+    part = explain(mixture, TASK, sets, seed=0, families=asked("experts", *FEW))
     assert part.family is None
     assert part.closest == "bayes"
     assert part.ratio.high > 0.25
@@ -131,8 +140,9 @@ def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
     def lapsing(episodes):
         predictions = majority(episodes)
         if len(episodes) == 90:
-            sure = np.flatnonzero(np.abs(predictions[:, 10, 0] - 0.5) > 0.4)[:lapses]
-            predictions[sure, 10] = predictions[sure, 10, ::-1]
+            is_sure = np.abs(predictions[:, 10, 0] - 0.5) > 0.4
+            inverted = np.flatnonzero(is_sure)[:lapses]
+            predictions[inverted, 10] = predictions[inverted, 10, ::-1]
         return predictions
 
     families = asked(
@@ -142,7 +152,8 @@ def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
     part = explain(lapsing, TASK, sets, seed=0, families=families, edits=none)
     assert part.closest == "weighted_majority"
     assert part.family == family
-    assert part.apart.low < 0.001 < part.apart.high or not lapses  # by the whole interval
+    if lapses:  # by the whole interval
+        assert part.apart.low < 0.001 < part.apart.high
     assert part.explained.low > 0.95
     assert part.ratio.high < 0.25
     assert part.apart.estimate == pytest.approx(lapses / 1800)
@@ -155,12 +166,13 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     part = explain(experts.weighted_majority(0.5), TASK, sets, seed=0, families=family)
     edits = Edits.of(TASK, sample(24, 12, 3, seed=0), 24 * 44)
     judged = _judge_responses(part, experts.weighted_majority(gain), edits)
-    assert (judged.family == "weighted_majority") == named == (judged.response.alike.low >= ARRIVES)
-    every = cells(
-        edits,
-        *(responses(experts.weighted_majority(log_gamma), edits) for log_gamma in (gain, 0.5)),
-    )
-    assert judged.response.alike.low == min(cell.alike.low for cell in every)
+    worst = judged.response.alike
+    assert (judged.family == "weighted_majority") == named
+    assert (worst.low >= ARRIVES) == named
+    ours = responses(experts.weighted_majority(gain), edits)
+    theirs = responses(experts.weighted_majority(0.5), edits)
+    lows = [cell.alike.low for cell in cells(edits, ours, theirs)]
+    assert worst.low == min(lows)
 
 
 @pytest.mark.parametrize(
@@ -180,18 +192,25 @@ def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(
     assert part.family == ("weighted_majority" if named else None)
     assert (part.left.low > 0.65) == named
     assert (part.left, part.change) == _measure_left(predictor(subject), part.algorithm, sets, 0)
-    halves: tuple[list, list] = ([], [])  # by hand: all sets together, by the pseudo-inverse
-    for half, episodes in (
-        (i, predictions_of) for pair in sets.values() for i, predictions_of in enumerate(pair)
-    ):
-        p, (q, slopes, _) = predictor(subject)(episodes), _changed(part.algorithm, episodes)
-        rows = np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + 0.001)[..., None]
-        halves[half].append(rows.reshape(-1, 21))
-    fits, scores = map(np.concatenate, halves)
-    residual = scores[:, 0] - scores[:, 1:] @ np.linalg.pinv(fits[:, 1:], 0.001) @ fits[:, 0]
-    assert part.left.estimate == pytest.approx(
-        (residual @ residual) / (scores[:, 0] @ scores[:, 0]), rel=1e-6
-    )
+    fitted_on, scored_on = zip(*sets.values(), strict=True)
+    missed, slopes = weighed_misses(subject, part.algorithm, fitted_on)
+    coefficients = np.linalg.pinv(slopes, 0.001) @ missed
+    missed, slopes = weighed_misses(subject, part.algorithm, scored_on)
+    residual = missed - slopes @ coefficients
+    share_left = (residual @ residual) / (missed @ missed)
+    assert part.left.estimate == pytest.approx(share_left, rel=1e-6)
+
+
+def weighed_misses(subject, algorithm, batches):
+    """What an algorithm misses of a subject in all batches together, and its slopes, both in units of rounding."""
+    missed, slopes_of_all = [], []
+    for episodes in batches:
+        p = predictor(subject)(episodes)
+        q, slopes, _ = _changed(algorithm, episodes)
+        scale = np.sqrt(p + q + 0.001)
+        missed.append(((p - q) / scale).ravel())
+        slopes_of_all.append((slopes / scale[..., None]).reshape(-1, 20))
+    return np.concatenate(missed), np.concatenate(slopes_of_all)
 
 
 def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_changed(sets):
@@ -202,18 +221,21 @@ def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_c
         (experts.weighted_majority(0.5), experts.weighted_majority(0.50025)),
         (experts.bayes(), count),
     )
+    episodes, _ = sets["graded"]
     for plain, changed in cases:
-        p, slopes, names = _changed(plain, episodes := sets["graded"][0])
+        p, slopes, names = _changed(plain, episodes)
         larger = slopes[..., names.index("a larger step")]
         assert len(names) == 20
         assert np.array_equal(p, predictor(plain)(episodes))
         assert slopes.shape == (*p.shape, 20)
-        assert larger == pytest.approx((predictor(changed)(episodes) - p) / 0.0005, abs=1e-2)
-        assert np.abs(slopes).max((0, 1, 2)).min() > 0.01
+        slope = (predictor(changed)(episodes) - p) / 0.0005
+        assert larger == pytest.approx(slope, abs=1e-2)
+        largest_slopes = np.abs(slopes).max((0, 1, 2))
+        assert largest_slopes.min() > 0.01
         if plain.key == "weighted_majority":
-            slope = (
-                predictor(uneven(0.00025))(episodes) - predictor(uneven(-0.00025))(episodes)
-            ) / 0.001
+            more_for_ones = predictor(uneven(0.00025))(episodes)
+            more_for_zeros = predictor(uneven(-0.00025))(episodes)
+            slope = (more_for_ones - more_for_zeros) / 0.001
             by_label = slopes[..., names.index("steps that depend on label")]
             assert 2 * by_label - larger == pytest.approx(slope, abs=1e-2)
     none = _changed(experts.majority_vote(), episodes)[1]
@@ -231,21 +253,23 @@ def test_what_a_round_could_leave_beside_its_step():
         state, after, {"votes": votes, "label": label, "other": other_values}
     )
     of_rounds = np.stack(list(directions.values()))
+    no_step, sine_of_60_degrees = np.zeros((2, 4)), 3**0.5 / 2
     for t, last, turns in (
-        (0, np.zeros((2, 4)), (1, 1, 0, 1, 0)),
-        (5, step[:, 4], (-1, -0.5, -(3**0.5) / 2, 0, 1)),
+        (0, no_step, (1, 1, 0, 1, 0)),
+        (5, step[:, 4], (-1, -0.5, -sine_of_60_degrees, 0, 1)),
     ):
         mine, here = step[:, t], state[:, t]
         gap = np.array([[x - max(row) for x in row] for row in here])
+        alternating, period_3, period_3_shifted, period_4, period_4_shifted = turns
         factors = {
             "a larger step": 1,
             "steps that follow the last one": last,
             "steps that grow with the round": t,
-            "steps that alternate": turns[0],
-            "steps of period 3": turns[1],
-            "steps of period 3, shifted": turns[2],
-            "steps of period 4": turns[3],
-            "steps of period 4, shifted": turns[4],
+            "steps that alternate": alternating,
+            "steps of period 3": period_3,
+            "steps of period 3, shifted": period_3_shifted,
+            "steps of period 4": period_4,
+            "steps of period 4, shifted": period_4_shifted,
             "steps that grow with the state": here,
             "steps that follow the others'": mine.mean(1)[:, None],
             "steps that differ by element": [[0, 1, 2, 3]],
@@ -253,7 +277,8 @@ def test_what_a_round_could_leave_beside_its_step():
             "steps that depend on label": label[:, t, None],
             "steps that depend on other": 0,
         }
-        wanted = {name: mine * factor for name, factor in factors.items()} | {
+        wanted = {name: mine * factor for name, factor in factors.items()}
+        wanted |= {
             "the last step once more": last,
             "a leak": here,
             "a leak that grows": here**2,
@@ -263,20 +288,20 @@ def test_what_a_round_could_leave_beside_its_step():
             "steps of a neighbour": mine[:, [3, 0, 1, 2]],
         }
         assert list(directions) == list(wanted)
-        assert of_rounds[:, :, t] == pytest.approx(np.stack(list(wanted.values())), abs=1e-12)
+        expected = np.stack(list(wanted.values()))
+        assert of_rounds[:, :, t] == pytest.approx(expected, abs=1e-12)
 
 
 def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
     """By what the memories of both are worth."""
-    two = [
-        predictor(algorithm)
-        for algorithm in (experts.bayes(0.0, 1.0), experts.weighted_majority(0.2))
-    ]
-    copies = [
-        SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=copy_of, task=TASK)])
-        for copy_of in two
-    ]
-    (there,), (back,) = _compare_untrained(copies[0], two[1]), _compare_untrained(copies[1], two[0])
+    first = predictor(experts.bayes(0.0, 1.0))
+    second = predictor(experts.weighted_majority(0.2))
+    first_is_the_copy, second_is_the_copy = (
+        SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=untrained, task=TASK)])
+        for untrained in (first, second)
+    )
+    (there,) = _compare_untrained(first_is_the_copy, second)
+    (back,) = _compare_untrained(second_is_the_copy, first)
     assert there == pytest.approx(back, abs=1e-9)
     assert there < 0.95
 
@@ -382,7 +407,14 @@ def test_episodes_that_end_before_anything_is_asked_are_refused():
         )
 
 
-EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.rivals().values()]
+def list_families() -> list[tuple[str, Family]]:
+    families = []
+    for task in tasks.every():
+        families += [(task.key, family) for family in task.rivals().values()]
+    return families
+
+
+EVERY_FAMILY = list_families()
 
 
 @pytest.mark.parametrize(
@@ -390,15 +422,13 @@ EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.
 )
 def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family):
     """A fit computes again only what changed parameters enter: each step equals a run from the start."""
-    episodes, _ = next(iter(tasks.get(task).sets_for(4, 5, seed=1, **SIZES[task]).values()))
+    (episodes, _), *_ = tasks.get(task).sets_for(4, 5, seed=1, **SIZES[task]).values()
     members, rng = Distributions(family, [episodes]), np.random.default_rng(0)
     parameters = {s.name: s.grid[0] for s in family.searched}
     for searched in (*family.searched, *family.searched[::-1], None):
         if searched is not None:
-            parameters = {
-                **parameters,
-                searched.name: searched.grid[rng.integers(len(searched.grid))],
-            }
+            value = searched.grid[rng.integers(len(searched.grid))]
+            parameters = {**parameters, searched.name: value}
         member = family.make(**parameters)
         whole = asked_rounds(predictor(member)(episodes), episodes)
         assert np.allclose(members(member, parameters), whole, atol=1e-12)
@@ -418,14 +448,9 @@ def test_a_result_says_itself_in_a_table_and_in_json(sets):
     record = json.loads(json.dumps(part.to_dict(), allow_nan=False))
     assert list(frame.columns) == ["name", "set", "family", "number", "number_low", "number_high"]
     assert set(frame["set"]) == {*sets, "all"}
-    assert set(frame["family"]) == {
-        "bayes",
-        "weighted_majority",
-        "evenly",
-    }
-    whole = frame[(frame["set"] == "all") & (frame["family"] == "bayes")].set_index("name")[
-        "number"
-    ]
+    assert set(frame["family"]) == {"bayes", "weighted_majority", "evenly"}
+    of_all_sets = frame[frame["set"] == "all"]
+    whole = of_all_sets[of_all_sets["family"] == "bayes"].set_index("name")["number"]
     assert whole["explained"] == part.explained.estimate
     assert whole["ratio"] == part.ratio.estimate
     assert record["family"] == "bayes"
@@ -444,7 +469,8 @@ def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
 
 def test_a_task_without_families_is_asked_for_its_algorithms():
     bare = replace(TASK, algorithms=replace(TASK.algorithms, families=None, battery=None))
-    assert [key for key, family in bare.rivals().items() if family.memoryless] == ["majority_vote"]
+    memoryless = [key for key, family in bare.rivals().items() if family.memoryless]
+    assert memoryless == ["majority_vote"]
     sets = bare.sets_for(4, 10, seed=0, n_experts=4)
     assert list(sets) == ["default"]
     assert explain(experts.follow_the_leader(), bare, sets, seed=0).family == "follow_the_leader"
@@ -476,5 +502,6 @@ def test_bad_input_is_refused_before_work(sets):
         InputError, match="must be probabilities that sum to 1, got one of 1 and a sum of 2"
     ):
         explain(lambda e: np.ones((len(e), e.n_rounds, 2)), TASK, sets, seed=0)
+    small = {"one": (sample(2, 5, 4), sample(2, 5, 4))}
     with pytest.raises(InputError, match=r"must be \[episode, round, outcome\]"):
-        explain(lambda e: np.ones(3), TASK, {"one": (sample(2, 5, 4), sample(2, 5, 4))}, seed=0)
+        explain(lambda e: np.ones(3), TASK, small, seed=0)

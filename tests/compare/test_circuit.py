@@ -1,5 +1,7 @@
 """Circuits compared: the table of heads by napkin numbers and plain hooks, its matching, and answers that are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,16 +55,17 @@ def reference_table(samples):
 
 def make_table(lost, changed, n_episodes=2):
     """Each head reads a position of its own; ``lost`` is [head, outcome], ``changed`` is [earlier, later]."""
-    lost, changed = np.array(lost, float), np.array(changed, float)
     read = np.zeros((n_episodes, 3, 1, 3))
     read[:, range(3), 0, range(3)] = 1.0
+    lost_for_the_kind = np.array(lost, float)[:, None]
+    changed_for_the_kind = np.array(changed, float)[:, :, None]
     return HeadTable(
         heads=("L0H0", "L1H0", "L2H0"),
         positions=("a_1", "a_2", "a_3"),
         kinds=("a",),
         read=read,
-        lost=np.tile(lost[None, :, None], (n_episodes, 1, 1, 1)),
-        changed=np.tile(changed[None, :, :, None], (n_episodes, 1, 1, 1)),
+        lost=np.stack([lost_for_the_kind] * n_episodes),
+        changed=np.stack([changed_for_the_kind] * n_episodes),
         varied=np.ones((n_episodes, 3, 1)),
     )
 
@@ -76,14 +79,17 @@ def test_worth_is_the_root_of_what_is_lost_and_half_of_it_is_for_each_outcome():
     """Lost for the prediction 4 and 1: a third and two thirds of a half; for the update 9 alone: a half."""
     shares = make_table([[4, 0], [1, 0], [0, 9]], NOTHING_HANDED_ON).weigh(EVEN)
     worth = shares.reads.sum((1, 2))
-    assert worth == pytest.approx(np.array([[1 / 3, 0], [1 / 6, 0], [0, 1 / 2]]))
+    for_prediction, for_update = worth.T
+    assert for_prediction == pytest.approx([1 / 3, 1 / 6, 0])
+    assert for_update == pytest.approx([0, 0, 1 / 2])
 
 
 def test_a_head_counts_at_what_it_reads():
     """Head 0 reads a_1 for 3 parts and a_2 for 1, and is all that the prediction needs."""
     table = make_table([[1, 0], [0, 0], [0, 0]], NOTHING_HANDED_ON)
     table.read[:, 0, 0] = [3, 1, 0]
-    assert table.weigh(EVEN).reads[0, 0, :, 0] == pytest.approx([3 / 8, 1 / 8, 0])
+    reads = table.weigh(EVEN).reads
+    assert reads[0, 0, :, 0] == pytest.approx([3 / 8, 1 / 8, 0])
 
 
 def test_what_hangs_on_an_earlier_head_counts_by_what_the_later_head_is_worth():
@@ -92,7 +98,8 @@ def test_what_hangs_on_an_earlier_head_counts_by_what_the_later_head_is_worth():
     On the prediction head 2 is worth three times head 1: .5 x 1 against 1 x 3, of a half.
     """
     changed = [[0, 0.5, 0], [0, 0, 4.0], [0, 0, 0]]
-    feeds = make_table([[0, 0], [1, 0], [9, 0]], changed).weigh(EVEN).feeds
+    table = make_table([[0, 0], [1, 0], [9, 0]], changed)
+    feeds = table.weigh(EVEN).feeds
     assert feeds[0, 1, 0] == pytest.approx(0.5 * 0.5 / 3.5)
     assert feeds[1, 2, 0] == pytest.approx(0.5 * 3 / 3.5)
     assert feeds.sum() == pytest.approx(0.5)
@@ -101,7 +108,8 @@ def test_what_hangs_on_an_earlier_head_counts_by_what_the_later_head_is_worth():
 def test_weights_say_how_much_an_episode_counts():
     table = make_table([[1, 0], [1, 0], [0, 0]], NOTHING_HANDED_ON)
     table.lost[1, 0] = 0
-    worth = table.weigh(np.array([0.0, 1.0])).reads.sum((1, 2))
+    reads = table.weigh(np.array([0.0, 1.0])).reads
+    worth = reads.sum((1, 2))
     assert worth[:, 0] == pytest.approx([0, 0.5, 0])
 
 
@@ -119,13 +127,12 @@ def test_similarity_is_one_number_of_what_heads_read_and_hand_on():
 def test_another_order_of_heads_is_the_same_table():
     table = make_table([[1, 0], [0, 4], [0, 1]], CHAIN)
     order = [2, 0, 1]
-    turned = HeadTable(
-        heads=table.heads,
-        positions=table.positions,
-        kinds=table.kinds,
+    changed_by_first = table.changed[:, order]
+    turned = replace(
+        table,
         read=table.read[:, order],
         lost=table.lost[:, order],
-        changed=table.changed[:, order][:, :, order],
+        changed=changed_by_first[:, :, order],
         varied=table.varied[:, order],
     )
     matching = match_heads(table.weigh(EVEN), turned.weigh(EVEN))
@@ -134,8 +141,9 @@ def test_another_order_of_heads_is_the_same_table():
 
 
 def test_the_same_reading_with_another_order_of_handing_on_is_not_the_same():
-    first = make_table([[1, 1], [1, 1], [1, 1]], FIRST_FEEDS_SECOND).weigh(EVEN)
-    backwards = make_table([[1, 1], [1, 1], [1, 1]], FIRST_FEEDS_SECOND.T).weigh(EVEN)
+    lost = np.ones((3, 2))
+    first = make_table(lost, FIRST_FEEDS_SECOND).weigh(EVEN)
+    backwards = make_table(lost, FIRST_FEEDS_SECOND.T).weigh(EVEN)
     assert match_heads(first, backwards).similarity == pytest.approx(1 / 3)
 
 
@@ -152,7 +160,7 @@ def test_the_interval_is_over_episodes():
     """One episode of each kind: in resamples of one alone the tables are the same, or have nothing in common."""
     table = make_table([[1, 0], [0, 0], [0, 0]], NOTHING_HANDED_ON)
     second_table = make_table([[1, 0], [0, 0], [0, 0]], NOTHING_HANDED_ON)
-    second_table.lost[1] = [[[0, 0]], [[1, 0]], [[0, 0]]]
+    second_table.lost[1, :, 0] = [[0, 0], [1, 0], [0, 0]]
     similarity = compare_tables(table, second_table)[1]
     assert (similarity.low, similarity.high) == (0, 1)
     assert similarity.estimate == pytest.approx(1 / 3)
@@ -169,13 +177,11 @@ def test_rows_name_what_a_head_reads_is_needed_for_and_feeds():
     table = make_table([[4, 0], [1, 9], [0, 0]], FIRST_FEEDS_SECOND)
     first, second = describe_heads("m", table, {1: "L3H3"})
     assert (first.head, first.reads, first.feeds, first.match) == ("L1H0", "a_2 at a", "", "L3H3")
-    assert (first.prediction, first.update, first.weight) == pytest.approx((1 / 3, 1, 2 / 3))
-    assert (second.head, second.reads, second.feeds, second.match) == (
-        "L0H0",
-        "a_1 at a",
-        "L1H0",
-        "",
-    )
+    assert first.prediction == pytest.approx(1 / 3)
+    assert first.update == pytest.approx(1)
+    assert first.weight == pytest.approx(2 / 3)
+    expected = ("L0H0", "a_1 at a", "L1H0", "")
+    assert (second.head, second.reads, second.feeds, second.match) == expected
 
 
 # Measured tables.
@@ -187,16 +193,16 @@ def test_the_predicting_head_reads_votes_where_the_prediction_is_read(reference_
     reads = reference_table.weigh(np.ones(SMALL.test)).reads[head]
     position = reference_table.kinds.index("p?")
     votes = [i for i, label in enumerate(reference_table.positions) if label.startswith("p_")]
-    assert reads[position][votes, 0].sum() == pytest.approx(reads.sum(), rel=1e-6)
+    reads_votes = reads[position, votes, 0]
+    assert reads_votes.sum() == pytest.approx(reads.sum(), rel=1e-6)
 
 
 def test_in_variant_r_two_heads_fetch_for_two_others(reference_table):
     """The latent's fetcher hands on to the prediction, the label's to the update; that is all that varies."""
-    feeds = reference_table.weigh(np.ones(SMALL.test)).feeds.sum(-1)
-    edges = {
-        (reference_table.heads[i], reference_table.heads[j]): feeds[i, j]
-        for i, j in np.argwhere(feeds > 1e-3)
-    }
+    shares = reference_table.weigh(np.ones(SMALL.test))
+    feeds = shares.feeds.sum(-1)
+    heads = reference_table.heads
+    edges = {(heads[i], heads[j]): feeds[i, j] for i, j in np.argwhere(feeds > 1e-3)}
     assert edges == pytest.approx(
         {
             ("L1H0 2.1 fetch z", "L2H0 3.1 predict"): 0.5,
@@ -244,10 +250,12 @@ class Direct:
 
     def by_episode(self, sizes):
         """Sum ``[row, ...]`` over the rounds of each episode."""
-        return sizes.double().unflatten(0, (self.run.n_episodes, -1)).sum(1).numpy(force=True)
+        of_rounds = sizes.double().unflatten(0, (self.run.n_episodes, -1))
+        return of_rounds.sum(1).numpy(force=True)
 
     def written(self, layer, head, z):
-        return z.double() @ self.model.blocks[layer].attn.W_O[head].detach().double()
+        W_O = self.model.blocks[layer].attn.W_O[head].detach()
+        return z.double() @ W_O.double()
 
 
 @pytest.fixture(scope="module")
@@ -262,13 +270,15 @@ def test_what_is_lost_without_a_head_is_what_plain_hooks_give(direct, head):
     layout = direct.run.layout
     for kind, is_of_kind in enumerate(direct.by_kind.T):
         without, _ = direct.ablate((), layer, number, np.flatnonzero(is_of_kind))
-        prediction = layout.distribution(without.prediction) - layout.distribution(
-            direct.done.prediction
-        )
-        latents = (without.latents - direct.done.latents).flatten(1)
-        lost = direct.table.lost[:, 4 * layer + number, kind]
-        expected = [direct.by_episode(x.double().pow(2).sum(1)) for x in (prediction, latents)]
-        assert lost == pytest.approx(np.stack(expected, 1), rel=1e-3, abs=1e-7)
+        intact = direct.done
+        predictions = layout.distribution(without.prediction)
+        prediction_change = predictions - layout.distribution(intact.prediction)
+        latent_change = (without.latents - intact.latents).flatten(1)
+        lost_predictions, lost_latents = direct.table.lost[:, 4 * layer + number, kind].T
+        expected = direct.by_episode(prediction_change.double().pow(2).sum(1))
+        assert lost_predictions == pytest.approx(expected, rel=1e-3, abs=1e-7)
+        expected = direct.by_episode(latent_change.double().pow(2).sum(1))
+        assert lost_latents == pytest.approx(expected, rel=1e-3, abs=1e-7)
 
 
 @pytest.mark.parametrize("head", [(0, 1), (2, 3), (3, 0)], ids=["first", "third", "last"])
@@ -277,19 +287,19 @@ def test_what_changes_of_later_heads_is_what_plain_hooks_give(direct, head):
     later_sites = [Site("z", i) for i in range(4)]
     _, seen = direct.ablate(later_sites, layer, number, slice(None))
     for later in range(16):
-        site = Site("z", later // 4)
-        z = seen[site][:, :, later % 4]
-        plain = direct.seen[site][:, :, later % 4]
-        changed = direct.written(later // 4, later % 4, z - plain).pow(2).sum(-1)
-        varied = direct.written(later // 4, later % 4, plain - plain.mean(0)).pow(2).sum(-1)
-        is_later = later // 4 > layer
+        later_layer, later_number = divmod(later, 4)
+        site = Site("z", later_layer)
+        z = seen[site][:, :, later_number]
+        plain = direct.seen[site][:, :, later_number]
+        changed = direct.written(later_layer, later_number, z - plain).pow(2).sum(-1)
+        deviation = plain - plain.mean(0)
+        varied = direct.written(later_layer, later_number, deviation).pow(2).sum(-1)
+        is_later = later_layer > layer
         expected = direct.by_episode(changed) @ direct.by_kind * is_later
-        assert direct.table.changed[:, 4 * layer + number, later] == pytest.approx(
-            expected, rel=1e-3, abs=1e-6
-        )
-        assert direct.table.varied[:, later] == pytest.approx(
-            direct.by_episode(varied) @ direct.by_kind, rel=1e-4, abs=1e-6
-        )
+        measured = direct.table.changed[:, 4 * layer + number, later]
+        assert measured == pytest.approx(expected, rel=1e-3, abs=1e-6)
+        expected = direct.by_episode(varied) @ direct.by_kind
+        assert direct.table.varied[:, later] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("head", [(0, 1), (2, 3)], ids=["first", "third"])
@@ -298,9 +308,11 @@ def test_what_a_head_reads_is_what_varies_of_what_it_moves_from_each_key(direct,
     pattern = direct.seen[Site("pattern", layer)][:, number, :, :, None]
     values = direct.seen[Site("v", layer)][:, None, :, number]
     effect = direct.written(layer, number, pattern * values)
-    sizes = direct.by_episode((effect - effect.mean(0)).pow(2).sum(-1))  # [episode, query, key]
+    deviation = effect - effect.mean(0)
+    sizes = direct.by_episode(deviation.pow(2).sum(-1))  # [episode, query, key]
     expected = np.einsum("eqk,qc->eck", sizes, direct.by_kind)
-    assert direct.table.read[:, 4 * layer + number] == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    measured = direct.table.read[:, 4 * layer + number]
+    assert measured == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 # Answers that are known.

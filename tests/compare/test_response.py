@@ -1,6 +1,7 @@
 """Responses to single inputs, on predictors whose answer is known: late, deaf to one input, louder, stopped."""
 
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,7 +31,8 @@ T = 12
 
 def said(log_weights, votes):
     weights = np.exp(log_weights - log_weights.max(-1, keepdims=True))
-    p_one = (weights * votes).sum(-1) / weights.sum(-1)
+    weight_of_ones = (weights * votes).sum(-1)
+    p_one = weight_of_ones / weights.sum(-1)
     return np.stack([1 - p_one, p_one], -1)
 
 
@@ -43,10 +45,9 @@ def majority(gain=0.5, lag=0, deaf=None, stop=None):
             match[..., deaf] = 0.5
         if stop is not None:
             match[:, stop:] = 0.0
-        before = np.concatenate([np.zeros_like(match[:, :1]), np.cumsum(match, 1)[:, :-1]], 1)
-        late = np.concatenate(
-            [np.zeros_like(before[:, :lag]), before[:, : before.shape[1] - lag]], 1
-        )
+        late = np.zeros_like(match)
+        n_seen = match.shape[1] - 1 - lag
+        late[:, 1 + lag :] = np.cumsum(match, 1)[:, :n_seen]
         return said(gain * late, episodes.advice)
 
     return predict
@@ -64,11 +65,6 @@ def found(edits, one, other):
     }
 
 
-def of_each(edits):
-    """Kind, round and episode of every edit, ``[edit, 3]``."""
-    return np.stack([edits.kind, edits.round, edits.episode], 1)
-
-
 def test_every_input_of_every_round_is_changed_alone(edits):
     kinds = (
         "flip one expert's vote p_1",
@@ -77,15 +73,16 @@ def test_every_input_of_every_round_is_changed_alone(edits):
         "flip the label",
     )
     assert edits.kinds == kinds
-    assert {(kind, t) for kind, t, _ in of_each(edits).tolist()} == {
-        (k, t) for k in range(4) for t in range(T - 1)
-    }
+    changed_inputs = set(zip(edits.kind.tolist(), edits.round.tolist(), strict=True))
+    assert changed_inputs == set(product(range(4), range(T - 1)))
     for kind, t, rows, changed in edits.parts:
         advice = changed.advice != edits.episodes.advice
         labels = changed.labels != edits.episodes.labels
-        assert advice.sum() + labels.sum() == len(edits.episodes)
+        n_changes = advice.sum() + labels.sum()
+        assert n_changes == len(edits.episodes)
         assert len(rows) == 24
-        assert labels[:, t].all() if kind == 3 else advice[:, t, kind].all()
+        changed_input = labels[:, t] if kind == 3 else advice[:, t, kind]
+        assert changed_input.all()
 
 
 def test_a_machine_responds_as_its_algorithm_does(edits):
@@ -99,15 +96,15 @@ def test_a_machine_responds_as_its_algorithm_does(edits):
 
 def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
     change = np.abs(responses(weighted_majority(0.5), edits)).max(-1)
-    edit_table = of_each(edits)
-    lag = np.arange(T) - edit_table[:, 1:2]
+    lag = np.arange(T) - edits.round[:, None]
+    is_label = edits.kind[:, None] == 3
     assert change[lag < 0].max() == 0
-    assert change[(edit_table[:, :1] == 3) & (lag == 0)].max() == 0
-    assert change[(edit_table[:, :1] == 3) & (lag == 1)].max() > 0.05
+    assert change[is_label & (lag == 0)].max() == 0
+    assert change[is_label & (lag == 1)].max() > 0.05
 
 
 @pytest.mark.parametrize(
-    ("other", "where", "alike"),
+    ("other", "where", "bounds"),
     [
         (majority(lag=1), ("flip the label", "one round later"), (0.0, 0.2)),
         (majority(lag=2), ("flip the label", "2 rounds later"), (0.0, 0.2)),
@@ -122,13 +119,15 @@ def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
         (majority(gain=1.0), ("flip the label", "9 to 11 rounds later"), (0.5, 0.9)),
     ],
 )
-def test_what_is_heard_late_or_never_is_seen_where_it_is_missing(edits, other, where, alike):
+def test_what_is_heard_late_or_never_is_seen_where_it_is_missing(edits, other, where, bounds):
     cell = found(edits, majority(), other)[where]
-    assert alike[0] <= cell.alike.low <= cell.alike.estimate <= alike[1]
-    assert all(
-        cell.alike.low == cell.alike.high == 1
-        for cell in found(edits, majority(), majority()).values()
-    )
+    lowest, highest = bounds
+    assert lowest <= cell.alike.low <= cell.alike.estimate <= highest
+
+
+def test_a_predictor_is_alike_to_itself_in_every_cell(edits):
+    cells_of_itself = found(edits, majority(), majority()).values()
+    assert all(cell.alike.low == cell.alike.high == 1 for cell in cells_of_itself)
 
 
 def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
@@ -138,33 +137,35 @@ def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
         return p
 
     ranked = cells(edits, responses(majority(), edits), responses(inverted, edits))
-    assert [cell.alike.low for cell in ranked] == sorted(cell.alike.low for cell in ranked)
+    lows = [cell.alike.low for cell in ranked]
+    assert lows == sorted(lows)
     assert ranked[0].alike.high < 0.9
     by_cell = {(cell.what, cell.when): cell.alike.estimate for cell in ranked}
     assert min(by_cell, key=by_cell.__getitem__) == ("any input", "changed in round 9")
 
 
 def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
-    ours, theirs = (responses(predict, edits) for predict in (majority(), majority(lag=1)))
-    there, back = (cells(edits, *pair) for pair in ((ours, theirs), (theirs, ours)))
+    ours = responses(majority(), edits)
+    theirs = responses(majority(lag=1), edits)
+    there, back = cells(edits, ours, theirs), cells(edits, theirs, ours)
     assert [c.alike for c in there] == [c.alike for c in back]
-    assert [(c.size, c.reference_size) for c in there] == [(c.reference_size, c.size) for c in back]
+    assert [c.size for c in there] == [c.reference_size for c in back]
+    assert [c.reference_size for c in there] == [c.size for c in back]
     big = 100 * ours  # beside which _SMALLEST_RESPONSE is nothing
     for factor, value in ((3.0, 0.6), (0.0, 0.0), (-1.0, -1.0)):
-        assert all(
-            c.alike.estimate == pytest.approx(value, abs=0.01)
-            for c in cells(edits, big, factor * big)
-        )
-    few = _SMALLEST_RESPONSE / 100 / np.abs(ours).max()
-    assert cells(edits, few * ours, -few * ours) == ()  # nobody responds: nothing is said
+        estimates = [c.alike.estimate for c in cells(edits, big, factor * big)]
+        assert estimates == pytest.approx([value] * len(estimates), abs=0.01)
+    unnoticed = ours * (_SMALLEST_RESPONSE / 100) / np.abs(ours).max()
+    assert cells(edits, unnoticed, -unnoticed) == ()  # nobody responds: nothing is said
 
 
 def test_rounds_that_are_not_known_are_left_out(edits):
     ours = responses(majority(), edits)
-    masked = np.where((np.arange(T) - of_each(edits)[:, 1:2] == 1)[..., None], ours, np.nan)
-    assert {cell.when for cell in cells(edits, ours, masked) if cell.what != "any input"} == {
-        "one round later"
-    }
+    lag = np.arange(T) - edits.round[:, None]
+    masked = ours.copy()
+    masked[lag != 1] = np.nan
+    cells_of_kinds = [cell for cell in cells(edits, ours, masked) if cell.what != "any input"]
+    assert {cell.when for cell in cells_of_kinds} == {"one round later"}
 
 
 def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
@@ -177,73 +178,78 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):
     """Estimate, interval and sizes of one cell, from the formula of the module."""
-    edit_table, floor = of_each(edits), _SMALLEST_RESPONSE**2 * unit
-    episodes = [mask & (edit_table[:, 2:] == e) for e in range(len(edits.episodes))]
-    n = np.array([m.sum() for m in episodes])
-    in_both = np.array([((ours * theirs).sum(-1) * m).sum() for m in episodes])
-    mine = np.array([((ours**2).sum(-1) * m).sum() for m in episodes])
-    their_squares = np.array([((theirs**2).sum(-1) * m).sum() for m in episodes])
-    weights = resample_weights(len(n), 1000, seed=0)
-    samples = (weights @ (2 * in_both + n * floor)) / (weights @ (mine + their_squares + n * floor))
-    likeness = (2 * in_both.sum() + n.sum() * floor) / (
-        mine.sum() + their_squares.sum() + n.sum() * floor
-    )
+    n_episodes = len(edits.episodes)
+    masks = [mask & (edits.episode[:, None] == episode) for episode in range(n_episodes)]
+
+    def episode_sums(values):
+        return np.array([(values * mask).sum() for mask in masks])
+
+    n = episode_sums(np.ones(mask.shape))
+    products = episode_sums((ours * theirs).sum(-1))
+    our_squares = episode_sums((ours**2).sum(-1))
+    their_squares = episode_sums((theirs**2).sum(-1))
+    floor = n * _SMALLEST_RESPONSE**2 * unit
+    in_common = 2 * products + floor
+    in_total = our_squares + their_squares + floor
+    weights = resample_weights(n_episodes, 1000, seed=0)
+    samples = (weights @ in_common) / (weights @ in_total)
     low, high = np.quantile(samples, [0.005, 0.995])
-    return [
-        likeness,
-        low,
-        high,
-        np.sqrt(mine.sum() / n.sum()),
-        np.sqrt(their_squares.sum() / n.sum()),
-    ]
+    likeness = in_common.sum() / in_total.sum()
+    size = np.sqrt(our_squares.sum() / n.sum())
+    reference_size = np.sqrt(their_squares.sum() / n.sum())
+    return [likeness, low, high, size, reference_size]
 
 
 @pytest.mark.parametrize(("kind", "first_asked"), [("classes", 0), ("mean", 2)])
 def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, first_asked):
     task = SimpleNamespace(kind=kind, data=SimpleNamespace(first_asked=first_asked))
     monkeypatch.setattr(response.tasks, "of", lambda episodes: task)
-    rng, edit_table = np.random.default_rng(0), of_each(edits)
-    ours, theirs = rng.normal(0, 0.05, (2, len(edit_table), T, 2))
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(0, 0.05, (2, len(edits.kind), T, 2))
     theirs = 0.6 * ours + theirs
-    lag = np.arange(T) - edit_table[:, 1:2]
+    lag = np.arange(T) - edits.round[:, None]
     is_counted = np.arange(T)[None] >= first_asked
     unit = 1.0
     if kind == "mean":
         every = (lag >= 0) & is_counted
-        unit = ((ours**2 + theirs**2).sum(-1)[every]).sum() / (2 * every.sum())
+        squares = (ours**2 + theirs**2).sum(-1)
+        unit = squares[every].mean() / 2
     bands = {"in the same round": (0, 1), "one round later": (1, 2), "2 rounds later": (2, 3)}
     bands |= {
         "3 to 4 rounds later": (3, 5),
         "5 to 8 rounds later": (5, 9),
         "9 to 11 rounds later": (9, 12),
     }
-    masks = {
-        (name, when): (lag >= low) & (lag < high) & (edit_table[:, :1] == i) & is_counted
-        for i, name in enumerate(edits.kinds)
-        for when, (low, high) in bands.items()
-    }
-    masks |= {
-        ("any input", f"changed in round {t}"): (lag >= 0) & (edit_table[:, 1:2] == t) & is_counted
-        for t in range(T - 1)
-    }
+    masks = {}
+    for i, name in enumerate(edits.kinds):
+        is_of_kind = edits.kind[:, None] == i
+        for when, (low, high) in bands.items():
+            in_band = (low <= lag) & (lag < high)
+            masks[name, when] = in_band & is_of_kind & is_counted
+    for t in range(T - 1):
+        is_of_round = edits.round[:, None] == t
+        masks["any input", f"changed in round {t}"] = (lag >= 0) & is_of_round & is_counted
     cells_found = {(c.what, c.when): c for c in cells(edits, ours, theirs)}
     assert cells_found.keys() == masks.keys()
     for key, mask in masks.items():
-        c = cells_found[key]
-        numbers = [c.alike.estimate, c.alike.low, c.alike.high, c.size, c.reference_size]
+        cell = cells_found[key]
+        interval = cell.alike
+        numbers = [interval.estimate, interval.low, interval.high, cell.size, cell.reference_size]
         assert numbers == pytest.approx(by_hand(edits, ours, theirs, mask, unit)), key
 
 
-def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits):
-    edit_table = of_each(edits)
-    is_counted = (np.arange(T) - edit_table[:, 1:2] >= 0) & (edit_table[:, :1] == 3)
-    for n, there in ((7, False), (8, True)):
-        some = np.where((is_counted & (edit_table[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
-        for pair in ((some, 0 * some), (0 * some, some)):
-            assert (
-                ("flip the label", "one round later")
-                in {(c.what, c.when) for c in cells(edits, *pair)}
-            ) is there
+@pytest.mark.parametrize(
+    ("n", "has_cell"), [(7, False), (8, True)], ids=["seven episodes", "eight episodes"]
+)
+def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits, n, has_cell):
+    lag = np.arange(T) - edits.round[:, None]
+    is_label = edits.kind[:, None] == 3
+    is_of_first_episodes = edits.episode[:, None] < n
+    some = np.zeros((*lag.shape, 2))
+    some[(lag >= 0) & is_label & is_of_first_episodes] = 10.0
+    for ours, theirs in ((some, 0 * some), (0 * some, some)):
+        places = {(c.what, c.when) for c in cells(edits, ours, theirs)}
+        assert (("flip the label", "one round later") in places) is has_cell
 
 
 def _from_the_set_before():
@@ -254,13 +260,19 @@ def _from_the_set_before():
     next_old = replace(
         old, key="next_old", role="round", parents=("reached",), equation=lambda v: v["reached"]
     )
-    member = (("old", *plain.parents), lambda v: plain.equation({**v, "reached": v["old"]}))
+
+    def from_old(values):
+        return plain.equation({**values, "reached": values["old"]})
+
+    def initial(episodes):
+        nothing = np.zeros((len(episodes), episodes.n_nodes))
+        return {**base.initial(episodes), "old": nothing}
+
+    member = (("old", *plain.parents), from_old)
     varied = base.varied(
         "before", "before", {}, {"member": member}, variables=(old, *base.variables, next_old)
     )
-    return makers.computed(
-        replace(varied, initial=lambda e: {**base.initial(e), "old": np.zeros((len(e), e.n_nodes))})
-    )
+    return makers.computed(replace(varied, initial=initial))
 
 
 @pytest.mark.parametrize(
@@ -278,11 +290,8 @@ def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_ch
     key, low, high
 ):
     """A correlation, whatever the read-out; in the worst rounds: two hops are a search in the first of them."""
-    machine = (
-        known.gallery("reachability")[key].make()
-        if key != "from the set before"
-        else _from_the_set_before()
-    )
+    gallery = known.gallery("reachability")
+    machine = gallery[key].make() if key in gallery else _from_the_set_before()
     budget = Budget(known=48, test=24, rounds=6, starts=1, horizon=2)
     samples = Samples.draw(machine, budget, {"n_nodes": 28, "n_edges": 24})
     correlation = _correlate_with_next_state(Participant(machine, samples), breadth_first())

@@ -1,5 +1,6 @@
 """The update part: what is compared with what, beside which controls, and how states are moved off the manifold."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,12 +78,8 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
     part, subjects
 ):
     """Each number is that of the transition of its own algorithm, horizon and move, in the model and the controls."""
-    assert [(u.algorithm, u.manifold, u.horizon) for u in part.updates] == [
-        (key, manifold, horizon)
-        for key in ("ftl", "bayes", "wm")
-        for manifold in ("on", "off")
-        for horizon in (1, 3)
-    ]
+    conditions = [(u.algorithm, u.manifold, u.horizon) for u in part.updates]
+    assert conditions == list(product(("ftl", "bayes", "wm"), ("on", "off"), (1, 3)))
     model = subjects[0]
     for measured in part.updates:
         algorithm = CANDIDATES[measured.algorithm]
@@ -98,7 +95,8 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         for control, score in zip(subjects[1:], measured.untrained, strict=True):
             missed_by_control, totals = steps.missed(control, slice(SMALL.known, None))
             assert len(missed_by_control) == SMALL.test
-            assert score == pytest.approx(1 - missed_by_control.sum() / totals.sum(), abs=1e-12)
+            share_missed = missed_by_control.sum() / totals.sum()
+            assert score == pytest.approx(1 - share_missed, abs=1e-12)
         assert measured.model == model.name
         assert measured.decoded == _decoding_r2(writer, model, algorithm)
     assert part.updates[4].state == ("counts",)
@@ -133,32 +131,28 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
                 model.model, episodes, writer, round=SMALL.at, horizon=3, by=offsets
             ).under(algorithm)
             mine = fold[rows] == k
-            assert missed[rows][mine] == pytest.approx(
-                transition_found.missed.sum(1)[mine], rel=1e-6
-            )
+            missed_by_hand = transition_found.missed.sum(1)
+            assert missed[rows][mine] == pytest.approx(missed_by_hand[mine], rel=1e-6)
     assert varied.shape == missed.shape == (n + SMALL.test,)
     assert (missed > 0).all()
 
 
 def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(part, subjects):
     families = interp.tasks.get("experts").update_families()
-    carrying = {
-        key for key, family in families.items() if "log_weights" in _member(family, {}).state
-    }
+    members = {key: _member(family, {}) for key, family in families.items()}
+    carrying = {key for key, member in members.items() if "log_weights" in member.state}
     assert {rule.key for rule in part.fitted} == carrying
     assert len(part.fitted) == len(carrying) > 1
-    assert all(
-        rule.state == ("log_weights",) and rule.name == families[rule.key].name
-        for rule in part.fitted
-    )
     first = part.fitted[0]
     assert first.parameters == {"gain": pytest.approx(0.3, rel=0.01)}  # no point of its grid
     assert first.r2.low > 0.99
-    assert first.r2.estimate == pytest.approx(
-        max(rule.r2.estimate for rule in part.fitted), abs=1e-6
-    )
+    best_r2 = max(rule.r2.estimate for rule in part.fitted)
+    assert first.r2.estimate == pytest.approx(best_r2, abs=1e-6)
     for rule in part.fitted:
-        assert set(rule.parameters) == {p.name for p in families[rule.key].searched if not p.enters}
+        family = families[rule.key]
+        assert rule.state == ("log_weights",)
+        assert rule.name == family.name
+        assert set(rule.parameters) == {p.name for p in family.searched if not p.enters}
 
 
 def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
@@ -167,13 +161,15 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     half = modulo_sum(half, model.samples.known)
     writer, test = model.writer(half), model.samples.test
     part = updates(model, {"wm": half}, [], SMALL)
-    total_missed = transition(model.model, test, writer, round=SMALL.at).under(half).missed.sum()
+    steps = transition(model.model, test, writer, round=SMALL.at)
+    total_missed = steps.under(half).missed.sum()
     families = interp.tasks.get("experts").update_families()
-    for rule in (
-        fitted_rule for fitted_rule in part.fitted if families[fitted_rule.key].extends != half.key
-    ):
-        centred = centre_states(_member(families[rule.key], rule.parameters), ["log_weights"])
-        missed = transition(model.model, test, writer, round=SMALL.at).under(centred).missed.sum()
+    for rule in part.fitted:
+        family = families[rule.key]
+        if family.extends == half.key:
+            continue
+        centred = centre_states(_member(family, rule.parameters), ["log_weights"])
+        missed = steps.under(centred).missed.sum()
         assert rule.left.estimate == pytest.approx(missed / total_missed)
 
 
@@ -181,17 +177,17 @@ def test_parameters_that_are_not_given_are_the_first_of_their_grids():
     family = interp.tasks.get("qlearning").update_families()["q_learning"]
     first = {p.name: p.grid[0] for p in family.searched}
     assert _member(family, {}).parameters == family.make(**first).parameters
-    assert (
-        _member(family, {"gamma": 0.5}).parameters
-        == family.make(**{**first, "gamma": 0.5}).parameters
-    )
+    member = _member(family, {"gamma": 0.5})
+    expected = family.make(**(first | {"gamma": 0.5}))
+    assert member.parameters == expected.parameters
 
 
 @pytest.fixture
 def fake():
     """An algorithm with a variable that differs between episodes and one that is the round."""
     rng = np.random.default_rng(1)
-    q = rng.normal(size=(SMALL.test, SMALL.rounds, 2)) * np.arange(1, SMALL.rounds + 1)[:, None]
+    scale = np.arange(1, SMALL.rounds + 1)[:, None]
+    q = rng.normal(size=(SMALL.test, SMALL.rounds, 2)) * scale
     elapsed = np.tile(np.arange(SMALL.rounds, dtype=float), (SMALL.test, 1))
     return SimpleNamespace(run=lambda episodes: {"q": q, "elapsed": elapsed}, q=q, elapsed=elapsed)
 
@@ -215,25 +211,25 @@ def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eig
     changes = draw_strange_states(values, ("q", "elapsed"), SMALL)
     here = fake.q[:, SMALL.at]
     there = here + rng.standard_normal((SMALL.test, 2, 2)) * here.std(0, keepdims=True)
-    within = np.clip(there, fake.q.min((0, 1)), fake.q.max((0, 1)))  # no element leaves its range
+    lowest, highest = fake.q.min((0, 1)), fake.q.max((0, 1))
+    within = np.clip(there, lowest, highest)  # no element leaves its range
     assert (within != there).any()
     assert changes["q"] == pytest.approx(within - here)
     offsets = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
-    within = (
-        np.clip(fake.elapsed[:, SMALL.at] + offsets, 0, SMALL.rounds - 1)
-        - fake.elapsed[:, SMALL.at]
-    )
+    here = fake.elapsed[:, SMALL.at]
+    within = np.clip(here + offsets, 0, SMALL.rounds - 1) - here
     assert (within != offsets).any()
     assert changes["elapsed"] == pytest.approx(within)  # there is no later round
 
 
 def test_a_set_off_the_manifold_is_another_set():
-    sets = (np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5).astype(float)
+    is_reached = np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5
+    sets = is_reached.astype(float)
     changes = draw_strange_states({"reached": sets}, ("reached",), SMALL)["reached"]
-    is_flipped = np.random.default_rng([4, 7]).random(changes.shape) < 0.1
-    assert np.array_equal(
-        sets[:, SMALL.at] + changes, np.where(is_flipped, 1 - sets[:, SMALL.at], sets[:, SMALL.at])
-    )
+    flips = np.random.default_rng([4, 7]).random(changes.shape)
+    here = sets[:, SMALL.at]
+    expected = np.where(flips < 0.1, 1 - here, here)
+    assert np.array_equal(here + changes, expected)
 
 
 @pytest.mark.parametrize("worse", ["q", "elapsed"])
@@ -248,9 +244,12 @@ def test_what_a_decoder_reads_worst_is_its_score(fake, worse):
     run = SimpleNamespace(latents=latents)
     subject = SimpleNamespace(samples=SimpleNamespace(test=None), run=lambda episodes: run)
     calls = []
-    writer = SimpleNamespace(
-        shapes=("q", "elapsed"), read=lambda latents: calls.append(latents.shape[1]) or read
-    )
+
+    def read_latents(latents):
+        calls.append(latents.shape[1])
+        return read
+
+    writer = SimpleNamespace(shapes=("q", "elapsed"), read=read_latents)
     assert _decoding_r2(writer, subject, fake) == pytest.approx(0.75)
     assert calls == [SMALL.rounds]  # the latents before each round
 
@@ -260,7 +259,8 @@ def test_a_non_linear_decoder_reads_a_curved_code_and_no_noise(monkeypatch):
     rng = np.random.default_rng(0)
     states = {key: np.cumsum(rng.normal(size=(60, 6, 1)), 1) for key in ("held", "noise")}
     states["still"] = np.ones((60, 6, 1))
-    carried = np.stack([np.tanh(states["held"] / 2), rng.normal(size=(60, 6, 1))], 2)
+    curved = np.tanh(states["held"] / 2)
+    carried = np.stack([curved, rng.normal(size=(60, 6, 1))], 2)
     latents = torch.from_numpy(np.concatenate([carried, carried[:, -1:]], 1))
     monkeypatch.setattr(update, "pooled", lambda subject: SimpleNamespace(latents=latents))
     monkeypatch.setattr(update, "pooled_values", lambda algorithm, samples: states)
@@ -308,9 +308,8 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
     zero_step = SimpleNamespace(
         missed=np.ones((4, 1)), varied=np.full((4, 1), 2.0), participants=None
     )
-    under = SimpleNamespace(
-        missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6)
-    )
+    ones, half = np.ones((4, 1)), Interval(0.5, 0.4, 0.6)
+    under = SimpleNamespace(missed=ones, varied=ones, r2=lambda seed: half)
 
     def steps(model, episodes, writer, round):
         distance_from_best = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
@@ -324,22 +323,21 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
         writer=lambda made, keys, penalty: None,
         penalty=lambda algorithm: 0.0,
     )
-    base = interp.tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
+    q_learning = interp.tasks.get("qlearning").update_families()["q_learning"]
+    base = q_learning.make(alpha=0.1, gamma=0.9)
     distance_from_best, rule = _fit_extension(subject, family, base, ("q",), zero_step, SMALL)
     assert distance_from_best == 0
-    assert rule.parameters == {
-        "alpha": 0.1,
-        "gamma": 0.9,
-        "trace": grid[1],
-    }
-    assert rule.left.estimate == pytest.approx(
-        2
-    )  # as much of its own steps as the algorithm of twice its own
-    fits = SimpleNamespace(
-        left=lambda made: abs(made.parameters["alpha"] - 0.3) + abs(made.parameters["gamma"] - 0.6)
-    )
+    assert rule.parameters == {"alpha": 0.1, "gamma": 0.9, "trace": grid[1]}
+    # As much of its own steps as the algorithm of twice its own.
+    assert rule.left.estimate == pytest.approx(2)
+
+    def left(made):
+        alpha, gamma = made.parameters["alpha"], made.parameters["gamma"]
+        return abs(alpha - 0.3) + abs(gamma - 0.6)
+
+    fits = SimpleNamespace(left=left)
     family = interp.tasks.get("qlearning").rivals()["q_learning"]
-    rule = _fit_family(family, base, fits, steps(*"abcd"), zero_step, 0)[1]
+    _, rule = _fit_family(family, base, fits, steps(*"abcd"), zero_step, 0)
     assert rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.01)
 
 

@@ -6,6 +6,7 @@ out here: a change of one must be made here, too.
 
 import math
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,9 +78,8 @@ def _cell(low, high, what="label"):
 
 
 def _agreement(alike=SURE, apart=NEVER, cells=((0.92, 0.99), (0.98, 0.99))):
-    return _Agreement(
-        alike, apart, tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
-    )
+    responses = [_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells)]
+    return _Agreement(alike, apart, tuple(responses))
 
 
 def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
@@ -99,11 +99,9 @@ def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
     measure = _behaviour(_agreement(between(*bounds)))
     assert (measure.verdict, measure.about, measure.note) == (word, "predictions alike", "")
-    assert (measure.number, measure.threshold, measure.controls[UNTRAINED].number) == (
-        between(*bounds),
-        0.95,
-        0.3,
-    )
+    assert measure.number == between(*bounds)
+    assert measure.threshold == 0.95
+    assert measure.controls[UNTRAINED].number == 0.3
 
 
 @pytest.mark.parametrize(
@@ -196,9 +194,8 @@ def test_predictions_are_alike_by_half_of_what_the_two_memories_are_worth():
     own_nats, base = ({name: np.full(8, worth) for name in nats} for worth in (0.2, 0.6))
     sets = dict.fromkeys(nats, (None, range(8)))
     for pair in ((own_nats, base), (base, own_nats)):
-        assert vars(_measure_likeness(nats, *pair, sets, seed=0)) == pytest.approx(
-            dict.fromkeys(("estimate", "low", "high"), 0.75)
-        )
+        likeness = _measure_likeness(nats, *pair, sets, seed=0)
+        assert vars(likeness) == pytest.approx({"estimate": 0.75, "low": 0.75, "high": 0.75})
 
 
 # Algorithm.
@@ -236,9 +233,8 @@ def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runn
         "guess",
     )
     mean = float(np.mean(left))
-    assert (part.explained.estimate, part.ratio.estimate) == pytest.approx(
-        (1 - mean / by_guess, mean / by_rival)
-    )
+    assert part.explained.estimate == pytest.approx(1 - mean / by_guess)
+    assert part.ratio.estimate == pytest.approx(mean / by_rival)
 
 
 def test_families_are_ranked_by_their_fits_and_a_guess_explains_nothing():
@@ -284,10 +280,8 @@ def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_whe
     ]
     part = _decide([*others, *family], {"seed": 0})
     assert (part.closest, part.runner_up) == (closest, "rival")
-    assert part.scores[closest] is next(iter(part.scores.values()))
-    assert (set(part.scores) == {
-        "simple", "extension", "rival", "guess"
-    })  # fmt: skip
+    assert next(iter(part.scores)) == closest
+    assert set(part.scores) == {"simple", "extension", "rival", "guess"}
 
 
 def test_the_families_that_episodes_do_not_tell_from_the_best_are_listed():
@@ -319,28 +313,37 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
     """Reachability is asked from its second round on; each failure names its round in the episode."""
     sets = dict(list(REACHABILITY.sets_for(8, 6, seed=0, n_nodes=16, n_edges=24).items())[:2])
     rng = np.random.default_rng(0)
-    drawn = {id(pair[1]): rng.dirichlet(np.ones(3), (2, len(pair[1]), 6)) for pair in sets.values()}
-    model, reference = (lambda episodes, i=i: drawn[id(episodes)][i] for i in (0, 1))
+    predictions = {}
+    for name, (_, scored) in sets.items():
+        predictions[name] = rng.dirichlet(np.ones(3), (2, len(scored), 6))
+    name_of = {id(scored): name for name, (_, scored) in sets.items()}
+
+    def model(episodes):
+        return predictions[name_of[id(episodes)]][0]
+
+    def reference(episodes):
+        return predictions[name_of[id(episodes)]][1]
+
     differences, failures = _measure_differences(model, reference, sets)
-    nats = {
-        (name, episode, t): divergence(*(p[None, None, episode, t] for p in drawn[id(pair[1])]))[0]
-        for name, pair in sets.items()
-        for episode in range(len(pair[1]))
-        for t in range(1, 6)
-    }
+    nats = {}
+    for name, (of_model, of_reference) in predictions.items():
+        for episode, t in product(range(len(of_model)), range(1, 6)):
+            p, q = of_model[None, None, episode, t], of_reference[None, None, episode, t]
+            nats[name, episode, t] = divergence(p, q)[0]
     worst = sorted(nats, key=lambda place: -nats[place])[:20]
     ranked = sorted(failures, key=lambda failure: -failure.nats)[:20]
     assert [(f.set, f.episode, f.round) for f in ranked] == worst
     for failure in ranked:
-        p, q = drawn[id(sets[failure.set][1])][:, failure.episode, failure.round]
+        p, q = predictions[failure.set][:, failure.episode, failure.round]
         assert failure.model == pytest.approx(p)
         assert failure.reference == pytest.approx(q)
         assert failure.n_scored == 8
-        assert failure.nats == pytest.approx(nats[failure.set, failure.episode, failure.round])
+        place = (failure.set, failure.episode, failure.round)
+        assert failure.nats == pytest.approx(nats[place])
     for name, values in differences.items():
-        assert values == pytest.approx(
-            np.array([[nats[name, i, t] for t in range(1, 6)] for i in range(8)])
-        )
+        assert values.shape == (8, 5)
+        for episode, t in product(range(8), range(1, 6)):
+            assert values[episode, t - 1] == pytest.approx(nats[name, episode, t])
 
 
 # State.
@@ -451,7 +454,9 @@ def test_state_names_what_a_model_needs_beside_the_others_latents():
 
 def test_predictions_are_choices_where_more_than_nine_of_ten_are_certain_to_99_percent():
     def given(certain, share):
-        return np.array([[certain, 1 - certain]] * share + [[0.5, 0.5]] * (1000 - share))
+        predictions = np.full((1000, 2), 0.5)
+        predictions[:share] = [certain, 1 - certain]
+        return predictions
 
     assert [_are_choices(given(0.9901, share)) for share in (899, 900, 901)] == [False, False, True]
     assert [_are_choices(given(certain, 1000)) for certain in (0.99, 0.9901)] == [False, True]
@@ -514,17 +519,19 @@ def _by(measure):
 
 
 SAME = {"reference": "b", "alike": 1.0}
+FAR_STEP_FAILS = _evidence(_step(SURE), _step(BELOW, horizon=5))
+ONE_INPUT_UNHEARD = _evidence(response=ResponsePart("wm", (_cell(0.1, 0.2),)))
+HALF_ARRIVES = _evidence(response=ResponsePart(arrives=between(0.4, 0.6)))
+READ_BEFORE_THE_UPDATE = _evidence(response=ResponsePart(later=between(0.1, 0.2)))
+FAILS_AND_PREDICTS_THE_SAME = _evidence(_step(BELOW), **SAME)
+FAILS_IN_AN_UNREAD_STATE = _evidence(_step(BELOW, decoded=0.5), state="yes", reference="b")
 NEEDED = {
-    "steps": (_evidence(_step(SURE), _step(BELOW, horizon=5)), "no", "yes"),
-    "responses": (_evidence(response=ResponsePart("wm", (_cell(0.1, 0.2),))), "no", "yes"),
-    "arrival": (_evidence(response=ResponsePart(arrives=between(0.4, 0.6))), "no", "yes"),
-    "next state": (_evidence(response=ResponsePart(later=between(0.1, 0.2))), "undecided", "yes"),
-    "same predictions": (_evidence(_step(BELOW), **SAME), "undecided", "no"),
-    "unread state": (
-        _evidence(_step(BELOW, decoded=0.5), state="yes", reference="b"),
-        "undecided",
-        "no",
-    ),
+    "steps": (FAR_STEP_FAILS, "no", "yes"),
+    "responses": (ONE_INPUT_UNHEARD, "no", "yes"),
+    "arrival": (HALF_ARRIVES, "no", "yes"),
+    "next state": (READ_BEFORE_THE_UPDATE, "undecided", "yes"),
+    "same predictions": (FAILS_AND_PREDICTS_THE_SAME, "undecided", "no"),
+    "unread state": (FAILS_IN_AN_UNREAD_STATE, "undecided", "no"),
     "another update": (_evidence(fitted=_fitted(0.1, 0.2)), "undecided", "yes"),
 }
 """Rule -> evidence that it alone decides, the word that it gives, and the word without it."""
@@ -542,12 +549,8 @@ def test_a_rule_decides_what_nothing_else_does(name, monkeypatch):
     assert (measure.verdict, _by(measure)) == (word, name)
     rest = [rule for rule in RULES if rule.name != name]
     if name == "steps":  # without it, nothing is left that could be "yes"
-        rest.insert(
-            0,
-            replace(
-                RULES[0], require=lambda evidence: [Measure("", "", SURE, 0.5, needs_control=False)]
-            ),
-        )
+        fulfilled = Measure("", "", SURE, 0.5, needs_control=False)
+        rest.insert(0, replace(RULES[0], require=lambda evidence: [fulfilled]))
     monkeypatch.setattr("circuits.compare.update.RULES", rest)
     assert judge(evidence).verdict == without
 
@@ -567,11 +570,12 @@ def test_a_rule_decides_what_nothing_else_does(name, monkeypatch):
     ],
 )
 def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
-    on, off = one(on), one(off)
-    measure = judge(_evidence(_step(on), _step(off, manifold="off", horizon=5)))
+    on_manifold, off_manifold = one(on), one(off)
+    steps = _step(on_manifold), _step(off_manifold, manifold="off", horizon=5)
+    measure = judge(_evidence(*steps))
     assert measure.verdict == word
     assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.975)
-    assert measure.number == (on if decided_by.endswith("occur") else off)
+    assert measure.number == (on_manifold if decided_by.endswith("occur") else off_manifold)
 
 
 @by_cases("copies, word, control")
@@ -689,8 +693,8 @@ def test_update_is_not_the_same_where_another_update_says_what_it_does_not(
     one_round, several, left, word
 ):
     """By the steps of one round on the manifold, and by the update that fits them best."""
-    one_round, several = one(one_round), one(several)
-    steps = _step(several, manifold="off"), _step(several, horizon=5), _step(one_round)
+    other_steps = one(several)
+    steps = _step(other_steps, manifold="off"), _step(other_steps, horizon=5), _step(one(one_round))
     measure = judge(_evidence(*steps, fitted=_fitted(*left)))
     assert measure.verdict == word
     is_doubted = measure.reason.startswith(f"rule best (keep 0.98) {AS_WELL}")
