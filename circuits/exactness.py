@@ -310,7 +310,7 @@ def _run_with_meters(
     Returns:
         The run, on the CPU.
     """
-    hooks = [(meter.at, meter.note) for meter in meters]
+    hooks = [(meter.hook_name, meter.note) for meter in meters]
     if circuit.layout.choice_position is None:
         with model.hooks(fwd_hooks=hooks):
             run = rollout(model, episodes)
@@ -539,7 +539,7 @@ class _Meter:
 
     Attributes:
         key: key of the variable.
-        at: name of the hook.
+        hook_name: name of the hook.
         where: hook and positions, in words.
         read: function from an activation to the variable.
         truth: true values ``[episode, round, element]``.
@@ -549,7 +549,7 @@ class _Meter:
     """
 
     key: str
-    at: str
+    hook_name: str
     where: str
     read: Callable[[Tensor], Tensor]
     truth: Tensor

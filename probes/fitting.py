@@ -473,7 +473,7 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
 
 
 def _join_targets(
-    targets: Sequence[TargetValues], episodes: Episodes, more: Episodes, n_rounds: int
+    targets: Sequence[TargetValues], episodes: Episodes, further_episodes: Episodes, n_rounds: int
 ) -> list[TargetValues] | None:
     """Return targets in ``episodes`` followed by ``more``; their values are computed again from
     their keys.
@@ -481,7 +481,7 @@ def _join_targets(
     Args:
         targets: targets of the first ``n_rounds`` rounds of ``episodes``.
         episodes: the episodes that they were computed from.
-        more: further episodes.
+        further_episodes: further episodes.
         n_rounds: number of rounds.
 
     Returns:
@@ -493,7 +493,9 @@ def _join_targets(
             variable, moment = parse(target.key, interp.tasks.of(episodes))
         except InputError:
             return None
-        parts = [variable(sample, moment, **target.parameters) for sample in (episodes, more)]
+        parts = [
+            variable(sample, moment, **target.parameters) for sample in (episodes, further_episodes)
+        ]
         first, further = (part.rounds(0, n_rounds) for part in parts)
         if not np.array_equal(first.values, target.values):
             return None

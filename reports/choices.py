@@ -344,10 +344,10 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
     )
 
 
-def _show_families(found: ChoiceExplanation) -> Section:
-    table = Table(found.to_frame(), "Every family of algorithms, the best first")
+def _show_families(explanation: ChoiceExplanation) -> Section:
+    table = Table(explanation.to_frame(), "Every family of algorithms, the best first")
     checks = Table(
-        found.check_frame(),
+        explanation.check_frame(),
         (
             "Check of the families in the set: do their simulated players behave like the players of "
             "the table?"
@@ -357,9 +357,9 @@ def _show_families(found: ChoiceExplanation) -> Section:
     return Section("Families", [Prose(_TEXTS["families"]), table, checks])
 
 
-def _participants(each: EachParticipant) -> Section:
-    group = Table(each.group(), each.sentence)
-    people = Table(each.to_frame(), "Each participant", collapsed=True)
+def _participants(participants: EachParticipant) -> Section:
+    group = Table(participants.group(), participants.sentence)
+    people = Table(participants.to_frame(), "Each participant", collapsed=True)
     return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
 
 

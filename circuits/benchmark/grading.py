@@ -361,8 +361,8 @@ def run(
             for key, (name, _, seed) in tasks.items()
         }
         methods_of_work = [f"{method.question} {method.key}" for method in chosen_methods]
-        about = {"effort": asdict(effort), "methods": methods_of_work}
-        names = divide(parts, files, about, shard)
+        work_settings = {"effort": asdict(effort), "methods": methods_of_work}
+        names = divide(parts, files, work_settings, shard)
     work = [tasks[name] for name in names]
     done: list[dict[str, Any]] = []
     shared = (chosen_methods, effort, parts)

@@ -199,8 +199,8 @@ def build(
 
     moved_places = {}
     for key, locations in circuit.sites.items():
-        at = [place for location in locations for place in places(circuit, location)]
-        moved_places[key] = tuple(move(place) for place in at)
+        unmoved = [place for location in locations for place in places(circuit, location)]
+        moved_places[key] = tuple(move(place) for place in unmoved)
     claims = []
     for claim in wired(circuit):
         if not claim.control:

@@ -169,9 +169,9 @@ def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray
     A missing or NaN score becomes the lowest score of the answer.
     """
     numbers = [score for score in answer.scores.values() if not np.isnan(score)]
-    least = min(numbers, default=0.0)
-    scores = np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64)
-    return np.nan_to_num(scores, nan=least)
+    lowest = min(numbers, default=0.0)
+    scores = np.array([answer.scores.get(item, lowest) for item in truth], dtype=np.float64)
+    return np.nan_to_num(scores, nan=lowest)
 
 
 def _grade_ranking(

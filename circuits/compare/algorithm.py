@@ -496,17 +496,17 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
     }
 
 
-def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
+def _share_plainly_apart(divergences: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
     """Return the share of rounds in which two predictions differ plainly: by more than .1 nats.
 
     The bootstrap resamples the i-th episodes of all sets together.
 
     Args:
-        apart: divergences of the two predictions in nats, ``[episode, round]`` by set.
+        divergences: divergences of the two predictions in nats, ``[episode, round]`` by set.
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """
-    is_apart = np.concatenate([nats > _APART for nats in apart.values()], 1)
+    is_apart = np.concatenate([nats > _APART for nats in divergences.values()], 1)
     _, scored_on = next(iter(sets.values()))
     return mean_interval(is_apart.mean(1), seed=seed, participants=participants_of(scored_on))
 
@@ -980,7 +980,7 @@ def _compare_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
 
 
 def _measure_likeness(
-    apart: Mapping[str, Array],
+    divergences: Mapping[str, Array],
     worth: Mapping[str, Array],
     other_worth: Mapping[str, Array],
     sets: _Sets,
@@ -990,14 +990,14 @@ def _measure_likeness(
     from its memory).
 
     Args:
-        apart: divergence of the two models, ``[episode, round]`` by set.
+        divergences: divergence of the two models, ``[episode, round]`` by set.
         worth, other_worth: gain of each model from its memory: divergence of its predictions from
             the best memoryless algorithm, ``[episode]`` by set.
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """
     mean_worth, nats = {}, {}
-    for name, differences in apart.items():
+    for name, differences in divergences.items():
         mean_worth[name] = (worth[name] + other_worth[name]) / 2
         nats[name] = of_each(differences.mean(1), participants_of(sets[name][1]))
     return _pooled_ratio(nats, mean_worth, seed).complement

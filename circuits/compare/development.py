@@ -84,10 +84,10 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
     if questions.reference:
         comparison = machines(model, questions.reference, budget=Budget.quick(questions.seed))
         rows += [{"key": measure.key, **measure.row()} for measure in comparison.measures]
-    about = {"step": run.step, "seed": run.config.seed}
+    columns = {"step": run.step, "seed": run.config.seed}
     return {
-        "measures": pd.DataFrame(rows).assign(**about),
-        "algorithms": _score_algorithms(model, episodes).assign(**about),
+        "measures": pd.DataFrame(rows).assign(**columns),
+        "algorithms": _score_algorithms(model, episodes).assign(**columns),
     }
 
 

@@ -217,13 +217,13 @@ def machines(
 
 
 def _compared(
-    model: Machine, other: Machine | None, budget: Budget, sizes: dict[str, int]
+    model: Machine, reference: Machine | None, budget: Budget, sizes: dict[str, int]
 ) -> Compared:
     """Sample the episodes of a comparison and prepare the models and their untrained copies.
 
     Args:
         model: the model that is judged.
-        other: the reference, or None.
+        reference: the reference, or None.
         budget: numbers of episodes, rounds and copies, and the seed.
         sizes: sizes of the task, by name, that both models accept.
     """
@@ -231,10 +231,10 @@ def _compared(
     subject = Participant(model, samples)
     peer = None
     peer_copies: list[Participant] = []
-    if other is not None:
-        label = f"{subject.name} (reference)" if other.name == subject.name else ""
-        peer = Participant(other, samples, label)
-        peer_copies = list(_draw_copies(other, samples, budget))
+    if reference is not None:
+        label = f"{subject.name} (reference)" if reference.name == subject.name else ""
+        peer = Participant(reference, samples, label)
+        peer_copies = list(_draw_copies(reference, samples, budget))
     task = tasks.of(model)
     sets = task.sets_for(budget.battery, budget.rounds, budget.seed, budget.scored, **sizes)
     return Compared(

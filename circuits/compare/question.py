@@ -575,10 +575,10 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
     first = models[0]
     task = tasks.of(first)
     for model in models[1:]:
-        other = f"{model.name!r} of {model.layout.task}"
+        named_model = f"{model.name!r} of {model.layout.task}"
         require(
             model.layout.task == task.key,
-            f"{first.name!r} is a model of {task.key}, {other}; compare models of one task",
+            f"{first.name!r} is a model of {task.key}, {named_model}; compare models of one task",
         )
     sizes = {}
     for size in task.sizes:

@@ -340,12 +340,12 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
             continue
         whole = weights @ (ours_here + theirs_here + threshold)
         common = weights @ (2 * sum_by_episode(shared * is_in_cell) + threshold)
-        alike = np.divide(common, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+        similarity = np.divide(common, whole, out=np.full(len(whole), np.nan), where=whole > 0)
         n_compared = count.sum()
         cell = Cell(
             what=what,
             when=when,
-            alike=Interval.of_samples(alike[1:], alike[0], level),
+            alike=Interval.of_samples(similarity[1:], similarity[0], level),
             size=float(np.sqrt(ours_here.sum() / n_compared)),
             reference_size=float(np.sqrt(theirs_here.sum() / n_compared)),
         )

@@ -460,7 +460,7 @@ def _measure_missed(
 
 
 def _score_worst_band(
-    budget: Budget, counts: NDArray[np.bool_], missed: Array, cut: Array, whose: Any = None
+    budget: Budget, counts: NDArray[np.bool_], missed: Array, cut: Array, participants: Any = None
 ) -> tuple[Interval, tuple[int, int]]:
     """Score groups of neighbouring starts (bands) separately, and return the worst score.
 
@@ -472,14 +472,14 @@ def _score_worst_band(
         counts: mask ``[start]``: True for the starts that are scored.
         missed: divergence with mapped latents, ``[episode, start]``.
         cut: divergence with initial latents, ``[episode, start]``.
-        whose: participant of each episode.
+        participants: participant of each episode.
 
     Returns:
         The worst score, and the first and last round of its band.
     """
     starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
     bands = np.array_split(starts, min(N_BANDS, len(starts)))
-    scores = [scored(missed[:, band].sum(1), cut[:, band].sum(1), whose) for band in bands]
+    scores = [scored(missed[:, band].sum(1), cut[:, band].sum(1), participants) for band in bands]
     lows = [score.low for score in scores]
     worst = int(np.argmin(lows))  # the first that is no number, where one is none
     rounds = [budget.at[start] for start in bands[worst]]

@@ -211,8 +211,10 @@ def updates(
         decoded = _decoding_r2(writer, subject, algorithm)
         nonlinear = _nonlinear_r2(subject, algorithm, keys)
         moves = draw_strange_states(pooled_values(algorithm, subject.samples), keys, budget)
-        for (manifold, by), horizon in product({ON: None, OFF: moves}.items(), (1, budget.horizon)):
-            steps = _Steps(algorithm, keys, budget.at, horizon, by, subject.penalty(algorithm))
+        for (manifold, changes), horizon in product(
+            {ON: None, OFF: moves}.items(), (1, budget.horizon)
+        ):
+            steps = _Steps(algorithm, keys, budget.at, horizon, changes, subject.penalty(algorithm))
             scores.append(
                 StepScore(
                     model=subject.name,
@@ -243,8 +245,8 @@ class _Steps:
         keys: the state variables that are decoded.
         rounds: rounds from which the model runs on.
         horizon: number of rounds of a step.
-        by: change of the state before the step, ``[episode, start, ...]`` by key of the variable;
-            None for no change.
+        changes: change of the state before the step, ``[episode, start, ...]`` by key of the
+            variable; None for no change.
         penalty: ridge penalty of all decoders, including those of controls.
     """
 
@@ -252,7 +254,7 @@ class _Steps:
     keys: tuple[str, ...]
     rounds: Sequence[int]
     horizon: int
-    by: Mapping[str, Array] | None
+    changes: Mapping[str, Array] | None
     penalty: float
 
     def score(self, subject: Participant) -> Interval:
@@ -287,14 +289,16 @@ class _Steps:
         writer = crossed_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
         is_known = rows.start is None
-        by = None if self.by is None else {key: change[rows] for key, change in self.by.items()}
+        changes = None
+        if self.changes is not None:
+            changes = {key: change[rows] for key, change in self.changes.items()}
         result = transition(
             subject.model,
             subject.samples.known if is_known else subject.samples.test,
             replace(writer, decoder=writer.decoder.cut(rows)),
             round=self.rounds,
             horizon=self.horizon,
-            by=by,
+            by=changes,
         ).under(self.algorithm)
         return np.stack([result.missed.sum(1), result.varied.sum(1)])
 
@@ -416,7 +420,7 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
     keys = tuple(writer.shapes)
     fits = transition(subject.model, subject.samples.other, writer, round=budget.at)
     scores = transition(subject.model, subject.samples.test, writer, round=budget.at)
-    own = scores.under(algorithm)
+    by_algorithm = scores.under(algorithm)
     families = subject.task.update_families()
     missed: dict[str, float] = {}
     results: dict[str, FittedUpdate] = {}
@@ -424,9 +428,9 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
         if not set(keys) <= set(_member(family, {}).state):
             continue
         if family.extends == algorithm.key:
-            fitted = _fit_extension(subject, family, algorithm, keys, own, budget)
+            fitted = _fit_extension(subject, family, algorithm, keys, by_algorithm, budget)
         else:
-            fitted = _fit_family(family, algorithm, fits, scores, own, budget.seed)
+            fitted = _fit_family(family, algorithm, fits, scores, by_algorithm, budget.seed)
         missed[family.key], results[family.key] = fitted
 
     def rank(key: str) -> tuple[float, float]:
@@ -454,7 +458,7 @@ def _fit_family(
     algorithm: Algorithm,
     fits: Transition,
     scores: Transition,
-    own: StepResult,
+    by_algorithm: StepResult,
     seed: int,
 ) -> tuple[float, FittedUpdate]:
     """Fit the parameters of a family of update rules to steps (changes of the decoded state over a
@@ -465,7 +469,7 @@ def _fit_family(
         algorithm: the candidate algorithm. If it subtracts the mean over a variable's elements, the
             rules do so, too.
         fits, scores: decoded steps to fit on, and to score on.
-        own: the candidate algorithm's errors on the steps to score on.
+        by_algorithm: the candidate algorithm's errors on the steps to score on.
         seed: seed of the bootstrap.
 
     Returns:
@@ -479,7 +483,9 @@ def _fit_family(
 
     missed, parameters = search(free, loss)
     member = centre_states(_member(family, parameters), centred)
-    return missed, _scored_update(family, parameters, scores, scores.under(member), own, seed)
+    return missed, _scored_update(
+        family, parameters, scores, scores.under(member), by_algorithm, seed
+    )
 
 
 def _fit_extension(
@@ -487,7 +493,7 @@ def _fit_extension(
     family: Family,
     algorithm: Algorithm,
     keys: tuple[str, ...],
-    own: StepResult,
+    by_algorithm: StepResult,
     budget: Budget,
 ) -> tuple[float, FittedUpdate]:
     """Fit a family of update rules that extends ``algorithm``: take the best point of its parameter
@@ -501,7 +507,7 @@ def _fit_extension(
         family: the extension.
         algorithm: the algorithm that it extends; shared parameters keep the algorithm's values.
         keys: the state variables that are decoded.
-        own: the algorithm's errors on the test episodes.
+        by_algorithm: the algorithm's errors on the test episodes.
         budget: the rounds that steps start from, and the seed.
 
     Returns:
@@ -528,7 +534,9 @@ def _fit_extension(
             smallest, best, best_parameters = missed, member, parameters
     steps = steps_of(best, subject.samples.test)
     scores = steps.under(best)
-    return smallest, _scored_update(family, best_parameters, steps, scores, own, budget.seed)
+    return smallest, _scored_update(
+        family, best_parameters, steps, scores, by_algorithm, budget.seed
+    )
 
 
 def _scored_update(
@@ -536,7 +544,7 @@ def _scored_update(
     parameters: Mapping[str, float],
     steps: Transition,
     scores: StepResult,
-    own: StepResult,
+    by_algorithm: StepResult,
     seed: int,
 ) -> FittedUpdate:
     """Return a fitted update rule with its step R2, and its error divided by the candidate
@@ -547,19 +555,21 @@ def _scored_update(
         parameters: the fitted parameters.
         steps: the decoded steps to score on.
         scores: the rule's errors on these steps.
-        own: the algorithm's errors, relative to which the rule's are reported.
+        by_algorithm: the algorithm's errors, relative to which the rule's are reported.
         seed: seed of the bootstrap.
     """
     missed = scores.missed.sum(1) / scores.varied.sum()
-    missed_by_algorithm = own.missed.sum(1) / own.varied.sum()
-    left = ratio_interval(missed, missed_by_algorithm, seed=seed, participants=own.participants)
+    missed_by_algorithm = by_algorithm.missed.sum(1) / by_algorithm.varied.sum()
+    relative_error = ratio_interval(
+        missed, missed_by_algorithm, seed=seed, participants=by_algorithm.participants
+    )
     return FittedUpdate(
         key=family.key,
         name=family.name,
         state=tuple(steps.shapes),
         parameters=parameters,
         r2=scores.r2(seed),
-        left=left,
+        left=relative_error,
     )
 
 

@@ -350,10 +350,10 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     They copy states, the tags of the current and the next state, and columns of the Q-table; with
     exploration, also the random draw.
     """
-    ids, one, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
+    ids, constant, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
     sink, states, move = wiring.sink, wiring.states, wiring.move
     is_linear = wiring.variant == "lin"
-    silent_at_others = one - acting + ids["Update"]  # c_a is an action and an Update, too
+    silent_at_others = constant - acting + ids["Update"]  # c_a is an action and an Update, too
     copies = to_select = to_reward = move(states, "id", "id")
     context_block = "buf1"
     if is_linear:
@@ -367,8 +367,8 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     column = move(states, "buf1", context_block)
     heads = [
         wire.fixed_offset("1.1 state to actions", 0, 1, copies, silent_at_others, sink),
-        wire.fixed_offset("1.2 state to Select", 0, 2, to_select, one - ids["Select"], sink),
-        wire.fixed_offset("1.3 state to reward", 0, 2, to_reward, one - ids["r"], sink),
+        wire.fixed_offset("1.2 state to Select", 0, 2, to_select, constant - ids["Select"], sink),
+        wire.fixed_offset("1.3 state to reward", 0, 2, to_reward, constant - ids["r"], sink),
         wire.fixed_offset("1.4 current-phase tag", 0, 2, current, silent_at_others, sink),
         wire.content_chooser("1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), following, sink),
         wire.content_chooser(
@@ -451,7 +451,7 @@ def _make_selection(
         sharpness: inverse temperature.
         tau: tie slope, by which the first of equally good actions wins.
     """
-    ids, one, select = wiring.basis["id"], wiring.basis.one, wiring.basis["id"]["Select"]
+    ids, constant, select = wiring.basis["id"], wiring.basis.one, wiring.basis["id"]["Select"]
     gate = 1.0 if rule == "hard" else 100.0
     if wiring.signed:
         gate += 2.0 * sharpness * wiring.bound
@@ -462,16 +462,16 @@ def _make_selection(
     for k, action in enumerate(wiring.actions):
         order = order + float(k) * ids[action]
     buf2 = wiring.basis["buf2"]
-    to_candidates = (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * one))
+    to_candidates = (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * constant))
     if wiring.variant != "lin":
         by_value = (sharpness * select, buf2["Qnext"] - tau * order)
-        return rule, (by_value, to_candidates, (gate * (one - select), wiring.sink))
+        return rule, (by_value, to_candidates, (gate * (constant - select), wiring.sink))
     terms = [*wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)]
     share = -sharpness / len(wiring.actions)
     terms.append((share * buf2.sum(wiring.actions), wiring.acting))
     if tau:
         terms.append((-sharpness * tau * select, order))
-    silent = (gate + 2.0 * sharpness * wiring.bound) * (one - select)
+    silent = (gate + 2.0 * sharpness * wiring.bound) * (constant - select)
     return rule, (*terms, to_candidates, (silent, wiring.sink))
 
 
@@ -492,13 +492,13 @@ def _make_exploring(
     Returns:
         The same attention rule, and the score terms with exploration.
     """
-    ids, buf2, one = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
+    ids, buf2, constant = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
     gate = 1.0 if rule == "hard" else 100.0
     lead = gate + 2.0 * sharpness * wiring.bound
     terms = list(scores)
     for draw, action in zip(wiring.draws[1:], wiring.actions, strict=True):
         terms.append((lead * buf2[draw], ids[action]))
-    terms.append((lead * ids["Select"], ids["Qnext"] + wiring.acting - 2.0 * one))
+    terms.append((lead * ids["Select"], ids["Qnext"] + wiring.acting - 2.0 * constant))
     return rule, tuple(terms)
 
 

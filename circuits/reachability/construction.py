@@ -139,7 +139,7 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
         mean: True if head 2.1 averages over edges, False if it sums.
     """
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
-    sink, one, position = ids["w"], basis.one, layout.position
+    sink, constant, position = ids["w"], basis.one, layout.position
 
     def copy(source: str, target: str) -> tuple[wire.Term, ...]:
         return wire.copy(basis, nodes, source, target)
@@ -147,14 +147,14 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
     z = basis.code(position("<z>"))
     # What of z's code the sink has, too.
     shared = basis.positions.overlap(position("<z>"), position("<w>"))
-    looking = one - ids["w?"]
+    looking = constant - ids["w?"]
     if layout.marks:
         back, binding = 2, ids["e"]
         looking = looking - ids["e"]
     else:
         back, binding = 1, pos.sum(wire.numbered("t", layout.n_edges))
     near, far = copy("id", "near"), copy("id", "far")
-    wanted = (*wire.match(basis, nodes, "id", "id"), (one, z))
+    wanted = (*wire.match(basis, nodes, "id", "id"), (constant, z))
     mark = ((z - shared * sink, out["in"]),)
     theta = 2.0 - basis.positions.margin / 2
     matches = wire.match(basis, nodes, "near", "far")
@@ -164,10 +164,10 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
         expand = wire.content_chooser("2.1 expand", 1, matches, moves, sink)
     codes = basis.code(position("c_1")) + basis.code(position("c_2"))
     candidates = 2.0 / _measure_lead(basis.positions, layout) * codes + out["in"]
-    scores = (_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)
+    scores = (_ANSWER * ids["p?"], candidates), (_SINK * (constant - ids["p?"]), sink)
     heads = [
         wire.fixed_offset("1.1 near", 0, 1, near, looking, sink),
-        wire.fixed_offset("1.2 source", 0, back, far, one - binding, sink),
+        wire.fixed_offset("1.2 source", 0, back, far, constant - binding, sink),
         wire.content_chooser("1.3 fetch z", 0, ((ids["w?"], z),), near, sink),
         wire.content_chooser("1.4 member", 0, wanted, mark, sink, theta=theta),
         expand,

@@ -158,7 +158,7 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
         variant: "R" or "P", as for :func:`weighted_majority`.
         log_gamma: by how much an expert's log-weight grows when the expert is right.
     """
-    ids, buf1, sink, one = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
+    ids, buf1, sink, constant = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
     experts, votes = wire.numbered("e", n), ("q0", "q1")
     is_r = variant == "R"
 
@@ -170,11 +170,11 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     # The tag is on w too (it sees only itself): subtract it there.
     tagged = buf1["w"] - sink
     ask_z = ids["p?"] if is_r else ids["p?"] + ids["w?"]
-    elsewhere = one - ids.sum(votes)
+    elsewhere = constant - ids.sum(votes)
     same_expert = wire.match(basis, experts, "buf2", "buf1")
     same_vote = wire.match(basis, votes, "buf3", "id", log_gamma)
     to_votes = (-_GATE * ids["p?"], elsewhere)
-    to_sink = (_SINK * (one - ids["p?"]), sink)
+    to_sink = (_SINK * (constant - ids["p?"]), sink)
     scored = same_vote if is_r else (*same_expert, *same_vote)
     cleared = [*copy(("w?",), "id", "id", -1.0), *copy(votes, "buf3", "buf3", -1.0)]
     if not is_r:

@@ -265,24 +265,24 @@ class _Points:
     shares: Float[np.ndarray, " point"]
 
 
-def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
+def _search(held_round: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
     """Search for fixed and slow points: from every start, minimise the distance that the round
     moves the state.
 
     Minima with a small distance are clustered, and the slowest point of each cluster is returned.
 
     Args:
-        held: the round as a function from states to states.
+        held_round: the round as a function from states to states.
         starts: the points to start from.
     """
     from scipy.optimize import least_squares  # a quarter of a second: only where it is used
 
     def slope(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
-        return held.jacobian(point) - np.eye(len(point))
+        return held_round.jacobian(point) - np.eye(len(point))
 
     points, speeds = [], []
     for start in starts:
-        end = least_squares(held.move, start, slope, method="lm", **_TOLERANCES)
+        end = least_squares(held_round.move, start, slope, method="lm", **_TOLERANCES)
         speed = float(np.linalg.norm(end.fun))
         if speed <= _SLOW:
             points.append(end.x)
@@ -321,36 +321,36 @@ def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np
 
 
 def _compute_eigenvalues(
-    held: _HeldRound, points: Float[np.ndarray, "point number"]
+    held_round: _HeldRound, points: Float[np.ndarray, "point number"]
 ) -> Complex[np.ndarray, "point number"]:
     """Return the eigenvalues of the round's Jacobian at each point, ``[point, number]``; the
     eigenvalue with the largest modulus is first.
 
     Args:
-        held: the round as a function from states to states.
+        held_round: the round as a function from states to states.
         points: the points (flattened states) at which the Jacobian is computed.
     """
     eigenvalues = np.zeros(points.shape, complex)
     for i, point in enumerate(points):
-        values = np.linalg.eigvals(held.jacobian(point))
+        values = np.linalg.eigvals(held_round.jacobian(point))
         eigenvalues[i] = values[np.argsort(-np.abs(values), kind="stable")]
     return eigenvalues
 
 
 def _tabulate(
-    found: _Points,
+    points: _Points,
     eigenvalues: Complex[np.ndarray, "point number"],
     visited: Float[np.ndarray, "state number"],
 ) -> pd.DataFrame:
     modulus = np.abs(eigenvalues)
-    distances = np.linalg.norm(found.points[:, None] - visited, axis=-1)
+    distances = np.linalg.norm(points.points[:, None] - visited, axis=-1)
     is_leaving = modulus > 1 + _MARGINAL
     is_marginal = np.abs(modulus - 1) <= _MARGINAL
     angles = np.abs(np.angle(eigenvalues[:, :1]))
     columns = {
-        "kind": np.where(found.speeds <= _FIXED, "fixed", "slow"),
-        "speed": found.speeds,
-        "share": found.shares,
+        "kind": np.where(points.speeds <= _FIXED, "fixed", "slow"),
+        "speed": points.speeds,
+        "share": points.shares,
     }
     columns |= {"leaving": is_leaving.sum(-1), "marginal": is_marginal.sum(-1)}
     columns |= {"modulus": modulus.max(-1, initial=0), "turn": angles.sum(-1)}

@@ -234,7 +234,7 @@ def _centred(distributions: Float[np.ndarray, "episode round outcome"]) -> Array
     return distributions - distributions.mean((0, 1))
 
 
-def _compute_error(trial: Trial, own: Array, features: list[Array]) -> float:
+def _compute_error(trial: Trial, predictions: Array, features: list[Array]) -> float:
     """Return the summed squared error of a linear map from features to the model's predictions.
 
     The map is fitted on one half of the participants and scored on the other half, in both
@@ -242,7 +242,7 @@ def _compute_error(trial: Trial, own: Array, features: list[Array]) -> float:
 
     Args:
         trial: determines the halves.
-        own: the model's predictions, centred.
+        predictions: the model's predictions, centred.
         features: predictions of algorithms, centred.
     """
     missed = 0.0
@@ -250,8 +250,8 @@ def _compute_error(trial: Trial, own: Array, features: list[Array]) -> float:
         held_out = ~fitted_on
         x = np.stack([feature[fitted_on].ravel() for feature in features], -1)
         x_held_out = np.stack([feature[held_out].ravel() for feature in features], -1)
-        slopes = np.linalg.lstsq(x, own[fitted_on].ravel(), rcond=None)[0]
-        residuals = own[held_out].ravel() - x_held_out @ slopes
+        slopes = np.linalg.lstsq(x, predictions[fitted_on].ravel(), rcond=None)[0]
+        residuals = predictions[held_out].ravel() - x_held_out @ slopes
         missed += float((residuals**2).sum())
     return missed
 

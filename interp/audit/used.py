@@ -114,27 +114,27 @@ def change_states(
     return state
 
 
-def _make_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -> Tensor:
+def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Tensor) -> Tensor:
     seed = trial.budget.seed
-    n_episodes = own.shape[1]
-    mean = own.mean(1, keepdim=True)
+    n_episodes = unchanged.shape[1]
+    mean = unchanged.mean(1, keepdim=True)
     if change == Change.INITIAL:
-        return trial.run.latents[:, 0].expand_as(own)
+        return trial.run.latents[:, 0].expand_as(unchanged)
     if change == Change.DONOR:
-        return own[:, torch.from_numpy(draw_donors(n_episodes, seed))]
+        return unchanged[:, torch.from_numpy(draw_donors(n_episodes, seed))]
     if change == Change.SAME:
         answers = trial.run.choices.numpy(force=True)
         donors = [draw_donors_alike(answers[:, t], seed)[0] for t in rounds]
-        states = [own[i, torch.from_numpy(donor)] for i, donor in enumerate(donors)]
+        states = [unchanged[i, torch.from_numpy(donor)] for i, donor in enumerate(donors)]
         return torch.stack(states)
     if change == Change.NOISE:  # a Gaussian combination of deviations has their covariance
         generator = torch.Generator().manual_seed(seed)
-        draws = torch.randn(n_episodes, n_episodes, generator=generator).to(own)
-        noise = torch.einsum("ij,sjrw->sirw", draws, own - mean)
+        draws = torch.randn(n_episodes, n_episodes, generator=generator).to(unchanged)
+        noise = torch.einsum("ij,sjrw->sirw", draws, unchanged - mean)
         return mean + noise / max(n_episodes - 1, 1) ** 0.5
     if change == Change.LATE:
         return trial.read([max(t - 1, 0) for t in rounds])
-    return mean.expand_as(own)
+    return mean.expand_as(unchanged)
 
 
 class _Influence(NamedTuple):

@@ -100,23 +100,23 @@ class PlayerBehaviour(Result):
         return pd.DataFrame([row])
 
 
-def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
+def _found_columns(explanation: ChoiceExplanation) -> dict[str, Any]:
     """Return the columns of a table that describe an explanation, by name: the verdict, the closest
     family with its parameters, and losses.
     """
-    link = found.scores[found.closest].link
+    link = explanation.scores[explanation.closest].link
     parameters = []
-    for name, value in found.parameters.items():
-        parameters.append(f"{name} {found.intervals.get(name, value)}")
+    for name, value in explanation.parameters.items():
+        parameters.append(f"{name} {explanation.intervals.get(name, value)}")
     described = {
-        "verdict": found.verdict,
-        "closest": found.closest,
-        "set": ", ".join(found.confidence_set),
+        "verdict": explanation.verdict,
+        "closest": explanation.closest,
+        "set": ", ".join(explanation.confidence_set),
         "parameters": ", ".join(parameters),
     }
     fitted = {"lapse": link.lapse, "temperature": link.temperature}
-    losses = found.nats.columns("nats") | found.floor_nats.columns("floor_nats")
-    return {**described, **fitted, **losses, "agreement": found.agreement}
+    losses = explanation.nats.columns("nats") | explanation.floor_nats.columns("floor_nats")
+    return {**described, **fitted, **losses, "agreement": explanation.agreement}
 
 
 @checked

@@ -666,14 +666,14 @@ def _hold_beside(
     )
 
 
-def _saved(data: ChoiceData, over: FamilyScore, by: FamilyScore) -> Interval:
-    """Return the held-out loss of ``over`` minus that of ``by``, in nats per choice, with its 95 %
-    confidence interval. Participants are the independent units.
+def _saved(data: ChoiceData, baseline: FamilyScore, score: FamilyScore) -> Interval:
+    """Return the held-out loss of ``baseline`` minus that of ``score``, in nats per choice, with
+    its 95 % confidence interval. Participants are the independent units.
 
     Args:
         data: the player's choices.
-        over: the score of one family of algorithms, usually with the larger loss.
-        by: the score of another family, usually with the smaller loss.
+        baseline: the score of one family of algorithms, usually with the larger loss.
+        score: the score of another family, usually with the smaller loss.
     """
-    sums = sum_units(over.losses - by.losses, data.units, data.known)
+    sums = sum_units(baseline.losses - score.losses, data.units, data.known)
     return _mean_of(sums, int(data.known.sum()))

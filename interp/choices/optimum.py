@@ -657,8 +657,8 @@ class PlayerFits:
             most_lapse: upper bound of the lapse rate (share of uniform guesses).
         """
         problems = self._problems(players, np.zeros_like(players), most_lapse)
-        at = np.arange(len(starts)), places
-        problems.low[at] = problems.high[at] = starts[at]
+        fixed_entries = np.arange(len(starts)), places
+        problems.low[fixed_entries] = problems.high[fixed_entries] = starts[fixed_entries]
         return minimise(problems, starts)[1]
 
 

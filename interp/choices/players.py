@@ -196,8 +196,8 @@ class EachParticipant(Result):
         frame = pd.DataFrame({"family": list(self.names), "name": list(self.names.values())})
         for column, by_family in counts.items():
             frame[column] = by_family.reindex(frame["family"], fill_value=0).to_numpy()
-        by = ["in_set", "closest", "family"]
-        return frame.sort_values(by, ascending=[False, False, True], ignore_index=True)
+        sort_columns = ["in_set", "closest", "family"]
+        return frame.sort_values(sort_columns, ascending=[False, False, True], ignore_index=True)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per participant: the families in its confidence set, the

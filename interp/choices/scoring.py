@@ -665,12 +665,12 @@ def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array
     """
     rows = np.arange(len(near))
     shares = np.linspace(0, 1, _PARTS + 1) ** 2  # most ends are near the best value
-    least = profile(near[:, None])
+    minimum = profile(near[:, None])
     roots = np.zeros((len(near), _PARTS + 1))
     far = bound
     for _ in range(_ZOOMS):
         values = near[:, None] + np.outer(far - near, shares)
-        rise = profile(values[:, 1:]) - least
+        rise = profile(values[:, 1:]) - minimum
         roots[:, 1:] = np.sqrt(np.maximum(rise, 0) / HALF_CHI2)
         inside = np.where(roots <= 1, np.arange(_PARTS + 1), 0).max(1)
         outside = np.minimum(inside + 1, _PARTS)

@@ -166,8 +166,8 @@ llm_app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"interp {interp.__version__}")
         raise typer.Exit
 
@@ -324,12 +324,12 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = function.__name__.strip("_").replace("_", "-")
         called = key if group is app else f"{group.info.name} {key}"
-        own = inspect.signature(function, eval_str=True).parameters
+        function_parameters = inspect.signature(function, eval_str=True).parameters
         passed: dict[str, Mapping[str, inspect.Parameter]] = {}
         if sizes != "none":
             passed["sizes"] = _sizes(sizes)
         for holder, passed_to in (of or {}).items():
-            passed[holder] = _options_of(passed_to, without=own)
+            passed[holder] = _options_of(passed_to, without=function_parameters)
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, time_limit: float, **values: Any) -> None:
@@ -338,8 +338,10 @@ def command(
                 values["shard"] = PLAN
             first = _duration(called, values)
             for holder, options in passed.items():
-                held = {name: values.pop(option.name) for name, option in options.items()}
-                values[holder] = {name: value for name, value in held.items() if value is not None}
+                option_values = {name: values.pop(option.name) for name, option in options.items()}
+                values[holder] = {
+                    name: value for name, value in option_values.items() if value is not None
+                }
             shown = workers.saying(
                 lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet
             )
@@ -354,20 +356,20 @@ def command(
 
         helps = _VOCABULARY | _described(function)
         parameters = []
-        for parameter in own.values():
+        for parameter in function_parameters.values():
             if parameter.name != "say" and parameter.name not in passed:
                 parameters.append(_as_option(parameter, helps))
         for options in passed.values():
             parameters += options.values()
         parameters += _SHARED
-        if "shard" in own:
+        if "shard" in function_parameters:
             parameters.append(_PLAN)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         takes = [text for name, text in _TAKES.items() if name.partition(" --")[0] == called]
         epilog = "\n\n".join([f"Example: {example}", *takes, *more.splitlines()])
-        about = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
-        group.command(key, cls=_Command, epilog=epilog, help=about)(run)
+        description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
+        group.command(key, cls=_Command, epilog=epilog, help=description)(run)
         return run
 
     return register
@@ -393,17 +395,17 @@ def _show_warning(message: Any, *_: Any, **__: Any) -> None:
     typer.echo(f"interp: warning: {plain(message)}", err=True)
 
 
-def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
+def _run(function: Callable[..., None], torch: bool, **values: Any) -> None:
     """Call the function of a command.
 
     Args:
         function: the function.
         torch: whether it runs models; if so, torch is imported first, and the function runs on one
             thread.
-        given: the function's arguments.
+        values: the function's arguments.
     """
     if not torch:
-        function(**given)
+        function(**values)
         return
     with workers.working("importing torch"):
         # What is imported stays until the process ends; looking for garbage among it would take an eighth of the time.
@@ -414,7 +416,7 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
         gc.enable()
     workers.keep_freed_memory()
     with one_thread():
-        function(**given)
+        function(**values)
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:

@@ -83,7 +83,7 @@ def _audit_one(
     folder = folder_to_write(out / Path(model).name)
     budget = Budget.quick() if quick else Budget()
     result = ask(machine, budget=replace(budget, seed=seed))
-    about = {"model": result.model, "settings": dict(result.settings)}
+    settings = {"model": result.model, "settings": dict(result.settings)}
     say.measures(result)
     say.tables(folder, {"measures": result.to_frame(), **result.tables})
     if report:
@@ -100,7 +100,7 @@ def _audit_one(
             quick=quick,
         )
         say.wrote([page.path])
-    say.wrote([write_json(folder / "audit.json", about)])
+    say.wrote([write_json(folder / "audit.json", settings)])
 
 
 @command(

@@ -82,22 +82,22 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
 
 
 def _used_by(
-    agent: str | None, backend: str, *, given: Collection[str], with_budget: bool
+    agent: str | None, backend: str, *, settings: Collection[str], with_budget: bool
 ) -> set[str]:
     """Return the names of the settings that have an effect on a run, for this kind of player.
 
     Args:
         agent: name of a scripted agent; None for a language model.
         backend: what answers if there is no agent: "server" or "transformers".
-        given: names of all settings.
+        settings: names of all settings.
         with_budget: whether the run has a budget.
     """
     if agent:
         return {"model", "max_tokens"} if with_budget else {"model"}
     of_a_server = {field.name for field in fields(Connection)}
     if backend == "transformers":
-        return {*given} - of_a_server | {"concurrency"}
-    return {*given} - {"device"}
+        return {*settings} - of_a_server | {"concurrency"}
+    return {*settings} - {"device"}
 
 
 def _refuse_idle(
@@ -164,9 +164,9 @@ def _open(
         opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
         patched = []
-        for of in ("vote", "count") if opened.condition.has_note else ("vote",):
-            patch = opened.patch(of, played, expert, rounds - 1, names=names, batch=batch)
-            patched.append(patch.to_frame().assign(of=of))
+        for kind in ("vote", "count") if opened.condition.has_note else ("vote",):
+            patch = opened.patch(kind, played, expert, rounds - 1, names=names, batch=batch)
+            patched.append(patch.to_frame().assign(of=kind))
         run = opened.play(played, names, batch)
         untrained = Opened.load(model, device, untrained=seed, condition=condition)
         untrained_run = untrained.play(played, names, batch)
@@ -181,8 +181,8 @@ def _open(
                 untrained=untrained_run.at(name, position)[:, first:],
                 seed=seed,
             )
-            about = {"site": name, "position": position, "verdict": result.verdict}
-            fitted.append(result.scores().assign(**about))
+            columns = {"site": name, "position": position, "verdict": result.verdict}
+            fitted.append(result.scores().assign(**columns))
     tables = {"probe": pd.concat(fitted), "patch": pd.concat(patched)}
     for name, table in tables.items():
         say.table(table, name, name)
@@ -269,9 +269,9 @@ def _run(
         **settings,
     )
     player = agent or f"--backend {backend}"
-    given = {"device": device, **connection, **vars(chosen)}
-    used = _used_by(agent, backend, given=given, with_budget=budget is not None)
-    _refuse_idle(player, given, used, options={*settings, *connection})
+    all_settings = {"device": device, **connection, **vars(chosen)}
+    used = _used_by(agent, backend, settings=all_settings, with_budget=budget is not None)
+    _refuse_idle(player, all_settings, used, options={*settings, *connection})
     require(budget is None or budget > 0, f"a budget must be above 0, got {budget}")
     server = Connection(base_url, **connection) if base_url else None
     price = plan.Prices()
@@ -358,8 +358,8 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     from reports.llm import write
 
     folder_to_write(out)
-    for name, about in PLAYERS.items():
-        say.line(f"{name}: {about}")
+    for name, description in PLAYERS.items():
+        say.line(f"{name}: {description}")
     traces = out / "traces"
     with working("playing the scripted agents"):
         played = play_demo(traces, seed)

@@ -327,11 +327,11 @@ def use(
     if people is not None:
         say_what_was_read(say, people)
     algorithm = _algorithm(task, hypothesis) if hypothesis else None
-    about = say.until_done.enter_context(interp.tasks.using(people, algorithm)).recorded
-    say.facts(recorded=dict(about))
+    facts = say.until_done.enter_context(interp.tasks.using(people, algorithm)).recorded
+    say.facts(recorded=dict(facts))
     if recorded:
         say.line(
-            f"{about['rounds']:,} rounds of {about['episodes']} recorded episodes, {about['participants']} participants"
+            f"{facts['rounds']:,} rounds of {facts['episodes']} recorded episodes, {facts['participants']} participants"
         )
     say.line(f"held against {with_parameters(interp.tasks.of(model).explains(model))}")
     return people

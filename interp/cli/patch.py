@@ -171,21 +171,21 @@ def _write_tables(
             say.tables(folder, by_name)
 
 
-def _check_rounds(at: int | None, read: int | None, rounds: int | None) -> None:
+def _check_rounds(patched_round: int | None, read_round: int | None, rounds: int | None) -> None:
     """Refuse rounds that the episodes do not have, and a read round before the patched round.
 
     Args:
-        at: the patched round; None for the default.
-        read: the round whose prediction is read; None for the default.
+        patched_round: the patched round; None for the default.
+        read_round: the round whose prediction is read; None for the default.
         rounds: number of rounds of an episode; None for the default.
     """
-    for number in (at, read):
+    for number in (patched_round, read_round):
         if number is not None and rounds is not None:
             require(
                 number < rounds,
                 f"round {number} is out of range: the episodes have rounds 0 to {rounds - 1}",
             )
     require(
-        at is None or read is None or at <= read,
-        f"--read {read} comes before --round {at}, which it cannot show",
+        patched_round is None or read_round is None or patched_round <= read_round,
+        f"--read {read_round} comes before --round {patched_round}, which it cannot show",
     )

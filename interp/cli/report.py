@@ -178,9 +178,9 @@ def _explore(
     shown = View.of(view)
     shown = replace(shown, seed=seed_of(seed) or shown.seed)
     chosen = options.study(say, model, sizes, sampled=False, **how)
-    other = None
+    reference_model = None
     if reference:
-        other = options.load(reference, {}, None, how.get("device", "cpu")).model
+        reference_model = options.load(reference, {}, None, how.get("device", "cpu")).model
     arguments = [f", {name}={value!r}" for name, value in chosen.arguments.items()]
     words = [f"interp explore {model}"]
     words += [f"--{name} {value}" for name, value in sizes.items()]
@@ -189,7 +189,7 @@ def _explore(
         if how.get(name):
             words += [f"--{name}", *how[name]]
     origin = f"interp.load({model!r}{''.join(arguments)})"
-    explorer = Explorer(chosen.model, other, origin, " ".join(words))
+    explorer = Explorer(chosen.model, reference_model, origin, " ".join(words))
     served = Served(explorer, port, shown)
     address = served.address
     typer.echo(json.dumps({"command": "explore", "address": address}) if say.as_json else address)

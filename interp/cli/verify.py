@@ -81,8 +81,8 @@ def _verify(
             model, grid, dtype=dtype or DTYPES, device=device, **run, **settings
         )
     say.measures(result)
-    about = {"model": model, "exact": result.passed}
-    say.facts(**about, failures=len(result.failures), settings=dict(result.settings))
+    facts = {"model": model, "exact": result.passed}
+    say.facts(**facts, failures=len(result.failures), settings=dict(result.settings))
     checks = result.summary()
     shares = checks["error"] / checks["tolerance"].clip(lower=1e-300)
     nearest = shares.sort_values(ascending=False, na_position="first", kind="stable")
@@ -90,7 +90,7 @@ def _verify(
     say.table(checks.loc[nearest.index], title, "checks")
     if out is not None:
         say.tables(out, {"verification": result.table()})
-        say.wrote([write_json(out / "verification.json", {**about, **result.settings})])
+        say.wrote([write_json(out / "verification.json", {**facts, **result.settings})])
     raise typer.Exit(0 if result.passed else 1)
 
 

@@ -99,14 +99,14 @@ class _Routes:
             else self.layout.update_position
         )
 
-    def mediators(self, given: Sequence[Site | str]) -> _Sites:
+    def mediators(self, sites: Sequence[Site | str]) -> _Sites:
         """Check that each site lies between the causes and the outcome, and return the sites
         without duplicates.
 
         Args:
-            given: sites or texts of sites.
+            sites: sites or texts of sites.
         """
-        resolved = [resolve(site, self.model, self.layout) for site in given]
+        resolved = [resolve(site, self.model, self.layout) for site in sites]
         mediators = tuple(dict.fromkeys(resolved))
         require(
             mediators,
@@ -236,14 +236,15 @@ def _leave_out(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
     return [site for site in pool if not any(_overlap(site, taken) for taken in known)]
 
 
-def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
+def _leads(start: _Moment, start_span: _Span, end: _Moment, end_span: _Span) -> bool:
     """Return whether an activation that is computed at one time and at some positions can affect
     another activation, in a transformer.
 
     Args:
         start, end: time (layer, order of the component within the layer) of the first and of the
             second activation.
-        of, to: (first position, last position) of the first and of the second activation.
+        start_span, end_span: (first position, last position) of the first and of the second
+            activation.
 
     >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
     >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
@@ -253,14 +254,14 @@ def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
     >>> _leads((0, z), (3, 3), (1, mlp_out), (5, 5))
     True
     """
-    meets = of[0] <= to[1] and to[0] <= of[1]
+    meets = start_span[0] <= end_span[1] and end_span[0] <= start_span[1]
     if start < end and meets:
         return True
     layer, component = start
     # A query is read at its own position only.
     is_read = component <= _ORDER["v"] and component != _ORDER["q"]
     attention = max(layer, 0) if is_read else layer + 1
-    return of[0] < to[1] and (attention, _ORDER["scores"]) <= end
+    return start_span[0] < end_span[1] and (attention, _ORDER["scores"]) <= end
 
 
 def _overlap(first: Site, second: Site) -> bool:
@@ -513,7 +514,7 @@ def mediate(
     per_episode = partial(np.add.reduceat, indices=starts, axis=-1)
     lost = [sums.lost[case] for case in cases]
     brought = [sums.brought[case] for case in cases]
-    share_moved = np.array([sums.moved[case] for case in cases])
+    share_moved = np.array([sums.share_moved[case] for case in cases])
     n_random_sites = np.array([max(map(len, of_case), default=0) for of_case in draws])
     reason = ""
     if sums.is_null:
@@ -554,14 +555,14 @@ class _Sums:
         total: <TE, TE> of each row.
         lost: set of sites -> <TE - DE, TE> of each row.
         brought: set of sites -> <IE, TE> of each row.
-        moved: set of sites -> share of rows in which the cause changes them.
+        share_moved: set of sites -> share of rows in which the cause changes them.
         is_null: whether the total effect is 0 up to rounding.
     """
 
     total: Float[np.ndarray, " row"]
     lost: dict[_Sites, Float[np.ndarray, " row"]]
     brought: dict[_Sites, Float[np.ndarray, " row"]]
-    moved: dict[_Sites, float]
+    share_moved: dict[_Sites, float]
     is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: _Sites) -> tuple[float, float]:
@@ -683,7 +684,9 @@ class _Swap:
         epsilon = torch.finfo(self.runs[0].latents.dtype).eps
         rounding = _ROUNDING * epsilon * float(plain.abs().max())
         is_null = bool(np.sqrt(total.mean()) <= rounding)
-        return _Sums(total=total, lost=lost, brought=brought, moved=share_moved, is_null=is_null)
+        return _Sums(
+            total=total, lost=lost, brought=brought, share_moved=share_moved, is_null=is_null
+        )
 
 
 def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:

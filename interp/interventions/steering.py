@@ -249,21 +249,22 @@ def _tabulate(
 
 
 def _score_move(
-    moved: NDArray[Any], wanted: NDArray[Any], at_random: NDArray[Any], participants: Any
+    model_change: NDArray[Any], wanted: NDArray[Any], at_random: NDArray[Any], participants: Any
 ) -> list[float]:
     """Score how well the model's change of probability, from dose 0 to one dose, matches the
     algorithm's.
 
     Args:
-        moved, wanted: change of the probability in the model and in the algorithm, ``[episode]``.
+        model_change, wanted: change of the probability in the model and in the algorithm,
+            ``[episode]``.
         at_random: change in the model along random directions, ``[direction, episode]``.
         participants: participant of each episode.
 
     Returns:
-        A list of four numbers: ``1 - sum |moved - wanted| / sum |wanted|``, the two ends of its 95
-        % interval, and the best score of a random direction.
+        A list of four numbers: ``1 - sum |model_change - wanted| / sum |wanted|``, the two ends of
+        its 95 % interval, and the best score of a random direction.
     """
-    missed, sizes = np.abs(moved - wanted), np.abs(wanted)
+    missed, sizes = np.abs(model_change - wanted), np.abs(wanted)
     score = ratio_interval(missed, sizes, participants=participants).complement
     best = np.nan
     if sizes.sum():

@@ -232,9 +232,9 @@ class Client(backend.Backend):
             seconds: duration of the call.
         """
         sent = {name: value for name, value in completion.items() if value is not None}
-        more = json_values(self.scrub(sent))
+        body = json_values(self.scrub(sent))
         try:
-            choice = more["choices"][0]
+            choice = body["choices"][0]
             message = choice["message"]
             finish_reason = choice.pop("finish_reason", None) or ""
             content = message.get("content")
@@ -247,17 +247,17 @@ class Client(backend.Backend):
             )
         if not isinstance(content, list):  # a list of parts stays in ``more``
             message.pop("content", None)
-        usage = more.pop("usage", None)
+        usage = body.pop("usage", None)
         if not isinstance(usage, dict):
             usage = None
         return backend.Reply(
             text=text_of(content),
             finish_reason=finish_reason,
-            model=str(more.pop("model", "")),
-            system_fingerprint=more.pop("system_fingerprint", None),
+            model=str(body.pop("model", "")),
+            system_fingerprint=body.pop("system_fingerprint", None),
             usage=usage,
             seconds=round(seconds, 4),
-            more=more,
+            more=body,
         )
 
     def _sort(self, status: int, words: str, headers: Any) -> Exception:

@@ -293,8 +293,8 @@ class LocalBackend(Backend):
         out = self._generate(
             rows, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
         )
-        zero, one = out.logits[0][:, list(choices)].T
-        is_one = one > zero
+        zero_logits, one_logits = out.logits[0][:, list(choices)].T
+        is_one = one_logits > zero_logits
         replies = []
         for request, outcome in zip(batch, is_one.tolist(), strict=True):
             replies.append(self._reply(request, texts[outcome], "stop", n_tokens=len(begin) + 1))

@@ -310,7 +310,7 @@ class Opened:
             rounds = [conversations.play_round(names) for _ in range(episodes.n_rounds)]
             predictions.append(torch.stack([shares for shares, _ in rounds], dim=1))
             for name, parts in caches.items():
-                parts.append(torch.stack([kept[name] for _, kept in rounds], dim=1))
+                parts.append(torch.stack([activations[name] for _, activations in rounds], dim=1))
         cache = {name: torch.cat(parts) for name, parts in caches.items()}
         positions = [ANSWER, *expert_keys(episodes.n_experts)]
         if self.condition.has_note:
@@ -377,9 +377,9 @@ class Opened:
             settings=self._settings(of=of, expert=expert, round=round),
         )
 
-    def _settings(self, **more: Any) -> dict[str, Any]:
+    def _settings(self, **settings: Any) -> dict[str, Any]:
         return provenance(
-            model=self.name, condition=self.condition.name, forced_format=True, **more
+            model=self.name, condition=self.condition.name, forced_format=True, **settings
         )
 
     def _require_hooks(self, names: Sequence[str]) -> None:
@@ -460,10 +460,10 @@ class _Conversations:
             for read, row in zip(conversations, places, strict=True):
                 # In the first round the last token stands in the place of counts.
                 row += [-1] * self.n_experts if is_first else self._find_places(read, "count")
-        kept: dict[str, Tensor] = {}
-        hooks = {name: partial(_keep, kept, name, places) for name in names}
+        activations: dict[str, Tensor] = {}
+        hooks = {name: partial(_keep, activations, name, places) for name in names}
         logits = self._run(conversations, hooks, n_anew=-min(map(min, places)))
-        missing = [name for name in names if name not in kept]
+        missing = [name for name in names if name not in activations]
         require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
         pairs = logits[:, list(self.choices)].float()
         shares = pairs.softmax(dim=-1)[:, 1].cpu()
@@ -474,13 +474,13 @@ class _Conversations:
                 is_right = session.advice[:n_rounds] == session.labels[:n_rounds, None]
                 note = write_counts(is_right.sum(axis=0).tolist(), n_rounds)
                 session.feed(json.dumps({"note": note}))
-        return shares, kept
+        return shares, activations
 
-    def patch(self, of: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
+    def patch(self, kind: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
         """Patch one expert's vote or count in the next round, at one hook at a time.
 
         Args:
-            of: "vote" or "count".
+            kind: "vote" or "count".
             expert: index of the expert.
             names: names of the hooks.
 
@@ -489,11 +489,11 @@ class _Conversations:
             logit difference without a patch, and its changes.
         """
         conversations = self._read()
-        opposites = self._read((of, expert))
+        opposites = self._read((kind, expert))
         other_expert = (expert + 1) % self.n_experts
         here, elsewhere = [], []
         for read, opposite in zip(conversations, opposites, strict=True):
-            places = self._find_places(read, of)
+            places = self._find_places(read, kind)
             # All tokens of the word from the first that differs on.
             n_shared = count_shared(read.ids, opposite.ids)
             n_tokens = 1 + places[expert] - (n_shared - len(read.ids))
@@ -542,37 +542,37 @@ class _Conversations:
         )
         return conversations
 
-    def _find_places(self, read: _Read, of: str) -> list[int]:
+    def _find_places(self, read: _Read, kind: str) -> list[int]:
         """Find each expert's vote, or its count in the note, among the tokens of the last message.
 
         Args:
             read: text and tokens of a conversation.
-            of: "vote" or "count".
+            kind: "vote" or "count".
 
         Returns:
             For each expert, the index of the last token of its vote or count, counted from the end
             (so it is negative).
         """
-        if of == "vote":
+        if kind == "vote":
             words = "|".join(str(word) for word in self.condition.words)
             return [read.place(f'"{key}": ?"?({words})') for key in expert_keys(self.n_experts)]
         letters = expert_letters(self.n_experts)
         return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
-    def _changed(self, message: Message, of: str, expert: int) -> Message:
+    def _changed(self, message: Message, kind: str, expert: int) -> Message:
         """Return the message with one thing changed about one expert: its vote is replaced by the
         opposite vote, or its count in the note by another count.
 
         Args:
             message: the message.
-            of: what to change, "vote" or "count".
+            kind: what to change, "vote" or "count".
             expert: index of the expert.
         """
         body = read_message(message)
-        if of == "vote":
+        if kind == "vote":
             key = expert_keys(self.n_experts)[expert]
-            zero, one = self.condition.words
-            body[key] = one if body[key] == zero else zero
+            zero_word, one_word = self.condition.words
+            body[key] = one_word if body[key] == zero_word else zero_word
         else:
             letter = expert_letters(self.n_experts)[expert]
             body["note"] = _replace_count(body["note"], letter)
@@ -634,12 +634,12 @@ def _replace_count(note: str, letter: str) -> str:
 
 
 def _keep(
-    kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
+    cache: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
 ) -> None:
     """Store the activations of one hook at some positions; used as a hook function.
 
     Args:
-        kept: dictionary to store them in, by name.
+        cache: dictionary to store them in, by name.
         name: name of the hook.
         places: positions for each episode, counted from the end.
         value: the activation.
@@ -648,7 +648,7 @@ def _keep(
     import torch
 
     rows = [activations[row] for activations, row in zip(value, places, strict=True)]
-    kept[name] = torch.stack(rows).detach().float().cpu()
+    cache[name] = torch.stack(rows).detach().float().cpu()
 
 
 def _add(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:

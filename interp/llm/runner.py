@@ -258,13 +258,13 @@ class _Playing:
     budget: _Budget | None = None
     in_a_row: int = 0
 
-    def count(self, **more: Any) -> None:
+    def count(self, **increments: Any) -> None:
         """Increase counts of the run.
 
         Args:
-            more: name of a field of :class:`RunSummary` -> what is added to it.
+            increments: name of a field of :class:`RunSummary` -> what is added to it.
         """
-        counts = {name: getattr(self.state, name) + number for name, number in more.items()}
+        counts = {name: getattr(self.state, name) + number for name, number in increments.items()}
         self.state = replace(self.state, **counts)
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:

@@ -152,9 +152,9 @@ def over_starts(
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
     rows = pd.concat(frames).groupby(list(by), sort=False)
     mean = rows.mean(numeric_only=True)
-    least = rows.min(numeric_only=True).add_suffix("_least")
-    most = rows.max(numeric_only=True).add_suffix("_most")
-    return mean.join(least).join(most).reset_index()
+    minimum = rows.min(numeric_only=True).add_suffix("_least")
+    maximum = rows.max(numeric_only=True).add_suffix("_most")
+    return mean.join(minimum).join(maximum).reset_index()
 
 
 def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -> NDArray[Any]:
@@ -173,13 +173,13 @@ def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> N
     """Group the final states of each episode that nearly coincide, and return the number of each
     state's group, ``[start, episode]``.
     """
-    apart = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
+    mean_distance = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
     numbers = np.zeros(states.shape[:2], dtype=int)
     for episode in range(states.shape[1]):
         firsts: list[int] = []
         for start in range(len(states)):
             gaps = np.linalg.norm(states[firsts, episode] - states[start, episode], axis=-1)
-            is_near = gaps <= _SAME * apart
+            is_near = gaps <= _SAME * mean_distance
             if not is_near.any():
                 firsts.append(start)
             numbers[start, episode] = is_near.argmax() if is_near.any() else len(firsts) - 1

@@ -206,14 +206,14 @@ def cell(
         first_h = carried["h"]
         heard = hear(module, fed).unflatten(0, (len(first_h), -1))
         inputs = heard if layers.batch_first else heard.transpose(0, 1)
-        left, _ = layers(inputs.contiguous(), first_h.unsqueeze(0).contiguous())
+        outputs, _ = layers(inputs.contiguous(), first_h.unsqueeze(0).contiguous())
         if not layers.batch_first:
-            left = left.transpose(0, 1)
-        state = left
+            outputs = outputs.transpose(0, 1)
+        state = outputs
         if hears == "after":
-            state = torch.cat([first_h.unsqueeze(1), left[:, :-1]], 1)
+            state = torch.cat([first_h.unsqueeze(1), outputs[:, :-1]], 1)
         scores = read(module, state.flatten(0, 1), fed)
-        return scores, {"h": left.flatten(0, 1)}
+        return scores, {"h": outputs.flatten(0, 1)}
 
     def start(module: Any) -> _Tree:
         x = first(module) if first else torch.empty(0)

@@ -241,9 +241,9 @@ class AdaptedMachine(HookedMachine):
             self.start_seed is not None,
             f"{self.name!r} draws no start: give adapt(..., initial=) a function of the module and a generator",
         )
-        other = copy.copy(self)
-        other.start_seed = integer("seed of a start", seed, 0)
-        return other
+        machine = copy.copy(self)
+        machine.start_seed = integer("seed of a start", seed, 0)
+        return machine
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """Return :meth:`step` with ``occurs=True``, for running many rounds without
@@ -323,8 +323,8 @@ class AdaptedMachine(HookedMachine):
             result = self._call("a round", self.all_rounds, self.module, tree, rows)
         scores, after = self._split_result(result)
         predictions = self._predict(scores, rows, occurs=True)
-        left = pack(self.channels, after)
-        return Stepped(predictions.unflatten(0, by_round), left.unflatten(0, by_round))
+        state = pack(self.channels, after)
+        return Stepped(predictions.unflatten(0, by_round), state.unflatten(0, by_round))
 
     def _mark_void(self, stepped: Stepped, void: Tensor) -> Stepped:
         """Return the result of a round with NaN in void rows.

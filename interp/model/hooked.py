@@ -357,13 +357,13 @@ def _has_episodes(args: tuple[Any, ...]) -> bool:
     return bool(args) and not isinstance(args[0], Tensor) and isinstance(args[0], Episodes)
 
 
-def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options: Any) -> Any:
+def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options: Any) -> Any:
     """Call :func:`interp.rollout` on a model and episodes; refuse options that this function does
     not have.
     """
     rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
-    unknown = [*map(shown, more), *(name for name in options if name not in known)]
+    unknown = [*map(shown, extra), *(name for name in options if name not in known)]
     options_of_rollout = ", ".join(sorted(known))
     require(
         not unknown,

@@ -66,7 +66,7 @@ def trajectories(
         f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
     )
     figure = Figure(figsize=(width, 3.4))
-    left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
+    value_axes, gap_axes = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
     colours = _pick_colours(reference)
     gap = np.abs(values - reference)
@@ -74,20 +74,20 @@ def trajectories(
     thin: dict[str, Any] = {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
     others = [i for i in range(len(labels)) if i not in colours]
     for i in others:
-        left.plot(steps, values[:, i], **thin)
-        right.plot(steps, gap[:, i], **thin)
+        value_axes.plot(steps, values[:, i], **thin)
+        gap_axes.plot(steps, gap[:, i], **thin)
     for i in sorted(colours):
-        left.plot(steps, reference[:, i], color=colours[i], linewidth=5, alpha=0.28)
-        left.plot(steps, values[:, i], label=labels[i], color=colours[i])
-        right.plot(steps, gap[:, i], color=colours[i])
+        value_axes.plot(steps, reference[:, i], color=colours[i], linewidth=5, alpha=0.28)
+        value_axes.plot(steps, values[:, i], label=labels[i], color=colours[i])
+        gap_axes.plot(steps, gap[:, i], color=colours[i])
     if others:
-        left.plot([], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(others)} others")
+        value_axes.plot([], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(others)} others")
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
-    left.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
-    left.plot([], [], color=INK, label="model")
-    left.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
-    left.margins(x=0.01)
-    handles, names = left.get_legend_handles_labels()
+    value_axes.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
+    value_axes.plot([], [], color=INK, label="model")
+    value_axes.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
+    value_axes.margins(x=0.01)
+    handles, names = value_axes.get_legend_handles_labels()
     if len(handles) <= 14:
         figure.legend(
             handles,
@@ -96,11 +96,11 @@ def trajectories(
             ncols=min(len(handles), int(width / 1.6)),
             columnspacing=1.2,
         )
-    right.set(xlabel="round", ylabel="|difference|", title="Difference")
-    right.margins(x=0.01)
-    _scale_difference(right, largest=float(gap.max(initial=0)))
-    left.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-    right.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    gap_axes.set(xlabel="round", ylabel="|difference|", title="Difference")
+    gap_axes.margins(x=0.01)
+    _scale_difference(gap_axes, largest=float(gap.max(initial=0)))
+    value_axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
+    gap_axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
 

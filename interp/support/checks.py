@@ -436,27 +436,27 @@ def require_real(name: str, value: object) -> None:
         raise InputError(f"{name} must be a number, got {shown(value)}")
 
 
-def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
+def _within(kind: type, name: str, value: Any, low: float | None, high: float | None) -> Any:
     """Return ``value`` as an int or float; raise InputError if it is another type or out of bounds.
 
     Args:
         kind: int or float.
         name: the argument's name in the error message.
         value: any value.
-        least, most: the smallest and the largest accepted value; None for no bound.
+        low, high: the smallest and the largest accepted value; None for no bound.
     """
     fitting = fitted(kind, value)
     if fitting is not NO:
-        is_large = least is None or fitting >= least
-        is_small = most is None or fitting <= most
+        is_large = low is None or fitting >= low
+        is_small = high is None or fitting <= high
         if is_large and is_small:
             return fitting
     form = "g" if kind is float else ""
     bounds = []
-    if least is not None:
-        bounds.append(f">= {least:{form}}")
-    if most is not None:
-        bounds.append(f"<= {most:{form}}")
+    if low is not None:
+        bounds.append(f">= {low:{form}}")
+    if high is not None:
+        bounds.append(f"<= {high:{form}}")
     rule = f"{described(kind)} {' and '.join(bounds)}".rstrip()
     raise InputError(f"{name} must be {rule}, got {shown(value)}")
 
@@ -676,12 +676,12 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
 microseconds each, the least that any takes; give at most 10000000
     """
     seconds_each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
-    most = round(_MOST_SECONDS / seconds_each)
-    if count > most:
+    max_count = round(_MOST_SECONDS / seconds_each)
+    if count > max_count:
         hours = count * seconds_each / 3600
         raise InputError(
             f"{name}={count} would take at least {hours:.4g} hours, at {seconds_each * 1e6:.0f} microseconds each, "
-            f"the least that any takes; give at most {most}"
+            f"the least that any takes; give at most {max_count}"
         )
 
 
@@ -738,17 +738,17 @@ def _container_bytes(root: str = "/") -> float:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return inf
-    least = inf
+    limit = inf
     for line in lines:
         if line.count(":") < 2:
             continue
         _, controllers, group = line.split(":", 2)
         if not controllers:
-            least = min(least, _group_bytes(Path(root, "sys/fs/cgroup"), group, "memory.max"))
+            limit = min(limit, _group_bytes(Path(root, "sys/fs/cgroup"), group, "memory.max"))
         elif "memory" in controllers.split(","):
             home = Path(root, "sys/fs/cgroup/memory")
-            least = min(least, _group_bytes(home, group, "memory.limit_in_bytes"))
-    return least
+            limit = min(limit, _group_bytes(home, group, "memory.limit_in_bytes"))
+    return limit
 
 
 def _group_bytes(home: Path, group: str, file_name: str) -> float:
@@ -759,15 +759,15 @@ def _group_bytes(home: Path, group: str, file_name: str) -> float:
         group: path of the group, relative to ``home``.
         file_name: name of the file that holds a group's limit.
     """
-    least = inf
+    limit = inf
     inner = home / group.lstrip("/")
     for place in (inner, *inner.parents):
         if not place.is_relative_to(home):
             break
         # A container may not show the group's own path, and a group without a limit says "max".
         with suppress(OSError, ValueError):
-            least = min(least, float((place / file_name).read_text()))
-    return least
+            limit = min(limit, float((place / file_name).read_text()))
+    return limit
 
 
 @contextmanager

@@ -192,11 +192,13 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
     with reading(path):
-        about = foreign.loaded(path.read_text(encoding="utf-8"))
-    require(isinstance(about, dict), f"{str(path)!r} holds no JSON object; fetch or make it again")
+        content = foreign.loaded(path.read_text(encoding="utf-8"))
+    require(
+        isinstance(content, dict), f"{str(path)!r} holds no JSON object; fetch or make it again"
+    )
     for name in needed:
-        require(name in about, f"{str(path)!r} lacks the field {name!r}; fetch or make it again")
-    return about
+        require(name in content, f"{str(path)!r} lacks the field {name!r}; fetch or make it again")
+    return content
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -190,13 +190,13 @@ class Finished:
             name: name of the part.
             kind: type of the part.
         """
-        path, about = self._place(name, kind)
+        path, record = self._place(name, kind)
         if path is None or not path.is_file():
             return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             is_whole = content.pop("sha256") == digest_of(content)
-            if is_whole and content["about"] == about:
+            if is_whole and content["about"] == record:
                 return cast(_T, self._decode(kind, content["part"]))
         except Exception:  # whatever its contents break: a file is no reason to stop
             pass
@@ -211,9 +211,9 @@ class Finished:
             kind: type of the part.
             part: the part.
         """
-        path, about = self._place(name, kind)
+        path, record = self._place(name, kind)
         if path is not None:
-            content = {"about": about, "part": self._encode(part)}
+            content = {"about": record, "part": self._encode(part)}
             write_text(path, json.dumps({"sha256": digest_of(content), **content}, indent=1) + "\n")
         return part
 
@@ -241,15 +241,15 @@ class Finished:
         if self.folder is None:
             return None, {}
         settings = json.loads(json.dumps(self._encode(dict(self.settings))))
-        about = {
+        record = {
             "name": name,
             "settings": settings,
             "versions": versions(),
             "fields": self._fields(kind),
         }
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-        file_name = f"{words}-{digest_of(about)[:16]}.json"
-        return Path(self.folder) / file_name, about
+        file_name = f"{words}-{digest_of(record)[:16]}.json"
+        return Path(self.folder) / file_name, record
 
     def _fields(self, kind: Any) -> Any:
         """Return the names and types of the fields of the dataclasses in a type. They are part of a

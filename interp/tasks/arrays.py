@@ -184,18 +184,18 @@ def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
     episode_array(what, values, "episode, round", 0, len(names) - 1, whole=True)
 
 
-def _require_names(what: str, names: Sequence[str], least: int) -> None:
+def _require_names(what: str, names: Sequence[str], n_least: int) -> None:
     """Raise InputError if names are empty, equal to each other, or too few.
 
     Args:
         what: description of the names for the error message.
         names: the names.
-        least: the smallest number of names.
+        n_least: the smallest number of names.
     """
     n_different = len({*names} - {""})
     require(
-        n_different == len(names) >= least,
-        f"{what} must be {least} or more different names, or a number, got {names}",
+        n_different == len(names) >= n_least,
+        f"{what} must be {n_least} or more different names, or a number, got {names}",
     )
 
 
@@ -247,14 +247,14 @@ def series(
         heard = tuple(f"x_{i + 1}" for i in range(inputs))
     else:
         heard = tuple(inputs)
-    _require_names(f"inputs of {key!r}", heard, least=1)
+    _require_names(f"inputs of {key!r}", heard, n_least=1)
     kind: Any = "classes"
     names: tuple[str, ...] = ()
     if isinstance(outcomes, str):
         kind = outcomes
     else:
         names = tuple(outcomes)
-        _require_names(f"outcomes of {key!r}", names, least=2)
+        _require_names(f"outcomes of {key!r}", names, n_least=2)
     layout = partial(_Round, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
 
     @checked

@@ -97,8 +97,8 @@ class Ledger(Result):
         rows = []
         for claim in CLAIMS:
             for measure in self.entries.get(claim.key, ()):
-                about = {"place": claim.place, "paper": claim.sentence, "key": claim.key}
-                rows.append({**about, **measure.row()})
+                claim_columns = {"place": claim.place, "paper": claim.sentence, "key": claim.key}
+                rows.append({**claim_columns, **measure.row()})
         return pd.DataFrame(rows)
 
 

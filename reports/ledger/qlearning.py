@@ -68,7 +68,9 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
     scores = evaluation.evaluate(
         model, ["grid"], n_episodes=n_episodes, n_rounds=rounds, seed=sizes.seed
     )
-    measure = _measure_agreement(scores, "grid", phase="late", key="long horizon", about=model.name)
+    measure = _measure_agreement(
+        scores, "grid", phase="late", key="long horizon", model_name=model.name
+    )
     claim = (
         f"The model's choices agree with those of the Q-table in the last third of {_LONG} rounds"
     )
@@ -126,17 +128,17 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
         claim = "The Update token attends to the operands of the TD error"
         return [Measure("update attends", claim, lacking=missing, about=model.name)]
     episodes = mdp.sample(16, 50, 4, 2, regime="chain", seed=sizes.seed)
-    own = _find_most_attention(model, episodes)
-    fresh = _find_most_attention(untrained(model, sizes.seed), episodes)
+    attention = _find_most_attention(model, episodes)
+    untrained_attention = _find_most_attention(untrained(model, sizes.seed), episodes)
     measures = []
     for label, noun in _OPERANDS.items():
         measure = Measure(
             key="update attends",
             claim=f"In some head, the Update token attends strongly to {noun}",
-            number=Interval(own[label], own[label], own[label]),
+            number=Interval(attention[label], attention[label], attention[label]),
             threshold=STRONG_ATTENTION,
             unit="share of attention on the chain",
-            controls={UNTRAINED: Control(fresh[label])},
+            controls={UNTRAINED: Control(untrained_attention[label])},
             about=model.name,
             caution="what a head attends to, not what it moves",
         )
@@ -155,14 +157,16 @@ def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
         key: key of the measure.
     """
     scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
-    measure = _measure_agreement(scores, regime, phase="all", key=key, about=model.name)
+    measure = _measure_agreement(scores, regime, phase="all", key=key, model_name=model.name)
     return replace(
         measure,
         claim=f"In the regime {regime}, the model's choices agree with those of the Q-table",
     )
 
 
-def _measure_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
+def _measure_agreement(
+    scores: Scores, regime: str, *, phase: str, key: str, model_name: str
+) -> Measure:
     """Make the measure of the agreement with the Q-table; its control is the agreement with a table
     that does not bootstrap.
 
@@ -171,7 +175,7 @@ def _measure_agreement(scores: Scores, regime: str, *, phase: str, key: str, abo
         regime: regime of the MDPs.
         phase: rounds of the episodes that count, such as "late" or "all".
         key: key of the measure.
-        about: the model's name.
+        model_name: the model's name.
     """
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
     return Measure(
@@ -181,7 +185,7 @@ def _measure_agreement(scores: Scores, regime: str, *, phase: str, key: str, abo
         threshold=NEARLY_EVERY_STEP,
         unit="share of steps without ties",
         controls={"a table that never bootstraps": Control(without_bootstrapping)},
-        about=about,
+        about=model_name,
     )
 
 

@@ -56,8 +56,8 @@ def part(result: AuditResult | None = None) -> Part:
         "Robustness checks",
         compute,
         _draw,
-        summary=lambda found, context: found.measures,
-        hero=lambda found, context: _draw_decay(found),
+        summary=lambda computed, context: computed.measures,
+        hero=lambda computed, context: _draw_decay(computed),
         heading=head,
         slow=result is None,
     )

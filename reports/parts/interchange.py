@@ -355,7 +355,9 @@ INTERCHANGE = Part(
 STEERING = Part(
     "steering",
     "Steering",
-    lambda of: causal_tables.steering_table(of.model, of.pairs[0], of.looked_at, of.seed),
+    lambda context: causal_tables.steering_table(
+        context.model, context.pairs[0], context.looked_at, context.seed
+    ),
     _draw_steering,
     lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
     _steered,

@@ -153,6 +153,10 @@ def select(
         require_known("question", question, QUESTIONS)
     chosen = [m for m in METHODS.values() if not questions or m.question in questions]
     if keys:
-        asked = {m.question for m in chosen if m.key in keys}
-        return [m for m in chosen if m.key in {*keys, "oracle", "random"} and m.question in asked]
+        questions_of_keys = {m.question for m in chosen if m.key in keys}
+        return [
+            m
+            for m in chosen
+            if m.key in {*keys, "oracle", "random"} and m.question in questions_of_keys
+        ]
     return [m for m in chosen if m.quick or not quick]

@@ -137,7 +137,7 @@ def attention_to_experts(
 
 
 def _sum_by_target(
-    patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]
+    patterns: np.ndarray, episodes: ExpertEpisodes, positions: dict[str, int], rounds: Sequence[int]
 ) -> np.ndarray:
     """Sum attention over the key positions of each target, and average it over rounds.
 
@@ -147,13 +147,13 @@ def _sum_by_target(
     Args:
         patterns: attention patterns, ``[episode, round, head, query, key]``.
         episodes: the episodes, which determine the experts' accuracies.
-        at: name of a reader -> its position.
+        positions: name of a reader -> its position.
         rounds: indices of the rounds of ``patterns``.
 
     Returns:
         Shares ``[episode, head + 1, reader, target]``; the last head is the mean of all heads.
     """
-    paid = patterns[:, :, :, list(at.values())]
+    paid = patterns[:, :, :, list(positions.values())]
     pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]
     by_label = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2)
     by_expert = by_label.sum(-1)

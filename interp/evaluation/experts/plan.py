@@ -106,15 +106,15 @@ def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.D
     }
 
 
-def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return all tables of a model, by name; "summary" has the regrets and the accuracy in each
     regime.
 
     Args:
         model: the model; not used.
-        found: name of a part -> what :func:`_measure` returned.
+        parts: name of a part -> what :func:`_measure` returned.
     """
-    by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
+    by_name = [part for name, part in parts.items() if name not in (_LONG, _BATCH)]
     frame = pd.concat([part["regimes"] for part in by_name], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
     regret = frame[frame["metric"] == "regret"].pivot(
@@ -130,6 +130,6 @@ def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]
         "summary": summary.reset_index(),
         "regimes": frame,
         "regret_curves": pd.concat(curves, ignore_index=True),
-        "lengths": found[_LONG],
-        **found[_BATCH],
+        "lengths": parts[_LONG],
+        **parts[_BATCH],
     }

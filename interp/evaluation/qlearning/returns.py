@@ -210,15 +210,15 @@ def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) 
 
 
 def _scores(
-    by: tuple[str, ...], numbers: dict[tuple[Any, ...], Interval], settings: dict[str, Any]
+    key_columns: tuple[str, ...], numbers: dict[tuple[Any, ...], Interval], settings: dict[str, Any]
 ) -> Scores:
     """Make a record of scores, with a column ``commit`` beside the numbers: "own" for the model,
     which reads back its own choice, "" for tabular agents.
 
     Args:
-        by: names of the parts of a key.
+        key_columns: names of the parts of a key.
         numbers: key -> number with its interval.
         settings: settings of the evaluation.
     """
     beside = {key: {"commit": "" if key[1] in _AGENTS else "own"} for key in numbers}
-    return Scores(by, numbers, settings, beside)
+    return Scores(key_columns, numbers, settings, beside)

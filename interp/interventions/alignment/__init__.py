@@ -290,7 +290,7 @@ def align(
     }
     random = exam.random_basis(rank, seed)
     interventions["norm-matched random"] = NormMatchedPlacebo(interventions["learned"], random)
-    interventions["nothing"] = lambda own, _: own
+    interventions["nothing"] = lambda base, _: base
 
     def find_hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
         judged = arbitrary if condition == _ARBITRARY else pairs

@@ -406,8 +406,8 @@ class RoundsWithSite:
         """
         source = self.source[pairs.source[at]]
 
-        def change(own: Tensor) -> Tensor:
-            return intervention(own.flatten(1), source).view_as(own)
+        def change(activation: Tensor) -> Tensor:
+            return intervention(activation.flatten(1), source).view_as(activation)
 
         rows = self.rows.part(pairs.base[at])
         changes = [(self.site, change)]
@@ -717,7 +717,7 @@ def _start(
     return replace(best, steps=(taken,))
 
 
-def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, indices: Tensor) -> Tensor:
     """Return the training loss of a subspace, a scalar: the mean cross-entropy of the model's
     outcomes with the counterfactual distributions as targets. For a model that outputs
     probabilities it is the mean squared distance.
@@ -729,10 +729,10 @@ def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) 
         rounds: runs rounds with the subspace interchanged.
         step: function from the base's and the source's activation to the new activation.
         pairs: the pairs.
-        at: indices of the pairs over which the mean is taken.
+        indices: indices of the pairs over which the mean is taken.
     """
-    outcomes = rounds.trained(step, pairs, at)
-    target = pairs.target[at].to(outcomes)
+    outcomes = rounds.trained(step, pairs, indices)
+    target = pairs.target[indices].to(outcomes)
     if rounds.gives_probabilities:
         squares = (outcomes - target).square()
         return squares.sum(-1).mean()

@@ -444,7 +444,7 @@ def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) ->
         return
     others = counts.index.drop(label).tolist()
     in_trials = f"(in {n_trials:,} trials, all with one reward)"
-    counts_from_1 = all(re.fullmatch("[1-9]", other) for other in others)
+    counts_from_1 = all(re.fullmatch("[1-9]", other_label) for other_label in others)
     if label == "0" and counts_from_1:
         place = f"{labels.name} of {table.table.file}"
         table.refuse_code(f"{place}: is '0' {in_trials}", "0", others, "arm")
