@@ -760,18 +760,18 @@ class Rule:
     Attributes:
         name: name of the rule.
         sentence: what it demands, for a report page.
-        forbids: the verdicts that it can prevent.
         reason: an example of a machine for which the rule is needed.
         require: function from the evidence to measures; the claim is a "yes" only if all of them
             are.
-        doubt: function from the evidence to the reason why a verdict is prevented, or "".
+        doubts: the verdict that ``doubt`` can prevent.
+        doubt: function from the evidence to the reason why that verdict is prevented, or "".
     """
 
     name: str
     sentence: str
-    forbids: tuple[Verdict, ...]
     reason: str
     require: Callable[[Evidence], list[Measure]] | None = None
+    doubts: Verdict | None = None
     doubt: Callable[[Evidence], str] | None = None
 
 
@@ -779,50 +779,46 @@ RULES = (
     Rule(
         "steps",
         "The decoded state steps as the algorithm's does: one round on and several, from states that occur and others.",
-        ("yes", "no"),
         "A memory that forgets 2 % a round has a step R2 of .87, a window of 10 rounds one below 0.",
         require=_require_steps,
     ),
     Rule(
         "responses",
         "A changed input changes predictions as the move of the state does, at every lag and in every round.",
-        ("yes", "no"),
         "A machine that never hears one input steps as the algorithm does in nearly all rounds.",
         require=_require_responses,
     ),
     Rule(
         "arrival",
         "The response one round later has the size of the move of the state.",
-        ("yes", "no"),
         "An update that waits a round after mistakes is decoded with the state, and arrives late: .52.",
         require=_require_arrival,
     ),
     Rule(
         "next state",
         "Predictions follow the state of the round after, where no input can be changed alone.",
-        ("yes",),
         "A search from both ends holds the reference's set, and answers from more than it.",
         require=_require_next_state,
     ),
     Rule(
         "same predictions",
         "What predicts as the reference does may hold the state in another code.",
-        ("no",),
         "Weights whose sum is kept at 1 hold no log-weights, and are Weighted Majority.",
+        doubts="no",
         doubt=_doubt_no_of_same_predictions,
     ),
     Rule(
         "unread state",
         "A state that only a non-linear decoder reads, or only stitching finds, may be updated alike.",
-        ("no",),
         "Affine maps read .92 of the steps of wma-gru, and a non-linear decoder .99.",
+        doubts="no",
         doubt=_doubt_no_of_unread_state,
     ),
     Rule(
         "another update",
         "No other update, as fitted, leaves less than half of what the algorithm misses of the steps.",
-        ("yes",),
         "A table that fades by .98 a round has a step R2 above the threshold.",
+        doubts="yes",
         doubt=_doubt_yes_of_other_update,
     ),
 )
@@ -842,7 +838,7 @@ def judge(evidence: Evidence) -> Measure:
             measures += [replace(measure, note=note) for measure in rule.require(evidence)]
     decided = decisive(measures)
     for rule in RULES:
-        if rule.doubt is None or decided.verdict not in rule.forbids:
+        if rule.doubt is None or decided.verdict != rule.doubts:
             continue
         if reason := rule.doubt(evidence):
             return replace(decided, unless={decided.verdict: reason}, note=_decided_by(rule))
