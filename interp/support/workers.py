@@ -334,14 +334,16 @@ def display(
     from rich.console import Console
 
     console = Console(stderr=True)
+    is_hidden = _SILENT.get() or not shown or not console.is_terminal
+    text_column = rich.TextColumn("{task.description}", markup=False)
     bars = rich.Progress(
-        rich.TextColumn("{task.description}", markup=False),
+        text_column,
         rich.BarColumn(),
         rich.MofNCompleteColumn(),
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(),
         console=console,
-        disable=_SILENT.get() or not shown or not console.is_terminal,
+        disable=is_hidden,
         transient=True,
         speed_estimate_period=math.inf,
     )
