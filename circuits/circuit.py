@@ -68,10 +68,10 @@ class Location:
     one_hot: bool = True
 
     def __post_init__(self) -> None:
-        n_read = len(self.directions or self.keys)
+        n_read, n_labels = len(self.directions or self.keys), len(self.labels)
         require(
-            n_read == len(self.labels),
-            f"location {self.name!r} needs one direction or key per label, got {n_read} for {len(self.labels)}",
+            n_read == n_labels,
+            f"location {self.name!r} needs one direction or key per label, got {n_read} for {n_labels}",
         )
 
     @checked
@@ -561,6 +561,7 @@ class Circuit(Result):
         for name in names(self.neurons):
             group = [neuron for neuron in self.neurons if neuron.name == name]
             first = group[0]
+            n_nonzero = sum(neuron.n_nonzero for neuron in group)
             row = {
                 "head": name,
                 "layer": first.layer + 1,
@@ -568,7 +569,7 @@ class Circuit(Result):
                 "reads": f"{len(group)} neurons, {first.read} ...",
                 "writes": f"{first.write} ...",
                 "score terms": 0,
-                "non-zero weights": sum(neuron.n_nonzero for neuron in group),
+                "non-zero weights": n_nonzero,
             }
             rows.append(row)
         return pd.DataFrame(rows).sort_values("layer", kind="stable", ignore_index=True)
@@ -592,13 +593,14 @@ class Circuit(Result):
                 reads = " ... ".join(first_and_last)
                 if location.keys:
                     reads = f"score of {location.head}"
+                positions = ", ".join(dict.fromkeys(location.labels))
                 row = {
                     "variable": key,
                     "symbol": variable.symbol,
                     "meaning": variable.meaning,
                     "location": location.name,
                     "hook": location.hook,
-                    "positions": ", ".join(dict.fromkeys(location.labels)),
+                    "positions": positions,
                     "reads": reads,
                     "scale": location.scale,
                     "drives": location.drives,

@@ -163,6 +163,7 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
         names_of_heads = [head.name for head in heads]
         names.append((*names_of_heads, *[_NO_HEAD] * n_idle))
         n_neurons.append(sum(neuron.layer == index for neuron in circuit.neurons))
+    d_head = max(max(len(head.scores), len(head.moves)) for head in circuit.heads)
     value_range = circuit.payload_range
     if dtype == torch.float32:
         value_range = value_range or circuit.float32_range
@@ -176,7 +177,7 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
         d_model=circuit.basis.d_model,
         n_layers=circuit.n_layers,
         n_heads=n_heads,
-        d_head=max(max(len(head.scores), len(head.moves)) for head in circuit.heads),
+        d_head=d_head,
         d_mlp=max(n_neurons),
         act_fn="relu",
         normalization_type=None,

@@ -119,15 +119,18 @@ class Check:
         if self.undecided > _MOST_UNDECIDED:
             share = f"{self.undecided:.2g} of the rounds"
             unless["yes"] = f"{NOTHING} for {share}, which hang on ties closer than rounding"
+        judged = self.judged
+        unit = "largest difference" if self.by == "error" else "largest relative difference"
+        about = f"{self.where}, size {self.size}, {self.dtype}"
         return Measure(
             self.variable,
             f"It {yes}",
-            Interval(self.judged, self.judged, self.judged),
+            Interval(judged, judged, judged),
             self.tolerance,
             side="below",
             is_share=False,
-            unit="largest difference" if self.by == "error" else "largest relative difference",
-            about=f"{self.where}, size {self.size}, {self.dtype}",
+            unit=unit,
+            about=about,
             yes=yes,
             no=no,
             unless=unless,
@@ -178,19 +181,20 @@ def check(
         meters.append(_meter_distribution(circuit, model, circuit.algorithm.distribution(values)))
     run = _run_with_meters(model.to(device), circuit, episodes, meters)
     model = model.cpu()
-    errors = [
-        _Error(meter.key, meter.where, *_compute_errors(meter.values, meter.truth, meter.unit))
-        for meter in meters
-    ]
+    errors = []
+    for meter in meters:
+        measured = _compute_errors(meter.values, meter.truth, meter.unit)
+        errors.append(_Error(meter.key, meter.where, *measured))
     state = model.read_state(run.latents)
     exits = (
         (plan.output, "output", run.predictions, truths[plan.output]),
         (CARRIED, "latents", state, _get_carried(circuit.algorithm, values)),
     )
     for key, where, value, truth in exits:
+        shape = tuple(value.shape)
         require(
             value.numel() == truth.size,
-            f"{circuit.name!r} gives {tuple(value.shape)} where its algorithm's {key!r} is {truth.shape}; name the "
+            f"{circuit.name!r} gives {shape} where its algorithm's {key!r} is {truth.shape}; name the "
             "variable of the algorithm that has the shape of a prediction as the plan's output",
         )
         expected = torch.from_numpy(truth)
@@ -408,7 +412,8 @@ def check_horizon(
         run = rollout(model, episodes)
         state = model.read_state(run.latents).cpu()
         error, _ = _compute_errors(state.reshape(truth.shape), torch.from_numpy(truth))
-        largest = max(plan.unit(circuit, values, CARRIED), float(np.abs(truth).max()))
+        largest_value = float(np.abs(truth).max())
+        largest = max(plan.unit(circuit, values, CARRIED), largest_value)
         if model.digest() != built:
             error = np.inf
         where = f"latents after {episodes.n_rounds:,} rounds, d_model {model.config.d_model}"
@@ -454,9 +459,10 @@ def check_exits(
     dtype = str(machine.dtype).removeprefix("torch.")
     checks = []
     for key, where, value, truth in exits:
+        shapes = f"{tuple(value.shape)}, {algorithm.name} one of {truth.shape}"
         require(
             value.numel() == truth.size,
-            f"{machine.name!r} gives a {key} of shape {tuple(value.shape)}, {algorithm.name} one of {truth.shape}; "
+            f"{machine.name!r} gives a {key} of shape {shapes}; "
             "give the algorithm that the machine was made to be, or adapt it with a read= that gives its memory",
         )
         expected = torch.from_numpy(np.asarray(truth, np.float64))

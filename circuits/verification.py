@@ -261,8 +261,9 @@ def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
     names = [size.name for size in interp.tasks.get(record.task).sizes]
     numbers = size if isinstance(size, tuple) else (size,)
     what = "1 number" if len(names) == 1 else f"{len(names)} numbers"
+    words = ", ".join(names)
     require(
         len(numbers) == len(names),
-        f"a size of {record.key!r} is {what} ({', '.join(names)}), got {size!r}",
+        f"a size of {record.key!r} is {what} ({words}), got {size!r}",
     )
     return dict(zip(names, numbers, strict=True))

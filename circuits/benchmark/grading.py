@@ -178,7 +178,9 @@ class BenchmarkResult(Result):
         """The best method for each question, with its mean score, as one sentence."""
         methods = self.means.drop(index=["oracle", "random"], errors="ignore")
         answered = methods.dropna(how="all", axis="columns")
-        best = [f"{name}: {x.idxmax()} ({x.max():.2f})" for name, x in answered.items()]
+        best = []
+        for question, scores in answered.items():
+            best.append(f"{question}: {scores.idxmax()} ({scores.max():.2f})")
         shown = "; ".join(best) or "none"
         return f"The best method for each question, with its mean score: {shown}."
 
@@ -257,10 +259,11 @@ class BenchmarkResult(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dictionary of JSON values; a missing number is None."""
         methods = {f"{question}/{key}": m.name for (question, key), m in METHODS.items()}
+        rows, refusals = list(self.rows), list(self.refusals)
         return {
             "format": _FORMAT,
-            "rows": json_values(list(self.rows)),
-            "refusals": json_values(list(self.refusals)),
+            "rows": json_values(rows),
+            "refusals": json_values(refusals),
             "methods": methods,
             "settings": json_values(dict(self.settings)),
         }
@@ -372,14 +375,17 @@ def run(
             advance(1)
     order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
     done.sort(key=lambda part: order[part["subject"], part["seed"]])
+    cpu_seconds = sum(part["cpu_seconds"] for part in done)
     by_method = pd.DataFrame([part["seconds"] for part in done])
+    cpu_seconds_by_method = by_method.sum().round(1).to_dict()
+    wall_seconds = time.time() - started
     settings = provenance(
         effort=asdict(effort),
         seeds=list(seeds),
         subjects=list(chosen),
-        cpu_seconds=round(sum(part["cpu_seconds"] for part in done), 1),
-        cpu_seconds_by_method=by_method.sum().round(1).to_dict(),
-        wall_seconds=round(time.time() - started, 1),
+        cpu_seconds=round(cpu_seconds, 1),
+        cpu_seconds_by_method=cpu_seconds_by_method,
+        wall_seconds=round(wall_seconds, 1),
     )
     rows = tuple(row for part in done for row in part["rows"])
     refusals = tuple(row for part in done for row in part["refusals"])

@@ -386,12 +386,14 @@ def with_distractors(
     d_model = config.d_model + (0 if has_norm else n)
     distractors = [f"distractor {i + 1}" for i in range(n)]
     names = config.head_names and tuple((*row, *distractors) for row in config.head_names)
+    d_mlp = config.d_mlp and config.d_mlp + n
+    rules = tuple((*row, *("softmax",) * n) for row in config.attention_rules)
     larger = replace(
         renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
         d_model=d_model,
         n_heads=config.n_heads + n,
-        d_mlp=config.d_mlp and config.d_mlp + n,
-        attention_rules=tuple((*row, *("softmax",) * n) for row in config.attention_rules),
+        d_mlp=d_mlp,
+        attention_rules=rules,
         head_names=names,
     )
     state_map = model.state_map.new_zeros(len(model.state_map), d_model)

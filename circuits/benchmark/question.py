@@ -108,15 +108,15 @@ class Challenge:
             subject: the machine.
             material: its truth and the seed.
         """
-        generator = np.random.default_rng(
-            [material.seed, *self.key.encode(), *subject.name.encode()]
-        )
+        key_bytes, name_bytes = self.key.encode(), subject.name.encode()
+        generator = np.random.default_rng([material.seed, *key_bytes, *name_bytes])
         if self.chance is not None:
             return self.chance(subject, material, generator)
         truth = material.truth(self.key)
         scores = dict(zip(truth, generator.random(len(truth)).tolist(), strict=True))
         n_true = sum(map(bool, truth.values()))
-        return Answer(scores, frozenset(sorted(scores, key=lambda item: -scores[item])[:n_true]))
+        best_first = sorted(scores, key=lambda item: -scores[item])
+        return Answer(scores, frozenset(best_first[:n_true]))
 
 
 QUESTIONS: dict[str, Challenge] = {}

@@ -213,7 +213,8 @@ def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, st
     for key, places in _list_places(subject, material).items():
         for place in places:
             if place.basis is not None:
-                parts.setdefault((key, str(place.site)), []).append(place.basis.double())
+                item = key, str(place.site)
+                parts.setdefault(item, []).append(place.basis.double())
     return {item: span(torch.cat(bases, 1)) for item, bases in parts.items()}
 
 
@@ -243,7 +244,8 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
     for item, true in _list_bases(subject, material).items():
         rank = true.shape[1]
         answered = answer.subspaces.get(item, true[:, :0])[:, :rank].double()
-        overlaps.append(float((true.T @ answered).square().sum()) / rank)
+        squared_cosines = (true.T @ answered).square()
+        overlaps.append(float(squared_cosines.sum()) / rank)
     return {"cosine2": float(np.mean(overlaps))}
 
 

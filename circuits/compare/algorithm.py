@@ -476,10 +476,12 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
         for name, wave in (("", np.cos), (", shifted", np.sin)):
             turn = wave(2 * np.pi * round_number / period)
             directions[f"steps of period {period}{name}"] = step * turn
+    mean_step = step.mean(-1, keepdims=True)
+    element_number = np.arange(step.shape[-1])
     directions |= {
         "steps that grow with the state": step * state,
-        "steps that follow the others'": step * step.mean(-1, keepdims=True),
-        "steps that differ by element": step * np.arange(step.shape[-1]),
+        "steps that follow the others'": step * mean_step,
+        "steps that differ by element": step * element_number,
     }
     for key, values in inputs.items():
         shaped = values.reshape(*values.shape[:2], *per_round) if values.ndim == 2 else values
@@ -601,6 +603,7 @@ def _score_even_guess(
     divergences = {}
     for name, predictions in to_score.items():
         divergences[name] = of_each(measure(predictions), participants_of(sets[name][1]))
+    nats_on_fit = [measure(predictions).mean() for predictions in to_fit]
     return FamilyScore(
         key=_EVENLY,
         name="every outcome alike" if kind == "classes" else "the same at every round",
@@ -608,7 +611,7 @@ def _score_even_guess(
         memoryless=True,
         family=None,
         searched={},
-        fitted=float(np.mean([measure(predictions).mean() for predictions in to_fit])),
+        fitted=float(np.mean(nats_on_fit)),
         divergences=divergences,
     )
 
@@ -649,15 +652,18 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
         if remainder.high <= HALF or explains_alone:
             closest = extended
     algorithm = closest.algorithm
+    family = closest.key if is_explaining(closest) else None
+    parameters = dict(algorithm.parameters) if algorithm else {}
+    scores_by_key = {score.key: score for score in (closest, *ranked)}
     return AlgorithmPart(
-        family=closest.key if is_explaining(closest) else None,
+        family=family,
         closest=closest.key,
-        parameters=dict(algorithm.parameters) if algorithm else {},
+        parameters=parameters,
         explained=measure_explained(closest),
         ratio=measure_ratio(closest),
         runner_up=rival.key,
         baseline=base.key,
-        scores={score.key: score for score in (closest, *ranked)},
+        scores=scores_by_key,
         settings=settings,
         not_rejected=_list_not_rejected(ranked, base, seed),
     )
@@ -1029,14 +1035,15 @@ def _measure_differences(
         order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
         for index in order.tolist():
             episode, t = divmod(index, nats.shape[1])
+            of_model, of_reference = p[episode, t].tolist(), q[episode, t].tolist()
             failure = Failure(
                 set=name,
                 n_scored=len(episodes),
                 episode=episode,
                 round=first_round + t,
                 nats=float(nats[episode, t]),
-                model=tuple(p[episode, t].tolist()),
-                reference=tuple(q[episode, t].tolist()),
+                model=tuple(of_model),
+                reference=tuple(of_reference),
             )
             failures.append(failure)
     return nats_by_set, failures

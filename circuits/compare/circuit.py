@@ -238,11 +238,13 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
             changed.append(np.concatenate(changes, 1))
     by_head = np.stack(lost, 1)
     lost_by_outcome = by_head.reshape(run.n_episodes, len(heads), -1, 2)
+    kinds = tuple(map(str, groups))
+    reads = np.concatenate(read_by_layer, 1)
     return HeadTable(
         heads=tuple(heads),
         positions=run.layout.labels,
-        kinds=tuple(map(str, groups)),
-        read=np.concatenate(read_by_layer, 1),
+        kinds=kinds,
+        read=reads,
         lost=lost_by_outcome,
         changed=np.stack(changed, 1),
         varied=np.concatenate(varied, 1),
@@ -351,13 +353,15 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
     shares = table.weigh(np.ones(len(table.lost)))
     roles = []
     for i, head in enumerate(table.heads):
-        reads, feeds = shares.reads[i].sum(-1), shares.feeds[i].sum(-1)
+        reads = shares.reads[i].sum(-1)
+        feeds = shares.feeds[i].sum(-1)
         if not reads.any():
             continue
         most_read = reads.argmax()
         kind, key = np.unravel_index(most_read, reads.shape)
         needed_for = 2 * shares.reads[i].sum((0, 1))
         most_read_words = f"{table.positions[key]} at {table.kinds[kind]}"
+        most_fed = table.heads[feeds.argmax()] if feeds.any() else ""
         role = HeadRole(
             model=model,
             head=head,
@@ -365,7 +369,7 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
             reads=most_read_words,
             prediction=needed_for[0],
             update=needed_for[1],
-            feeds=table.heads[feeds.argmax()] if feeds.any() else "",
+            feeds=most_fed,
             match=matches.get(i, ""),
         )
         roles.append(role)

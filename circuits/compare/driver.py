@@ -114,13 +114,14 @@ class Comparison(Measured):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as a dictionary of JSON values; a missing number is None."""
+        measures = [measure.to_dict() for measure in self.measures]
         tables = {key: table.to_dict("records") for key, table in self.tables.items()}
         record = {
             "format": _FORMAT,
             "model": self.model,
             "reference": self.reference,
             "sentence": self.sentence,
-            "measures": [measure.to_dict() for measure in self.measures],
+            "measures": measures,
             "algorithm": self.algorithm.to_dict(),
             "tables": tables,
             "failures": self.failures,

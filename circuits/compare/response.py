@@ -342,12 +342,14 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         common = weights @ (2 * sum_by_episode(shared * is_in_cell) + threshold)
         similarity = np.divide(common, whole, out=np.full(len(whole), np.nan), where=whole > 0)
         n_compared = count.sum()
+        mean_square = ours_here.sum() / n_compared
+        reference_mean_square = theirs_here.sum() / n_compared
         cell = Cell(
             what=what,
             when=when,
             alike=Interval.of_samples(similarity[1:], similarity[0], level),
-            size=float(np.sqrt(ours_here.sum() / n_compared)),
-            reference_size=float(np.sqrt(theirs_here.sum() / n_compared)),
+            size=float(np.sqrt(mean_square)),
+            reference_size=float(np.sqrt(reference_mean_square)),
         )
         compared.append(cell)
     return tuple(sorted(compared, key=lambda cell: cell.alike.low))

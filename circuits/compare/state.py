@@ -166,8 +166,9 @@ class StatePart(Result):
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
             first, last = stitching.band
+            name = "control of stitching" if stitching.control else "stitching"
             row = {
-                "name": "control of stitching" if stitching.control else "stitching",
+                "name": name,
                 "source": stitching.source,
                 "target": stitching.target,
                 "supplied": " + ".join(stitching.supplied),
@@ -280,7 +281,8 @@ class _Receiver:
         steady = np.maximum(*shaken) < _LEAST_WORTH * scale
         cut = _measure_cut(target, expected, budget)
         counted = cut * steady
-        worth = scored(counted.mean(1) / scale, np.ones(len(cut)), target.samples.whose).complement
+        mean_cut = counted.mean(1) / scale
+        worth = scored(mean_cut, np.ones(len(cut)), target.samples.whose).complement
         return cls(
             target=target,
             budget=budget,
@@ -534,7 +536,8 @@ def _map_latents(
         mapped[held_out] = predicted + y_mean[:, rounds]
     mapped = mapped.unflatten(-1, target_latents.shape[-2:])
     # How far a growing channel is written says what round it is and is no memory: the target keeps its own.
-    is_carried = carried_mask(target.model)[: mapped.shape[-2]].to(mapped.device)
+    n_rows = mapped.shape[-2]
+    is_carried = carried_mask(target.model)[:n_rows].to(mapped.device)
     return torch.where(is_carried, mapped, target_latents[:, budget.at].to(mapped))
 
 

@@ -289,17 +289,20 @@ class _Steps:
         writer = crossed_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
         is_known = rows.start is None
+        episodes = subject.samples.known if is_known else subject.samples.test
+        decoder = writer.decoder.cut(rows)
         changes = None
         if self.changes is not None:
             changes = {key: change[rows] for key, change in self.changes.items()}
-        result = transition(
+        steps = transition(
             subject.model,
-            subject.samples.known if is_known else subject.samples.test,
-            replace(writer, decoder=writer.decoder.cut(rows)),
+            episodes,
+            replace(writer, decoder=decoder),
             round=self.rounds,
             horizon=self.horizon,
             by=changes,
-        ).under(self.algorithm)
+        )
+        result = steps.under(self.algorithm)
         return np.stack([result.missed.sum(1), result.varied.sum(1)])
 
 
@@ -349,7 +352,8 @@ def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> 
     for key in writer.shapes:
         state = np.asarray(values[key], dtype=np.float64)
         missed = ((decoded[key] - state) ** 2).sum()
-        scores.append(1 - missed / ((state - state.mean((0, 1))) ** 2).sum())
+        varied = ((state - state.mean((0, 1))) ** 2).sum()
+        scores.append(1 - missed / varied)
     return float(min(scores))
 
 
@@ -859,16 +863,15 @@ def _judge_update(compared: Compared) -> Measure:
     if reference is not None and not reference.names_algorithm and not compared.is_one:
         return Measure("update", "", lacking=f"{reference.name} names no algorithm")
     part, parts = compared.parts["update"], compared.parts
-    evidence = Evidence(
-        steps=part.of(list(compared.candidates)[-1]),
-        response=parts["response"],
-        fitted=part.fitted[0] if part.fitted else None,
-    )
+    last_candidate = list(compared.candidates)[-1]
+    fitted = part.fitted[0] if part.fitted else None
+    evidence = Evidence(steps=part.of(last_candidate), response=parts["response"], fitted=fitted)
     if reference is not None:
+        similarity = parts["behaviour"].measure.number
         evidence = replace(
             evidence,
             reference=reference.name,
-            alike=parts["behaviour"].measure.number.low,
+            alike=similarity.low,
             shows_state=not is_hard(reference),
             state=parts["state"].measure.verdict,
         )

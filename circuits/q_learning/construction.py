@@ -161,10 +161,12 @@ def q_learning(
         f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
+    states = wire.numbered("s", n_states)
+    actions = wire.numbered("a", n_actions)
     wiring = _Wiring(
         basis=basis,
-        states=wire.numbered("s", n_states),
-        actions=wire.numbered("a", n_actions),
+        states=states,
+        actions=actions,
         variant=variant,
         alpha=alpha,
         gamma=gamma,
@@ -175,12 +177,10 @@ def q_learning(
         hardness=eta and hardness,
         draws=layout.draws,
     )
-    exact = [
-        *_make_routing_heads(wiring),
-        *_make_evaluating_heads(wiring),
-        *_make_selecting_heads(wiring),
-        *(_make_fetching_heads(wiring) if variant == "softmlp" else _make_adding_heads(wiring)),
-    ]
+    exact = _make_routing_heads(wiring)
+    exact += _make_evaluating_heads(wiring)
+    exact += _make_selecting_heads(wiring)
+    exact += _make_fetching_heads(wiring) if variant == "softmlp" else _make_adding_heads(wiring)
     head_form = {variant, "boltzmann"} if beta else {variant}
     described = wire.in_words(exact, wire.stated(_FOLDER / "heads.csv", head_form))
     heads = wire.softmax_only(
@@ -195,26 +195,30 @@ def q_learning(
     if eta is None and beta is None and not noise:
         form.add("greedy")
     labels = layout.labels
+    columns = wire.numbered("c", n_actions)
+    next_states = wire.numbered("s'", n_actions)
+    # Neurons 2.2 read the name of Select, which keeps them silent there.
+    pause = ["Select"] if bound < 1 else []
+    # Only one-hot codes have no axis for what lies outside the round.
+    one_back = two_back = labels
+    if coordinates.one_hot:
+        one_back, two_back = labels[:-1], labels[:-2]
     groups = {
         "ALL": labels,
-        "ROWS": wiring.states,
-        "CANDIDATES": wiring.actions,
-        "COLUMNS": wire.numbered("c", n_actions),
-        "STATES": wire.numbered("s'", n_actions),
+        "ROWS": states,
+        "CANDIDATES": actions,
+        "COLUMNS": columns,
+        "STATES": next_states,
         "DRAWS": layout.draws,
         "LAST": [f"s'_{n_actions}"],
-        # Neurons 2.2 read the name of Select, which keeps them silent there.
-        "PAUSE": ["Select"] if bound < 1 else [],
-        # Only one-hot codes have no axis for what lies outside the round.
-        "BACK1": labels[:-1] if coordinates.one_hot else labels,
-        "BACK2": labels[:-2] if coordinates.one_hot else labels,
+        "PAUSE": pause,
+        "BACK1": one_back,
+        "BACK2": two_back,
     }
     ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
-    named = {
-        "added": buf1.sum(wiring.states),
-        "fetched": buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"],
-        "current": -buf2["Qcurr"],
-    }
+    current = buf2["Qcurr"]
+    fetched = current + buf2["r"] + gamma * buf2["Select"]
+    named = {"added": buf1.sum(states), "fetched": fetched, "current": -current}
     site_rows = wire.stated(_FOLDER / "sites.csv", form)
     sites = located(site_rows, basis, groups, named, {"alpha": alpha})
     ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
@@ -229,6 +233,10 @@ def q_learning(
         start = algorithm.initial(episodes)
         return {key: np.zeros_like(value) for key, value in start.items()}
 
+    vectors = {token: ids[label] for token, label in tokens.items()}
+    initial_latents = tuple(ids[action] + ids["Update"] for action in actions)
+    outcomes = tuple(ids[action] for action in actions)
+    state_axes = tuple(buf1[state] for state in states)
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -236,14 +244,14 @@ def q_learning(
         basis=basis,
         heads=heads,
         neurons=tuple(neurons),
-        tokens={token: ids[label] for token, label in tokens.items()},
+        tokens=vectors,
         payloads={"r": buf1["r"]},
         payload_range=None if variant == "lin" else (low, high),
         # Its tie slope is 2 roundings of M in float32 (28 in float64), which larger values would swallow.
         float32_range=(low, high),
-        latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
-        outcomes=tuple(ids[action] for action in wiring.actions),
-        state=tuple(buf1[state] for state in wiring.states),
+        latents=initial_latents,
+        outcomes=outcomes,
+        state=state_axes,
         algorithm=replace(algorithm, initial=start_at_zero),
         sites=sites,
         **ground_truth,
@@ -365,15 +373,16 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
     from_column = (acting - 2.0 * ids["Update"], ids["Update"])
     column = move(states, "buf1", context_block)
+    silent_at_select, silent_at_reward = constant - ids["Select"], constant - ids["r"]
+    to_next_phase = ((acting, ids["Qnext"]),)
+    same_column = (*same_action, from_column)
     heads = [
         wire.fixed_offset("1.1 state to actions", 0, 1, copies, silent_at_others, sink),
-        wire.fixed_offset("1.2 state to Select", 0, 2, to_select, constant - ids["Select"], sink),
-        wire.fixed_offset("1.3 state to reward", 0, 2, to_reward, constant - ids["r"], sink),
+        wire.fixed_offset("1.2 state to Select", 0, 2, to_select, silent_at_select, sink),
+        wire.fixed_offset("1.3 state to reward", 0, 2, to_reward, silent_at_reward, sink),
         wire.fixed_offset("1.4 current-phase tag", 0, 2, current, silent_at_others, sink),
-        wire.content_chooser("1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), following, sink),
-        wire.content_chooser(
-            "1.6 context fetch", 0, (*same_action, from_column), column, sink, theta=1.5
-        ),
+        wire.content_chooser("1.5 next-phase tag", 0, to_next_phase, following, sink),
+        wire.content_chooser("1.6 context fetch", 0, same_column, column, sink, theta=1.5),
     ]
     if wiring.draws:
         draw = ((ids["Select"], ids.sum(wiring.draws)),)
@@ -427,12 +436,13 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
         column = move(states, "buf1", "buf1")
     action = move(actions, "id", "id")
     inherited = (*action, *column)
+    inherit = wire.content_chooser(
+        "3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5
+    )
     return [
         wire.Head("3.1 action selection", 2, *choice, moves=action),
         wire.Head("3.2 max extraction", 2, *best, moves=maximum),
-        wire.content_chooser(
-            "3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5
-        ),
+        inherit,
     ]
 
 
@@ -498,7 +508,8 @@ def _make_exploring(
     terms = list(scores)
     for draw, action in zip(wiring.draws[1:], wiring.actions, strict=True):
         terms.append((lead * buf2[draw], ids[action]))
-    terms.append((lead * ids["Select"], ids["Qnext"] + wiring.acting - 2.0 * constant))
+    at_candidates = ids["Qnext"] + wiring.acting - 2.0 * constant
+    terms.append((lead * ids["Select"], at_candidates))
     return rule, tuple(terms)
 
 
@@ -521,7 +532,8 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
         for part in parts:
             write = part * sign * buf2[phase]
             for state in wiring.states:
-                read = part * buf1[state] + M * (ids[state] + ids[phase]) - silenced
+                gate = M * (ids[state] + ids[phase])
+                read = part * buf1[state] + gate - silenced
                 neurons.append(wire.Neuron("2.2 Q-values", 1, read, bias=-2 * M, write=write))
     return neurons
 
@@ -565,10 +577,11 @@ def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     update, taken = ids["Update"], wiring.taken
     current = (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
     reward, best = move(("r",), "buf1", "buf2"), move(("Select",), "buf2", "buf2")
+    of_reward, of_select = ((update, ids["r"]),), ((update, ids["Select"]),)
     return [
         wire.content_chooser("4.1 fetch current value", 3, taken, current, sink, theta=1.5),
-        wire.content_chooser("4.2 fetch reward", 3, ((update, ids["r"]),), reward, sink),
-        wire.content_chooser("4.3 fetch max", 3, ((update, ids["Select"]),), best, sink),
+        wire.content_chooser("4.2 fetch reward", 3, of_reward, reward, sink),
+        wire.content_chooser("4.3 fetch max", 3, of_select, best, sink),
     ]
 
 
@@ -581,7 +594,8 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     is d for s_t and 0 for other states.
     """
     buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
-    d = wiring.alpha * (buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"])
+    td_error = buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"]
+    d = wiring.alpha * td_error
     D = wiring.alpha * wiring.bound * (2 + wiring.gamma)
     neurons = []
     for state in wiring.states:
@@ -638,7 +652,9 @@ def _scale(values: Values) -> float:
     """Return the largest absolute Q-value or reward of a run: rounding errors are proportional to
     it. Return 1 if all are 0.
     """
-    largest = float(max(np.abs(values["next_table"]).max(), np.abs(values["reward"]).max()))
+    largest_value = np.abs(values["next_table"]).max()
+    largest_reward = np.abs(values["reward"]).max()
+    largest = float(max(largest_value, largest_reward))
     return largest if largest > 0 else 1.0
 
 

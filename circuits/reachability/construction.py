@@ -93,13 +93,14 @@ def reachability(
         "NODES": [*sources, *targets, "c_1", "c_2", "r"],
         "MARKS": bound if marks else (),
         "BOUND": bound,
-        # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
-        "BACK1": labels[:-1] if one_hot else labels,
-        "BACK2": labels[:-2] if one_hot else labels,
-        "AT_Z": ["<z>"] if one_hot else labels,
-        "OF_Z": ["<z>"] if one_hot else ["<w>", "<z>"],
-        "AT_C": ["c_1", "c_2"] if one_hot else labels,
     }
+    # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
+    if one_hot:
+        groups |= {"BACK1": labels[:-1], "BACK2": labels[:-2]}
+        groups |= {"AT_Z": ["<z>"], "OF_Z": ["<z>"], "AT_C": ["c_1", "c_2"]}
+    else:
+        groups |= {"BACK1": labels, "BACK2": labels}
+        groups |= {"AT_Z": labels, "OF_Z": ["<w>", "<z>"], "AT_C": labels}
     form = {"marks" if marks else "unmarked"}
     if mean:
         form.add("mean")
@@ -111,6 +112,9 @@ def reachability(
     ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
     part_names = wire.names((*heads, *neurons))
     edges = table(wire.stated(_FOLDER / "edges.csv", form), part_names, groups)
+    vectors = {token: ids[label] for token, label in tokens.items()}
+    outcomes = tuple(out[node] for node in nodes)
+    state = tuple(ids[node] for node in nodes)
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -118,10 +122,10 @@ def reachability(
         basis=basis,
         heads=heads,
         neurons=neurons,
-        tokens={token: ids[label] for token, label in tokens.items()},
+        tokens=vectors,
         latents=(basis.zero,),
-        outcomes=tuple(out[node] for node in nodes),
-        state=tuple(ids[node] for node in nodes),
+        outcomes=outcomes,
+        state=state,
         algorithm=breadth_first(),
         sites=sites,
         **ground_truth,
@@ -165,13 +169,15 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
     codes = basis.code(position("c_1")) + basis.code(position("c_2"))
     candidates = 2.0 / _measure_lead(basis.positions, layout) * codes + out["in"]
     scores = (_ANSWER * ids["p?"], candidates), (_SINK * (constant - ids["p?"]), sink)
+    of_z = ((ids["w?"], z),)
+    answer = wire.Head("2.2 answer", 1, "softmax", scores=scores, moves=copy("id", "out"))
     heads = [
         wire.fixed_offset("1.1 near", 0, 1, near, looking, sink),
         wire.fixed_offset("1.2 source", 0, back, far, constant - binding, sink),
-        wire.content_chooser("1.3 fetch z", 0, ((ids["w?"], z),), near, sink),
+        wire.content_chooser("1.3 fetch z", 0, of_z, near, sink),
         wire.content_chooser("1.4 member", 0, wanted, mark, sink, theta=theta),
         expand,
-        wire.Head("2.2 answer", 1, "softmax", scores=scores, moves=copy("id", "out")),
+        answer,
     ]
     form = {"marks" if layout.marks else "unmarked"}
     if mean:
@@ -226,11 +232,12 @@ def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire
     # From the second round on z holds the root, and z + r holds it twice.
     neurons = [wire.Neuron("1 clip", 0, near[node], -1.0, -near[node]) for node in nodes]
     for node in nodes:
-        reached = 2.0 * gain * near[node]
+        copied, written = near[node], ids[node]
+        reached = 2.0 * gain * copied
         neurons += [
-            wire.Neuron("2 reached", 1, reached, bias=-0.5, write=ids[node]),
-            wire.Neuron("2 at most once", 1, reached, bias=-1.5, write=-ids[node]),
-            wire.Neuron("2 clear", 1, near[node], bias=0.0, write=-near[node]),
+            wire.Neuron("2 reached", 1, reached, bias=-0.5, write=written),
+            wire.Neuron("2 at most once", 1, reached, bias=-1.5, write=-written),
+            wire.Neuron("2 clear", 1, copied, bias=0.0, write=-copied),
         ]
     return (*neurons, wire.Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))
 

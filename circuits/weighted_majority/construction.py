@@ -77,7 +77,8 @@ def weighted_majority(
     for name, value in positive.items():
         is_positive = bool(np.isfinite(value) and value > 0)
         require(is_positive, f"{name} must be a number > 0, got {value!r}")
-    amplified = _AMPLIFIED * float(np.exp(heavy) * np.finfo(np.float64).eps)
+    rounding = np.finfo(np.float64).eps
+    amplified = _AMPLIFIED * float(np.exp(heavy) * rounding)
     has_heavy_sink = variant == "R" and eta is not None
     is_exact = not has_heavy_sink or coordinates.rotation is None
     require(
@@ -113,16 +114,18 @@ def weighted_majority(
     ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
     edges = table(wire.stated(_FOLDER / "edges.csv", form), wire.names(heads), groups)
     scores = basis["buf3"]
+    vectors = {token: ids[label] for token, label in tokens.items()}
+    state = tuple(ids[expert] for expert in experts)
     return Circuit(
         name=_NAME,
         arguments=arguments,
         layout=layout,
         basis=basis,
         heads=heads,
-        tokens={token: ids[label] for token, label in tokens.items()},
+        tokens=vectors,
         latents=(basis.zero,),
         outcomes=(scores["q0"], scores["q1"]),
-        state=tuple(ids[expert] for expert in experts),
+        state=state,
         algorithm=algorithms.weighted_majority(log_gamma),
         sites=sites,
         **ground_truth,
@@ -183,11 +186,13 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     bound, tag = copy((*experts, "p?"), "id", "buf1"), copy(("w",), "id", "buf1")
     state, vote = copy(experts, "id", "buf2"), copy(votes, "id", "buf3")
     weights = copy(experts, "buf1", "id")
+    previous = wire.shift_terms(basis, 1)
+    of_update = ((update, buf1["p?"]),)
     heads = [
         wire.fixed_offset("1.1 bind", 0, 1, bound, elsewhere, sink),
-        wire.Head("1.2 state tag", 0, "hard", scores=wire.shift_terms(basis, 1), moves=tag),
+        wire.Head("1.2 state tag", 0, "hard", scores=previous, moves=tag),
         wire.content_chooser("2.1 fetch z", 1, ((ask_z, tagged),), state, sink),
-        wire.content_chooser("2.2 fetch y", 1, ((update, buf1["p?"]),), vote, sink),
+        wire.content_chooser("2.2 fetch y", 1, of_update, vote, sink),
     ]
     if is_r:
         carried = copy(experts, "id", "id")

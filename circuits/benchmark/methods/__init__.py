@@ -154,9 +154,6 @@ def select(
     chosen = [m for m in METHODS.values() if not questions or m.question in questions]
     if keys:
         questions_of_keys = {m.question for m in chosen if m.key in keys}
-        return [
-            m
-            for m in chosen
-            if m.key in {*keys, "oracle", "random"} and m.question in questions_of_keys
-        ]
+        shown_keys = {*keys, "oracle", "random"}
+        return [m for m in chosen if m.key in shown_keys and m.question in questions_of_keys]
     return [m for m in chosen if m.quick or not quick]

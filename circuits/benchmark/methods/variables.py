@@ -191,8 +191,9 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
                 site,
                 outcome=Outcome(outcome, decode),
             )
-            size = float(np.linalg.norm(result.effect) * np.linalg.norm(result.wanted))
-            along = float((result.effect * result.wanted).sum())
+            effect, wanted = result.effect, result.wanted
+            size = float(np.linalg.norm(effect) * np.linalg.norm(wanted))
+            along = float((effect * wanted).sum())
             cosines.append(along / size if size > 1e-9 else 0.0)
         scores[key, site] = max(cosines)
     return Answer(scores)
