@@ -336,11 +336,16 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
 
     Args:
         folder: the run's folder; or the file of a stored state (:func:`kept`), for the run at that
-            step.
+            step. The metrics and the record of a file in the run's subfolder ``kept`` are read
+            from the run's folder.
         name: name for the model.
     """
     place = Path(folder)
-    folder = place if place.is_dir() else place.parent
+    is_file = not place.is_dir()
+    folder = place.parent if is_file else place
+    is_kept = is_file and folder.name == KEPT_FOLDER and place.name != STATE_FILE
+    if is_kept:
+        folder = folder.parent
     state = read_state(place)
     if state is None:
         path = str(place / STATE_FILE)

@@ -19,7 +19,11 @@ def test_every_kept_state_is_asked_once_and_its_run_as_it_was(tmp_path: Path) ->
     printed(*training, "--set", "stages=[{n_rounds=2, steps=4}]")
     states = kept(tmp_path / "run")
     assert list(states) == [2, 4]
-    assert [load_run(path, "model").step for path in states.values()] == [2, 4]
+    halfway, finished = [load_run(path, "model") for path in states.values()]
+    assert (halfway.step, finished.step) == (2, 4)
+    assert halfway.metrics["step"].tolist() == [1, 2]
+    assert finished.metrics["step"].tolist() == [1, 2, 3, 4]
+    assert halfway.about == finished.about == load_run(tmp_path / "run", "model").about != {}
 
     options = ["--targets", "label", "--episodes", "16", "--rounds", "4", "--out", tmp_path / "out"]
     printed("develop", tmp_path / "run", *options, "--every", "2")
