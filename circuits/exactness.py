@@ -121,7 +121,7 @@ class Check:
             unless["yes"] = f"{NOTHING} for {share}, which hang on ties closer than rounding"
         judged = self.judged
         unit = "largest difference" if self.by == "error" else "largest relative difference"
-        about = f"{self.where}, size {self.size}, {self.dtype}"
+        description = f"{self.where}, size {self.size}, {self.dtype}"
         return Measure(
             self.variable,
             f"It {yes}",
@@ -130,7 +130,7 @@ class Check:
             side="below",
             is_share=False,
             unit=unit,
-            about=about,
+            about=description,
             yes=yes,
             no=no,
             unless=unless,

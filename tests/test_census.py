@@ -31,11 +31,11 @@ class Cap:
 
 
 CAPS = {
-    "interp": Cap(full_share=4.0, overfull=1, branching_share=2.8, function_words=58),
-    "probes": Cap(full_share=3.8, overfull=0, branching_share=4.7, function_words=0),
-    "circuits": Cap(full_share=5.7, overfull=2, branching_share=3.7, function_words=30),
-    "reports": Cap(full_share=3.7, overfull=0, branching_share=2.4, function_words=6),
-    "lab": Cap(full_share=4.7, overfull=0, branching_share=0.0, function_words=1),
+    "interp": Cap(full_share=4.0, overfull=0, branching_share=2.8, function_words=16),
+    "probes": Cap(full_share=3.7, overfull=0, branching_share=4.5, function_words=0),
+    "circuits": Cap(full_share=4.7, overfull=0, branching_share=3.7, function_words=12),
+    "reports": Cap(full_share=3.6, overfull=0, branching_share=1.9, function_words=4),
+    "lab": Cap(full_share=4.5, overfull=0, branching_share=0.0, function_words=1),
     "examples": Cap(full_share=5.1, overfull=0, branching_share=0.0, function_words=2),
     "tests": Cap(full_share=12.1, overfull=5, branching_share=4.4, function_words=168),
 }

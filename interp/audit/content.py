@@ -202,7 +202,7 @@ def few(trial: Trial, is_used: bool) -> Measure:
         return Measure(key="directions", claim=claim, lacking=lacking)
     n = _measure_memory(trial) or _FEW
     losses = _measure_losses_by_directions(trial, n)
-    worth = (losses.donor - losses.own).sum()
+    worth = (losses.donor - losses.unchanged).sum()
     random_share = (losses.donor - losses.random).sum() / worth
     controls = trial.untrained(lambda copy: _share_of_copy(copy, n))
     controls[f"a random choice of {n}"] = Control(float(random_share))
@@ -240,27 +240,27 @@ class _Losses(NamedTuple):
     unchanged and for changed states.
 
     Attributes:
-        own: with the unchanged state.
+        unchanged: with the unchanged state.
         donor: with another episode's state.
         principal: with another episode's state, except that the first principal directions are
             unchanged.
         random: with another episode's state, except that as many random directions are unchanged.
     """
 
-    own: Array
+    unchanged: Array
     donor: Array
     principal: Array
     random: Array
 
     def share(self, trial: Trial) -> Interval:
         """Return the share of the saved loss that few directions still save: ``(donor - principal)
-        / (donor - own)``, with its interval.
+        / (donor - unchanged)``, with its interval.
 
         Args:
             trial: the model with its episodes, whose participants give the interval.
         """
         saved = self.donor - self.principal
-        return ratio_interval(saved, self.donor - self.own, participants=trial.whose)
+        return ratio_interval(saved, self.donor - self.unchanged, participants=trial.whose)
 
 
 def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
@@ -286,7 +286,7 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
         with_random[i] += _project(back, random)
     own_losses = trial.own_losses[:, 1:].sum(1)
     return _Losses(
-        own=own_losses,
+        unchanged=own_losses,
         donor=lose(donor),
         principal=lose(with_principal),
         random=lose(with_random),

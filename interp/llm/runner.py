@@ -183,18 +183,18 @@ class _Budget:
     says how calls in progress count.
 
     Attributes:
-        most: the largest cost that is allowed.
+        limit: the largest cost that is allowed.
         prices: prices of tokens.
         spent: cost of the finished calls.
     """
 
-    most: float
+    limit: float
     prices: Prices = field(default_factory=Prices)
     spent: float = 0.0
     _in_flight: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.most > 0, f"a budget must be above 0, got {self.most}")
+        require(self.limit > 0, f"a budget must be above 0, got {self.limit}")
         if not any(vars(self.prices).values()):
             self.prices = Prices(1e6, 1e6, 1e6)
 
@@ -218,7 +218,7 @@ class _Budget:
         """
         n_bytes = sum(len(message["content"].encode()) + 16 for message in messages)
         bound = self.prices.cost(n_bytes, 0, longest)
-        if self.spent + self._in_flight + bound > self.most:
+        if self.spent + self._in_flight + bound > self.limit:
             return None
         self._in_flight += bound
         return bound
