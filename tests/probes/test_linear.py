@@ -70,6 +70,39 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
     np.testing.assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
 
 
+@pytest.mark.parametrize("d", [4, 40, 150])  # 150: more features than training rows
+def test_probabilities_of_two_classes_equal_sklearns(d):
+    """Newton's method ends at the optimum of scikit-learn's, also where the classes are separable."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(15, 6, d))
+    x[..., 0] = 1.0  # constant
+    scores = x @ rng.normal(size=d)
+    y = (scores > 0.3).astype(int)
+    folds = _assign_folds(15, 5, 0)
+    (ours,) = _cross_validate(x, folds, [(y, 2)])
+    regression = LogisticRegression(solver="newton-cholesky", tol=1e-12, max_iter=1000)
+    grid = {"logisticregression__C": _PENALTIES}
+    theirs, penalties = _sklearn(
+        x, y.reshape(-1), folds, regression, grid, "neg_log_loss", "predict_proba"
+    )
+    assert ours.chosen == penalties
+    np.testing.assert_allclose(ours.probabilities, theirs, atol=1e-7)
+
+
+def test_weights_of_two_classes_equal_sklearns():
+    """The weights of the refit are those of the standardised inputs, for raw inputs."""
+    rng = np.random.default_rng(2)
+    x = 5 + 3 * rng.normal(size=(15, 6, 4))
+    y = (x[..., 0] + rng.normal(size=(15, 6)) > 5).astype(int)
+    (ours,) = _cross_validate(x, _assign_folds(15, 5, 0), [(y, 2)])
+    weights, intercept, penalties = ours.refit
+    regression = LogisticRegression(C=penalties[-1], solver="newton-cholesky", tol=1e-12)
+    rows = x.reshape(-1, 4)
+    theirs = make_pipeline(StandardScaler(), regression).fit(rows, y.reshape(-1))
+    scores = theirs.decision_function(rows)
+    np.testing.assert_allclose((rows @ weights + intercept)[:, 0], scores, atol=1e-7)
+
+
 def test_of_penalties_that_tie_the_largest_is_taken(monkeypatch):
     monkeypatch.setattr("probes.linear.ALPHAS", (0.1, 1.0, 10.0))
     errors = np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
