@@ -30,12 +30,8 @@ def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLat
     """
     require(sd >= 0, f"sd must be a number >= 0, got {sd}")
     task, worse = tasks.of(model), copy.deepcopy(model)
-    latents = (
-        rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed))
-        .latents[:, 1:]
-        .flatten(0, 2)
-        .double()
-    )
+    run = rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed))
+    latents = run.latents[:, 1:].flatten(0, 2).double()
     values, vectors = torch.linalg.eigh(torch.cov(latents.T))
     noise = _Noise(sd * values.clamp_min(0).sqrt() * vectors, seed)
     worse.register_forward_pre_hook(noise.see)
@@ -53,9 +49,8 @@ class _Noise:
     def see(self, model: HookedLatentTransformer, given: tuple[Tensor, ...]) -> None:
         sha = hashlib.sha256(str(self.seed).encode())
         for tensor in given[:2]:
-            sha.update(
-                tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            )
+            numbers = tensor.detach().cpu().contiguous().reshape(-1)
+            sha.update(numbers.view(torch.uint8).numpy().tobytes())
         self.given = sha.digest()[:7]
 
     def add(self, update: Float[Tensor, "batch d_model"], hook: Any) -> Tensor:

@@ -18,7 +18,7 @@ from circuits.benchmark.question import QUESTIONS, ranking
 from interp.interventions.interchange import interchange
 from interp.stats.intervals import mean_interval
 from interp.support.errors import InputError
-from tests.refusals import refused
+from tests.refusals import refuses
 from tests.shell import printed
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-method.md"
@@ -38,10 +38,9 @@ def scores(material, question, key):
 @pytest.mark.parametrize("question", ["edges", "nodes"])
 def test_an_oracle_is_right(material, question):
     graded = scores(material, question, "oracle")
+    of_circuits = {"cpr", "1-cmd"}
     ranked = {
-        name: value
-        for name, value in graded.items()
-        if name not in ("cpr", "1-cmd") and not np.isnan(value)
+        name: graded[name] for name in graded.keys() - of_circuits if not np.isnan(graded[name])
     }
     assert {"auroc", "ap", "recall", "chosen_precision", "chosen_recall"} <= set(ranked)
     assert set(ranked.values()) == {1}
@@ -50,47 +49,45 @@ def test_an_oracle_is_right(material, question):
 def test_chance_is_at_chance(material):
     """The mean AUROC over draws has an interval that holds .5; precision is the share of edges that are true."""
     known = material.truth("edges")
-    drawn, second_material = [], copy(material)
-    for second_material.seed in range(60):
-        drawn.append(
-            ranking(known, QUESTIONS["edges"].drawn(second_material.subject, second_material))
-        )
-    interval = mean_interval([material_drawn["auroc"] for material_drawn in drawn])
+    rankings = []
+    reseeded = copy(material)
+    for seed in range(60):
+        reseeded.seed = seed
+        answer = QUESTIONS["edges"].drawn(reseeded.subject, reseeded)
+        rankings.append(ranking(known, answer))
+    interval = mean_interval([graded["auroc"] for graded in rankings])
     assert interval.low < 0.5 < interval.high
     kinds = list(known.values())
-    content = kinds.count("content") / (kinds.count("content") + kinds.count(""))
-    assert np.mean([material_drawn["recall"] for material_drawn in drawn]) == pytest.approx(
-        content, abs=0.04
-    )
+    n_content, n_false = kinds.count("content"), kinds.count("")
+    share = n_content / (n_content + n_false)
+    recalls = [graded["recall"] for graded in rankings]
+    assert np.mean(recalls) == pytest.approx(share, abs=0.04)
 
 
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
 def test_cuts_in_batches_are_those_of_one_edge_at_a_time(material, ablation):
     case = material.case("state")
     dropped, scorer = material.drops(case, ablation), material.scorer(case, ablation)
-    for i in np.random.default_rng(0).choice(len(material.candidates), 6, replace=False):
+    rng = np.random.default_rng(0)
+    for i in rng.choice(len(material.candidates), 6, replace=False):
         keep = scorer.graph.mask()
         keep[material.candidates[i]] = False
-        np.testing.assert_allclose(
-            dropped[i], (scorer.full - scorer.values(keep)) / case.scale, atol=1e-9
-        )
+        dropped_by_hand = (scorer.full - scorer.values(keep)) / case.scale
+        np.testing.assert_allclose(dropped[i], dropped_by_hand, atol=1e-9)
 
 
 def test_resampling_sees_no_constant_wiring_and_each_metric_its_own_exit(material):
-    resampled, zeroed = (scores(material, "edges", f"{how}:joined") for how in ("resample", "zero"))
+    resampled = scores(material, "edges", "resample:joined")
+    zeroed = scores(material, "edges", "zero:joined")
     assert resampled["auroc constant"] == 0.5
     assert zeroed["auroc constant"] > 0.9
-    single, joint = (
-        scores(material, "edges", "zero:prediction"),
-        scores(material, "edges", "zero:joined"),
-    )
-    assert joint["auroc"] > single["auroc"] + 0.2
+    single = scores(material, "edges", "zero:prediction")
+    assert zeroed["auroc"] > single["auroc"] + 0.2
 
 
 def test_only_the_raw_latents_show_clean_up(material):
-    everything, joined = (
-        scores(material, "edges", f"zero:{what}") for what in ("everything", "joined")
-    )
+    everything = scores(material, "edges", "zero:everything")
+    joined = scores(material, "edges", "zero:joined")
     assert joined["auroc clean-up"] == 0.5
     assert everything["auroc clean-up"] > 0.95
 
@@ -107,23 +104,28 @@ def test_only_the_raw_latents_show_clean_up(material):
 def test_places_hold_their_variables_in_every_variant(machine, form, variant):
     """Exchanged, they have the whole effect that the algorithm asks for; true edges are among the candidates."""
     subject = build(machine, form, variant, seed=3)
-    assert sum(map(bool, Material(subject, SMALL).truth("edges").values())) == len(subject.edges)
+    kinds = Material(subject, SMALL).truth("edges").values()
+    assert sum(map(bool, kinds)) == len(subject.edges)
     claim = subject.claims[0]
     pair = [subject.task.sample_for(subject.model, 6, 4, seed) for seed in (0, 1)]
-    scored = interchange(
+    exchanged = interchange(
         subject.model,
         *pair,
         subject.algorithm,
         claim.variable,
         list(claim.places),
         outcome=claim.outcome,
-    ).score()
-    assert scored.estimate == pytest.approx(1, abs=1e-6)
+    )
+    assert exchanged.score().estimate == pytest.approx(1, abs=1e-6)
 
 
 def heads_first(subject, material):
     """A method of one's own: edges that leave heads."""
-    return Answer({edge: float(edge[0] != "embed") for edge in material.items("edges")})
+    edge_scores = {}
+    for edge in material.items("edges"):
+        writer = edge[0]
+        edge_scores[edge] = 0.0 if writer == "embed" else 1.0
+    return Answer(edge_scores)
 
 
 def never(subject, material):
@@ -141,17 +143,14 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     result = run([Method("heads-first", "edges that leave heads", "edges", heads_first)])
     order = result.summary("edges")
     assert order.loc[0, "method"] == "oracle"
-    assert set(order["method"]) == {
-        "oracle",
-        "random",
-        "heads-first",
-    }
+    assert set(order["method"]) == {"oracle", "random", "heads-first"}
     assert result.table("edges").loc["heads-first", "auroc"] != 0.5
     attention = Method("attention", "attention", "edges", METHODS["edges", "attention"].answer)
     again = run([Method("heads-first", "edges that leave heads", "edges", never), attention])
     frame = again.to_frame()
     assert len(frame) > len(result.rows)
-    assert frame[frame["method"] != "attention"].reset_index(drop=True).equals(result.to_frame())
+    stored = frame[frame["method"] != "attention"].reset_index(drop=True)
+    assert stored.equals(result.to_frame())
     again.save(tmp_path)
     saved = json.loads((tmp_path / "benchmark.json").read_text())
     assert len(saved["rows"]) == len(frame)
@@ -164,38 +163,40 @@ def test_the_method_that_the_docs_show_is_graded():
     assert len(code.splitlines()) <= 40
     scope: dict[str, Any] = {}
     exec(compile(code, str(PAGE), "exec"), scope)
-    del METHODS["edges", scope["mine"].key]
-    table = scope["found"].table("edges")
-    assert table.loc[scope["mine"].key, "ap"] - table.loc["random", "ap"] > 0.3
+    key = scope["mine"].key
+    del METHODS["edges", key]
+    precisions = scope["found"].table("edges")["ap"]
+    assert precisions[key] - precisions["random"] > 0.3
 
 
-test_unknown_names_are_refused = refused(
-    (lambda: select(["zero:joint"]), "did you mean 'zero:joined'"),
-    (lambda: select(questions=["edge"]), "unknown question 'edge'"),
-    (
-        lambda: register(Method("oracle", "mine", "edges", heads_first)),
-        "a method 'oracle' of 'edges' exists",
-    ),
-    (lambda: build("wma-handwired", "lin"), "unknown form of 'wma-handwired' 'lin'"),
-    (
-        lambda: build("reachability-handwired", "sum", "simplex"),
-        "cannot be simplex; take plain, rotated",
-    ),
+def test_unknown_names_are_refused():
+    refuses("did you mean 'zero:joined'", select, ["zero:joint"])
+    refuses("unknown question 'edge'", select, questions=["edge"])
+    refuses("unknown form of 'wma-handwired' 'lin'", build, "wma-handwired", "lin")
+    sentence = "cannot be simplex; take plain, rotated"
+    refuses(sentence, build, "reachability-handwired", "sum", "simplex")
+
+
+def test_a_method_of_a_name_that_exists_is_refused():
+    oracle = Method("oracle", "mine", "edges", heads_first)
+    refuses("a method 'oracle' of 'edges' exists", register, oracle)
+
+
+def test_bad_runs_are_refused():
+    refuses("did you mean 'wma-handwired R, plain'", benchmark.run, ["wma-handwired R, plane"])
+    refuses("seeds must be an integer >= 0, got -1", benchmark.run, seeds=[-1])
+
+
+@pytest.mark.parametrize(
+    ("builder", "sentence"),
+    [
+        (lambda: 1 / 0, "the builder of 'x' raised ZeroDivisionError: division by zero"),
+        (lambda: None, "the builder of 'x' must give a KnownMachine, got None"),
+    ],
+    ids=["raises", "gives nothing"],
 )
-test_bad_runs_are_refused = refused(
-    (lambda: benchmark.run(["wma-handwired R, plane"]), "did you mean 'wma-handwired R, plain'"),
-    (lambda: benchmark.run(seeds=[-1]), "seeds must be an integer >= 0, got -1"),
-)
-test_bad_builders_are_refused = refused(
-    (
-        lambda: benchmark.run({"x": lambda: 1 / 0}),
-        "the builder of 'x' raised ZeroDivisionError: division by zero",
-    ),
-    (
-        lambda: benchmark.run({"x": lambda: None}),
-        "the builder of 'x' must give a KnownMachine, got None",
-    ),
-)
+def test_bad_builders_are_refused(builder, sentence):
+    refuses(sentence, benchmark.run, {"x": builder})
 
 
 def test_the_command_writes_tables(tmp_path):
@@ -232,50 +233,51 @@ def _zeroed(subject, material):
 
 
 def _hooked(subject, material):
-    subject.model.blocks[0].register_forward_hook(lambda module, given, gives: gives * 0)
+    first_block = subject.model.blocks[0]
+    first_block.register_forward_hook(lambda module, given, gives: gives * 0)
     subject.model.train()
     return Answer(dict.fromkeys(material.items("edges"), 0.5))
 
 
 def _scored(value):
-    return lambda subject, material: Answer(dict.fromkeys(material.items("edges"), value))
+    def answer(subject, material):
+        return Answer(dict.fromkeys(material.items("edges"), value))
+
+    return answer
+
+
+def _gives(result):
+    return lambda subject, material: result
+
+
+def _divides_by_zero(subject, material):
+    return 1 / 0
+
+
+def _looks_up_nothing(subject, material):
+    return {}["x"]
 
 
 NO_ANSWERS = {
-    "raises": (lambda subject, material: 1 / 0, "raised ZeroDivisionError"),
-    "raises KeyError": (lambda subject, material: {}["x"], "raised KeyError"),
-    "gives None": (lambda subject, material: None, "gave NoneType, and must give an Answer"),
-    "gives a dict": (lambda subject, material: {}, "gave dict"),
+    "raises": (_divides_by_zero, "raised ZeroDivisionError"),
+    "raises KeyError": (_looks_up_nothing, "raised KeyError"),
+    "gives None": (_gives(None), "gave NoneType, and must give an Answer"),
+    "gives a dict": (_gives({}), "gave dict"),
+    "gives a text": (_gives("yes"), "gave str"),
 }
-NO_RECORDS = {
-    "gives a text": (lambda subject, material: "yes", "gave str"),
-}
-NO_SCORES = {
-    "NaN": (_scored(float("nan")), "scores must be numbers"),
+UNKNOWN_SCORED = Answer({"x": 1.0})
+UNKNOWN_CHOSEN = Answer({}, frozenset({"x"}))
+ARRAY_MEASURED = Answer({}, measured={"x": np.zeros(2)})
+WRONG_ANSWERS = {
+    "NaN": (_scored(np.nan), "scores must be numbers"),
     "text scores": (_scored("high"), "scores must be numbers"),
     "arrays": (_scored(np.zeros(3)), "scores must be numbers"),
-    "no mapping": (
-        lambda subject, material: Answer([1.0]),
-        "scores must map items to numbers, got list",
-    ),
+    "no mapping": (_gives(Answer([1.0])), "scores must map items to numbers, got list"),
+    "unknown items": (_gives(UNKNOWN_SCORED), "scores hold 1 items that were not asked about"),
+    "chosen beyond": (_gives(UNKNOWN_CHOSEN), "chosen hold 1 items that were not asked about"),
+    "measured NaN": (_gives(ARRAY_MEASURED), "measured must be numbers"),
 }
-OTHER_ITEMS = {
-    "unknown items": (
-        lambda subject, material: Answer({"x": 1.0}),
-        "scores hold 1 items that were not asked about",
-    ),
-    "chosen beyond": (
-        lambda subject, material: Answer({}, frozenset({"x"})),
-        "chosen hold 1 items that were not asked about",
-    ),
-}
-NO_MEASURES = {
-    "measured NaN": (
-        lambda subject, material: Answer({}, measured={"x": np.zeros(2)}),
-        "measured must be numbers",
-    ),
-}
-HOSTILE = {**NO_ANSWERS, **NO_RECORDS, **NO_SCORES, **OTHER_ITEMS, **NO_MEASURES}
+HOSTILE = {**NO_ANSWERS, **WRONG_ANSWERS}
 
 
 def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
@@ -294,7 +296,8 @@ def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
 
     def values(result, key):
         frame = result.to_frame()
-        return frame[frame["method"] == key].set_index("score")["value"].to_dict()
+        of_method = frame[frame["method"] == key]
+        return of_method.set_index("score")["value"].to_dict()
 
     np.testing.assert_equal(values(second_result, honest.key), values(alone, honest.key))
     assert values(second_result, "oracle")

@@ -17,10 +17,8 @@ def test_alignment_finds_what_predictions_identify_and_gives_no_score_behind_the
         replace(subject, places={"log_weights": places}), Workload(rounds=12, fits=32, steps=20)
     )
     answer = METHODS["subspace", "das"].answer(material.subject, material)
-    assert (
-        set(answer.subspaces)
-        == {("log_weights", "resid_post[1]@p?")}
-        < set(material.items("subspace"))
-    )
+    expected = {("log_weights", "resid_post[1]@p?")}
+    assert set(answer.subspaces) == expected
+    assert expected < set(material.items("subspace"))
     cosine = QUESTIONS["subspace"].grade(material.subject, material, answer)["cosine2"]
     assert cosine == pytest.approx(1 / len(places) * 2 / 3, abs=0.02)

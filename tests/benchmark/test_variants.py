@@ -22,12 +22,15 @@ def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant)
     changed = variant(model, seed=1)
     episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
     here, there = interp.rollout(model, episodes), interp.rollout(changed, episodes)
-    assert (here.predictions - there.predictions).abs().max() < tolerance
+    assert largest_difference(here.predictions, there.predictions) < tolerance
     assert changed.digest() != model.digest()
     if model.is_handwired:
-        assert (
-            model.read_state(here.latents) - changed.read_state(there.latents)
-        ).abs().max() < tolerance
+        here_state, there_state = model.read_state(here.latents), changed.read_state(there.latents)
+        assert largest_difference(here_state, there_state) < tolerance
+
+
+def largest_difference(first, second):
+    return (first - second).abs().max()
 
 
 @pytest.mark.parametrize(("name", "arguments", "tolerance"), MODELS[:2])
@@ -38,18 +41,17 @@ def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_st
     episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
     first = model.config.d_model
     here = interp.rollout(model, episodes)
-    wider = interp.rollout(widened(model, 2), episodes)
-    scaled = interp.rollout(rescaled(model, -4.0), episodes)
+    state = model.read_state(here.latents)
+    wider_model, scaled_model = widened(model, 2), rescaled(model, -4.0)
+    wider = interp.rollout(wider_model, episodes)
+    scaled = interp.rollout(scaled_model, episodes)
     assert wider.latents.shape[-1] == first + 2
     assert not wider.latents[..., first:].any()
-    for changed, run in ((widened(model, 2), wider), (rescaled(model, -4.0), scaled)):
-        assert (here.predictions - run.predictions).abs().max() < tolerance
-        assert (
-            model.read_state(here.latents) - changed.read_state(run.latents)
-        ).abs().max() < tolerance
-    states = [model.read_state(run.latents) for run in (here, scaled)]
-    assert states[0].any()
-    assert torch.allclose(states[1], -4 * states[0])
+    for changed, run in ((wider_model, wider), (scaled_model, scaled)):
+        assert largest_difference(here.predictions, run.predictions) < tolerance
+        assert largest_difference(state, changed.read_state(run.latents)) < tolerance
+    assert state.any()
+    assert torch.allclose(model.read_state(scaled.latents), -4 * state)
 
 
 def test_what_cannot_be_rescaled_or_widened_is_refused():
@@ -64,10 +66,11 @@ def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
     from circuits.registry import from_origin
 
     model = interp.load("wma-handwired", n_experts=2)
-    second_rotation = rotated(model, seed=3)
-    assert (model.W_E - second_rotation.W_E).abs().max() > 0.1
-    assert torch.allclose(model.W_E.norm(dim=1), second_rotation.W_E.norm(dim=1))
-    refuses("rotated, seed 3", from_origin, second_rotation.config.origin)
+    rotation = rotated(model, seed=3)
+    assert largest_difference(model.W_E, rotation.W_E) > 0.1
+    lengths, rotated_lengths = model.W_E.norm(dim=1), rotation.W_E.norm(dim=1)
+    assert torch.allclose(lengths, rotated_lengths)
+    refuses("rotated, seed 3", from_origin, rotation.config.origin)
 
 
 def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_is_lost():
@@ -76,15 +79,16 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
     episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
     blinded = without(model, model.state_map.sum(0, keepdim=True))
     here, there = interp.rollout(model, episodes), interp.rollout(blinded, episodes)
-    assert (here.predictions - there.predictions).abs().max() < 1e-9
-    state = blinded.read_state(there.latents)
-    centred = model.read_state(here.latents)
-    assert (state - (centred - centred.mean(-1, keepdim=True))).abs().max() < 1e-9
-    angles = torch.nn.functional.normalize(blinded.state_map, dim=1)
+    assert largest_difference(here.predictions, there.predictions) < 1e-9
+    whole_state = model.read_state(here.latents)
+    centred = whole_state - whole_state.mean(-1, keepdim=True)
+    assert largest_difference(blinded.read_state(there.latents), centred) < 1e-9
+    directions = torch.nn.functional.normalize(blinded.state_map, dim=1)
     assert torch.linalg.matrix_rank(blinded.state_map) == 2
-    assert torch.allclose(angles @ angles.T, 1.5 * torch.eye(3).to(angles) - 0.5)
-    less = interp.rollout(without(model, model.state_map[:1]), episodes).predictions
-    assert (here.predictions - less).abs().max() > 0.01
+    cosines = torch.full((3, 3), -0.5).to(directions).fill_diagonal_(1.0)
+    assert torch.allclose(directions @ directions.T, cosines)
+    without_first = interp.rollout(without(model, model.state_map[:1]), episodes)
+    assert largest_difference(here.predictions, without_first.predictions) > 0.01
     refuses("LayerNorm", without, interp.load("wma-learned-additive"), torch.zeros(1, 64))
 
 
@@ -94,23 +98,26 @@ def test_distractors_compute_something_that_the_latents_hold():
     assert distracted.config.n_heads == model.config.n_heads + 3
     assert distracted.config.head_names[0][-1] == "distractor 3"
     run = interp.rollout(distracted, interp.tasks.of(model).sample_for(model, 4, 6, 0))
-    assert (run.latents[:, 1:, :, model.config.d_model :].std((0, 1)) > 1e-3).all()
+    of_distractors = run.latents[:, 1:, :, model.config.d_model :]
+    assert (of_distractors.std((0, 1)) > 1e-3).all()
     refuses("n must be", with_distractors, model, 0)
 
 
 def test_noise_has_the_size_asked_for_is_repeated_and_is_not_added_by_replay():
     model = interp.load("wma-handwired", n_experts=3)
     episodes = interp.tasks.of(model).sample_for(model, 64, 12, 0)
-    plain, noisy_run = interp.rollout(model, episodes), noisy(model, 0.1, seed=0)
-    run = interp.rollout(noisy_run, episodes)
-    assert torch.equal(run.latents, interp.rollout(noisy_run, episodes).latents)
-    assert (interp.replay(noisy_run, run)[0] - run.predictions).abs().max() < 1e-12
-    known = interp.rollout(model, interp.tasks.of(model).sample_for(model, 32, 30, 0)).latents[
-        :, 1:
-    ]
+    plain = interp.rollout(model, episodes)
+    noisy_model = noisy(model, 0.1, seed=0)
+    run = interp.rollout(noisy_model, episodes)
+    assert torch.equal(run.latents, interp.rollout(noisy_model, episodes).latents)
+    replayed_predictions, _, _ = interp.replay(noisy_model, run)
+    assert largest_difference(replayed_predictions, run.predictions) < 1e-12
+    many_episodes = interp.tasks.of(model).sample_for(model, 32, 30, 0)
+    known = interp.rollout(model, many_episodes).latents[:, 1:]
     spread = model.read_state(known).flatten(0, 1).std(0)
-    first = (model.read_state(run.latents) - model.read_state(plain.latents))[:, 1].std(0)
-    assert torch.allclose(first, 0.1 * spread, rtol=0.4)
+    noise = model.read_state(run.latents) - model.read_state(plain.latents)
+    noise_of_first_round = noise[:, 1].std(0)
+    assert torch.allclose(noise_of_first_round, 0.1 * spread, rtol=0.4)
     assert torch.equal(interp.rollout(noisy(model, 0.0), episodes).predictions, plain.predictions)
     refuses("sd must be", noisy, model, -1.0)
 
@@ -120,5 +127,7 @@ def test_noise_is_the_same_where_an_activation_is_edited():
     model = noisy(interp.load("wma-handwired", n_experts=2), 0.5, seed=1)
     run = interp.rollout(model, interp.tasks.of(model).sample_for(model, 3, 4, 0))
     edit = [("blocks.0.attn.hook_z", lambda z, hook: z)]
-    assert torch.equal(interp.replay(model, run, fwd_hooks=edit)[1], interp.replay(model, run)[1])
+    _, edited_latents, _ = interp.replay(model, run, fwd_hooks=edit)
+    _, latents, _ = interp.replay(model, run)
+    assert torch.equal(edited_latents, latents)
     assert untrained(model, 0).config.name.endswith("noisy-untrained")
