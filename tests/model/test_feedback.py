@@ -27,7 +27,7 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
 from tests.machines import transformer
-from tests.refusals import refused
+from tests.refusals import refuses
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +79,9 @@ class AnswersLast(RoundLayout):
         tokens[..., 2] = torch.from_numpy(episodes.items) + ids["item_1"]
         first = self.position("l_1")
         tokens[..., first : first + 3] = torch.from_numpy(episodes.answers) + ids["no"]
-        return EncodedRounds(
-            tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long)
-        )
+        values = torch.zeros(tokens.shape)
+        slots = torch.zeros(tokens.shape[:2], dtype=torch.long)
+        return EncodedRounds(tokens, values, slots)
 
 
 class UpdateInside(AnswersLast):
@@ -103,22 +103,29 @@ class Committed(UpdateInside):
     def encode(self, episodes: ThreeAnswers) -> EncodedRounds:
         rounds = super().encode(replace(episodes, answers=np.zeros_like(episodes.answers)))
         tokens = rounds.tokens.clone()
+        answer_tokens = torch.from_numpy(episodes.answers) + self.token_ids["no"]
         for i in range(3):
-            tokens[..., self.position(f"l_{i + 1}")] = (
-                torch.from_numpy(episodes.answers[..., i]) + self.token_ids["no"]
-            )
+            tokens[..., self.position(f"l_{i + 1}")] = answer_tokens[..., i]
         tokens[..., self.choice_position] = self.token_ids["a*"]
         return replace(rounds, tokens=tokens)
 
 
 def second_answers() -> Algorithm:
     """How often the second property was there: it says what the next round's first is."""
-    variables = (
-        Variable("answers", "l", "the three", "class", "input"),
-        Variable("count", "n", "how often the second was there", "rounds", "state"),
-        Variable("next_count", "n'", "after the round", "rounds", parents=("count", "answers"),
-                 equation=lambda v: v["count"] + v["answers"][..., 1]),
-    )  # fmt: skip
+
+    def count_second(v):
+        return v["count"] + v["answers"][..., 1]
+
+    answers = Variable("answers", "l", "the three", "class", "input")
+    count = Variable("count", "n", "how often the second was there", "rounds", "state")
+    next_count = Variable(
+        "next_count",
+        "n'",
+        "after the round",
+        "rounds",
+        parents=("count", "answers"),
+        equation=count_second,
+    )
 
     def distribution(v):
         p_no = 1 / (2 + v["count"])
@@ -129,7 +136,7 @@ def second_answers() -> Algorithm:
         name="second",
         task="three_answers",
         parameters={},
-        variables=variables,
+        variables=(answers, count, next_count),
         inputs=lambda episodes: {"answers": episodes.answers},
         initial=lambda episodes: {"count": np.zeros(len(episodes))},
         distribution=distribution,
@@ -139,15 +146,23 @@ def second_answers() -> Algorithm:
 
 
 def losses(predictions: torch.Tensor, episodes: ThreeAnswers, rounds: slice) -> torch.Tensor:
-    return AnswersLast().loss(predictions, torch.from_numpy(episodes.answers[:, rounds, 0]))
+    truth = torch.from_numpy(episodes.answers[:, rounds, 0])
+    return AnswersLast().loss(predictions, truth)
 
 
+def one_hot_answers(episodes: ThreeAnswers) -> np.ndarray:
+    return np.eye(2)[episodes.answers[..., 0]]
+
+
+SECOND = AlgorithmRecord("second", "second", "second", second_answers)
 TASK = Task(
-    key="three_answers", name="three answers", what="predict the first of three",
+    key="three_answers",
+    name="three answers",
+    what="predict the first of three",
     data=Data(layout=AnswersLast, sample=sample, losses=losses),
-    algorithms=Algorithms(lambda: (AlgorithmRecord("second", "second", "second", second_answers),)),
-    training=lambda: TrainingGoal(targets=lambda episodes: np.eye(2)[episodes.answers[..., 0]]),
-)  # fmt: skip
+    algorithms=Algorithms(lambda: (SECOND,)),
+    training=lambda: TrainingGoal(targets=one_hot_answers),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +184,8 @@ def test_a_round_is_read_at_its_label_before_the_truth(layout):
     others = replace(episodes, answers=1 - episodes.answers)
     run_of_others = interp.rollout(model, others)
     assert torch.equal(plain.predictions[:, 0], run_of_others.predictions[:, 0])
-    assert (plain.predictions[:, 1] - run_of_others.predictions[:, 1]).abs().min() > 0
+    change = plain.predictions[:, 1] - run_of_others.predictions[:, 1]
+    assert change.abs().min() > 0
     interp.check_machine(model)
 
 
@@ -193,10 +209,10 @@ def test_shipped_layouts_are_read_where_they_were():
         QLearningRound(4, 2),
         ReachabilityRound(5, 4, marks=True),
     ):
-        assert (
-            layout.predict_position == layout.n_positions - 3 == layout.n_positions - layout.n_read
-        )
-        assert layout.update_position == layout.n_positions - 1
+        n = layout.n_positions
+        assert layout.predict_position == n - 3
+        assert layout.n_read == 3
+        assert layout.update_position == n - 1
         assert layout.n_after == 1
     assert QLearningRound(2, 2).predict_label == "Select"
 
@@ -205,28 +221,42 @@ def variant(**changes: Any) -> RoundLayout:
     return type("Changed", (AnswersLast,), changes)()
 
 
-test_rounds_that_do_not_say_where_they_are_read_are_refused = refused(
-    (
-        lambda: variant(labels=("<w>", "<z>", "ask", "w?")),
-        r"predict_label 'p\?' of a round of 'three_answers' stands at 0 of its positions, and must stand at one; "
-        r"set predict_label in Changed to one of its labels: <w>, <z>, ask, w\?",
-    ),
-    (lambda: variant(labels=("<w>", "<z>", "p?", "p?", "w?")), r"stands at 2 of its positions"),
-    (lambda: variant(update_label="u"), r"update_label 'u' of a round .* stands at 0"),
-    (
-        lambda: variant(update_label="item"),
-        r"update_label of a round of 'three_answers' must come after 'p\?', where it",
-    ),
-    (
-        lambda: variant(choice_label="item"),
-        r"choice_label of a round of 'three_answers' must come after 'p\?'",
-    ),
-    (lambda: variant(kind="classses"), "unknown kind of prediction of 'three_answers' 'classses'"),
-    (
-        lambda: variant(kind="mean", choice_label="l_1"),
-        r"predicts a real number \('mean'\), which no token stands for",
-    ),
+@pytest.mark.parametrize(
+    ("attributes", "sentence"),
+    [
+        (
+            {"labels": ("<w>", "<z>", "ask", "w?")},
+            r"predict_label 'p\?' of a round of 'three_answers' stands at 0 of its positions, and must stand at one; "
+            r"set predict_label in Changed to one of its labels: <w>, <z>, ask, w\?",
+        ),
+        ({"labels": ("<w>", "<z>", "p?", "p?", "w?")}, r"stands at 2 of its positions"),
+        ({"update_label": "u"}, r"update_label 'u' of a round .* stands at 0"),
+        (
+            {"update_label": "item"},
+            r"update_label of a round of 'three_answers' must come after 'p\?', where it",
+        ),
+        (
+            {"choice_label": "item"},
+            r"choice_label of a round of 'three_answers' must come after 'p\?'",
+        ),
+        ({"kind": "classses"}, "unknown kind of prediction of 'three_answers' 'classses'"),
+        (
+            {"kind": "mean", "choice_label": "l_1"},
+            r"predicts a real number \('mean'\), which no token stands for",
+        ),
+    ],
+    ids=[
+        "no place of the prediction",
+        "two places of the prediction",
+        "no place of the update",
+        "update before prediction",
+        "choice before prediction",
+        "unknown kind",
+        "choice of a number",
+    ],
 )
+def test_rounds_that_do_not_say_where_they_are_read_are_refused(attributes, sentence):
+    refuses(sentence, variant, **attributes)
 
 
 @pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside()])
@@ -254,7 +284,8 @@ def test_feedback_is_interchanged_and_shows_in_the_state_alone():
         np.abs(answers_effect.effect).max() < 1e-15
     )  # a CPU may round products of other shapes otherwise
     assert answers_effect.wanted.max() == 0
-    decode = Decoder.fit(run.latents[:, 1:], second_answers().run(base)["next_count"], ridge=1e-3)
+    counts = second_answers().run(base)["next_count"]
+    decode = Decoder.fit(run.latents[:, 1:], counts, ridge=1e-3)
     state_effect = interchange(
         model,
         base,
@@ -266,7 +297,8 @@ def test_feedback_is_interchanged_and_shows_in_the_state_alone():
     )
     differs = base.answers[..., 1] != source.answers[..., 1]
     assert (np.abs(state_effect.wanted[..., 0]) == differs).all()
-    assert ((np.abs(state_effect.effect[..., 0]) > 1e-9) == differs).all()
+    is_moved = np.abs(state_effect.effect[..., 0]) > 1e-9
+    assert (is_moved == differs).all()
 
 
 @pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside(), Committed()])
@@ -277,7 +309,8 @@ def test_the_loss_of_training_is_that_of_the_rollout(layout, commit):
     loss, latents = RoundsLoss(model, commit)(batch)
     run = interp.rollout(model, episodes, commit=commit)
     truth = torch.from_numpy(episodes.answers[..., :1])
-    expected = -run.predictions.gather(-1, truth).log().mean()
+    log_probabilities = run.predictions.gather(-1, truth).log()
+    expected = -log_probabilities.mean()
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
     torch.testing.assert_close(latents, run.latents[:, -1], atol=1e-9, rtol=0)
 

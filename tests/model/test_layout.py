@@ -9,7 +9,7 @@ from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
-from tests.refusals import refused
+from tests.refusals import refuses
 
 
 def test_the_expert_round_is_the_papers():
@@ -43,10 +43,10 @@ def test_expert_episodes_become_the_tokens_they_name():
     rounds = layout.encode(episodes)
     words = np.array(layout.vocabulary)[rounds.tokens.numpy()]
     assert (words[..., layout.position("e_2")] == "e_2").all()
-    np.testing.assert_array_equal(
-        words[..., layout.position("p_2")] == "q1", episodes.advice[..., 1] == 1
-    )
-    np.testing.assert_array_equal(words[..., layout.position("y")] == "q1", episodes.labels == 1)
+    votes_of_second = words[..., layout.position("p_2")]
+    np.testing.assert_array_equal(votes_of_second == "q1", episodes.advice[..., 1] == 1)
+    labels = words[..., layout.position("y")]
+    np.testing.assert_array_equal(labels == "q1", episodes.labels == 1)
     assert (words[..., layout.position("w?")] == "w?").all()
     assert not rounds.slots.any()
 
@@ -57,18 +57,18 @@ def test_mdp_episodes_become_the_tokens_they_name():
     rounds = layout.encode(episodes)
     tokens = rounds.tokens.numpy()
     first_state, first_action = layout.token_ids["s_1"], layout.token_ids["a_1"]
-    np.testing.assert_array_equal(tokens[..., layout.position("s")], first_state + episodes.states)
-    np.testing.assert_array_equal(
-        tokens[..., layout.position("s'_2")], first_state + episodes.next_states
-    )
-    np.testing.assert_array_equal(
-        tokens[..., layout.position("a")], first_action + episodes.actions
-    )
-    np.testing.assert_array_equal(
-        tokens[..., layout.position("a*")], first_action + episodes.greedy
-    )
+    expected_tokens = {
+        "s": first_state + episodes.states,
+        "s'_2": first_state + episodes.next_states,
+        "a": first_action + episodes.actions,
+        "a*": first_action + episodes.greedy,
+    }
+    for label, expected in expected_tokens.items():
+        tokens_at_label = tokens[..., layout.position(label)]
+        np.testing.assert_array_equal(tokens_at_label, expected, err_msg=label)
     assert (tokens[..., layout.position("a_2")] == first_action + 1).all()
-    np.testing.assert_array_equal(rounds.values[..., layout.position("r")], episodes.rewards)
+    rewards = rounds.values[..., layout.position("r")]
+    np.testing.assert_array_equal(rewards, episodes.rewards)
     assert rounds.values.count_nonzero() == np.count_nonzero(episodes.rewards)
     np.testing.assert_array_equal(rounds.slots, episodes.actions)
 
@@ -95,19 +95,12 @@ def test_layouts_survive_json(layout):
     assert layout_from_dict(layout.to_dict()) == layout
 
 
-test_refusals_name_the_value_and_the_nearest = refused(
-    (
-        lambda: QLearningRound(2, 2).position("Selct"),
-        "unknown position label 'Selct'; did you mean 'Select'",
-    ),
-    (lambda: ExpertRound(0), "n_experts must be an integer >= 1, got 0"),
-    (lambda: ExpertRound(9, (2, 8)), r"n_experts 9 is outside n_experts_range \(2, 8\)"),
-    (
-        lambda: layout_from_dict({"task": "bandits"}),
-        "this is a model of the task 'bandits', which is not registered",
-    ),
-    (
-        lambda: ExpertRound(4).fit(mdp.sample(1, 2, 2, 2, seed=0)),
-        "this model reads expert episodes, got MDPEpisodes",
-    ),
-)
+def test_refusals_name_the_value_and_the_nearest():
+    layout = QLearningRound(2, 2)
+    refuses("unknown position label 'Selct'; did you mean 'Select'", layout.position, "Selct")
+    refuses("n_experts must be an integer >= 1, got 0", ExpertRound, 0)
+    refuses(r"n_experts 9 is outside n_experts_range \(2, 8\)", ExpertRound, 9, (2, 8))
+    sentence = "this is a model of the task 'bandits', which is not registered"
+    refuses(sentence, layout_from_dict, {"task": "bandits"})
+    transitions = mdp.sample(1, 2, 2, 2, seed=0)
+    refuses("this model reads expert episodes, got MDPEpisodes", ExpertRound(4).fit, transitions)

@@ -100,16 +100,17 @@ def test_activation_cache_of_one_round_is_the_bound_views(model, run):
 def test_activation_cache_ends_in_the_rounds_prediction(model, run):
     cache = run.activation_cache(round=-1)
     stack = cache.accumulated_resid(layer=-1, apply_ln=True)
-    logits = stack[-1][:, run.layout.predict_position] @ model.W_U + model.b_U
-    torch.testing.assert_close(logits.softmax(-1)[:, 1], run.predictions[:, -1])
+    final = stack[-1][:, run.layout.predict_position]
+    logits = final @ model.W_U + model.b_U
+    predictions = logits.softmax(-1)[:, 1]
+    torch.testing.assert_close(predictions, run.predictions[:, -1])
 
 
 def test_activation_cache_is_nan_where_a_round_did_not_take_place(model):
     whole = experts.sample(2, 5, 4, seed=0)
-    lengths = [5, 3]
     shorter = experts.ExpertEpisodes.of(
-        advice=[whole.advice[e, :n] for e, n in enumerate(lengths)],
-        labels=[whole.labels[e, :n] for e, n in enumerate(lengths)],
+        advice=[whole.advice[0], whole.advice[1, :3]],
+        labels=[whole.labels[0], whole.labels[1, :3]],
     )
     cache = interp.rollout(model, shorter).activation_cache(round=4)
     assert cache["resid_post", 0][0].isfinite().all()
@@ -133,6 +134,7 @@ def test_to_str_tokens_names_a_round(model, run):
         expected[position] = run.layout.labels[position]
     assert names == expected
     assert names[:3] == ["<w>", "<z>", "e_1"]
-    assert model.to_str_tokens(run.tokens[0]) == [model.to_str_tokens(row) for row in run.tokens[0]]
+    names_of_rounds = [model.to_str_tokens(row) for row in run.tokens[0]]
+    assert model.to_str_tokens(run.tokens[0]) == names_of_rounds
     assert model.to_str_tokens([0, 1]) == list(model.outcomes)
     refuses("ids from 0 to", model.to_str_tokens, tokens + 1000)

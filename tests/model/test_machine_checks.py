@@ -51,79 +51,77 @@ def test_shipped_models_keep_the_contract(name):
 # Faults. Each is a cell with one thing wrong; the machine is made without its check, which must then find it.
 
 
+def read_out(m, h, fed):
+    """Scores from a state and the advice of a round."""
+    advice, _ = read_round(fed)
+    return m.read(torch.cat([h, advice], 1))
+
+
+def next_state(m, h, fed):
+    return m.cell(torch.cat(read_round(fed), 1), h)
+
+
 def _sees_the_truth(m, carried, fed):
-    advice, truth = read_round(fed)
-    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
-    return m.read(torch.cat([h, advice], 1)), {"h": h}
+    h = next_state(m, carried["h"], fed)
+    return read_out(m, h, fed), {"h": h}
 
 
 def _keeps_in_an_attribute(m, carried, fed):
-    advice, truth = read_round(fed)
+    advice, _ = read_round(fed)
     m.kept = getattr(m, "kept", 0.0) + advice.mean().detach()
-    scores = m.read(torch.cat([carried["h"], advice], 1)) + torch.tensor([0.0, 1.0]) * m.kept
-    return scores, {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+    for_second_outcome = torch.tensor([0.0, 1.0]) * m.kept
+    scores = read_out(m, carried["h"], fed) + for_second_outcome
+    return scores, {"h": next_state(m, carried["h"], fed)}
 
 
 def _mixes_the_batch(m, carried, fed):
-    advice, truth = read_round(fed)
-    h = carried["h"] - carried["h"].mean(0) + advice.mean()
-    return m.read(torch.cat([h, advice], 1)), {
-        "h": m.cell(torch.cat([advice, truth], 1), carried["h"])
-    }
+    advice, _ = read_round(fed)
+    centred = carried["h"] - carried["h"].mean(0)
+    scores = read_out(m, centred + advice.mean(), fed)
+    return scores, {"h": next_state(m, carried["h"], fed)}
 
 
 def _drops_out(m, carried, fed):
-    advice, truth = read_round(fed)
     h = nn.functional.dropout(carried["h"] + 1, 0.5, training=True)
-    return m.read(torch.cat([h, advice], 1)), {
-        "h": m.cell(torch.cat([advice, truth], 1), carried["h"])
-    }
+    return read_out(m, h, fed), {"h": next_state(m, carried["h"], fed)}
 
 
 def _writes_in_place(m, carried, fed):
-    advice, truth = read_round(fed)
     h = carried["h"]
-    scores = m.read(torch.cat([h, advice], 1))
-    h += m.cell(torch.cat([advice, truth], 1), h)
+    scores = read_out(m, h, fed)
+    h += next_state(m, h, fed)
     return scores, {"h": h}
 
 
 def _carries_more(m, carried, fed):
-    advice, truth = read_round(fed)
-    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
-    return m.read(torch.cat([carried["h"], advice], 1)), {"h": h, "count": torch.ones(len(h), 1)}
+    h = next_state(m, carried["h"], fed)
+    return read_out(m, carried["h"], fed), {"h": h, "count": torch.ones(len(h), 1)}
 
 
 def _another_shape(m, carried, fed):
-    advice, _ = read_round(fed)
-    return m.read(torch.cat([carried["h"], advice], 1)), {"h": carried["h"][:, :3]}
+    return read_out(m, carried["h"], fed), {"h": carried["h"][:, :3]}
 
 
 def _changes_the_dtype(m, carried, fed):
-    advice, truth = read_round(fed)
-    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
-    return m.read(torch.cat([carried["h"], advice], 1)), {"h": h.double()}
+    h = next_state(m, carried["h"], fed)
+    return read_out(m, carried["h"], fed), {"h": h.double()}
 
 
 def _no_number(m, carried, fed):
-    advice, truth = read_round(fed)
-    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
-    return m.read(torch.cat([carried["h"], advice], 1)).log(), {"h": h}
+    h = next_state(m, carried["h"], fed)
+    return read_out(m, carried["h"], fed).log(), {"h": h}
 
 
 def _counts_calls(m, carried, fed):
     """What passes in no channel: how many rounds were run."""
-    advice, truth = read_round(fed)
     m.calls = getattr(m, "calls", 0) + 1
-    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
-    return m.read(torch.cat([carried["h"] + m.calls, advice], 1)), {"h": h}
+    h = next_state(m, carried["h"], fed)
+    return read_out(m, carried["h"] + m.calls, fed), {"h": h}
 
 
 def _good(m, carried, fed):
-    advice, truth = read_round(fed)
-    return m.read(torch.cat([carried["h"], advice], 1)), {
-        "h": m.cell(torch.cat([advice, truth], 1), carried["h"])
-    }
+    h = carried["h"]
+    return read_out(m, h, fed), {"h": next_state(m, h, fed)}
 
 
 class _Passes(nn.Module):
@@ -137,7 +135,8 @@ class _Passes(nn.Module):
     cell = property(lambda self: self.inner.cell)
 
     def read(self, x):
-        return self.inner.read(torch.cat([self.norm(x[:, :16]), x[:, 16:]], 1))
+        h, advice = x[:, :16], x[:, 16:]
+        return self.inner.read(torch.cat([self.norm(h), advice], 1))
 
 
 def cell(step=_good, **options):
@@ -145,68 +144,43 @@ def cell(step=_good, **options):
     return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, **options)
 
 
-def _silent_point():
-    def step(m, carried, fed):
-        advice, truth = read_round(fed)
-        h = m.cell.forward(
-            torch.cat([advice, truth], 1), carried["h"]
-        )  # past the module's own call, and so its hooks
-        return m.read(torch.cat([carried["h"], advice], 1)), {"h": h}
-
-    return cell(step, points={"cell": "cell"})
+def _passes_the_cell_by(m, carried, fed):
+    """Past the module's own call, and so its hooks."""
+    h = m.cell.forward(torch.cat(read_round(fed), 1), carried["h"])
+    return read_out(m, carried["h"], fed), {"h": h}
 
 
-def _twice():
-    def step(m, carried, fed):
-        m.read(torch.cat([carried["h"], read_round(fed)[0]], 1))
-        return _good(m, carried, fed)
-
-    return cell(step, points={"read": "read"})
+def _reads_twice(m, carried, fed):
+    read_out(m, carried["h"], fed)
+    return _good(m, carried, fed)
 
 
-def _starts_at_random():
-    machine = cell()
+def _starts_at_random(machine):
     machine.start = lambda module: {"h": torch.randn(16)}
-    return machine
 
 
-def _copies_move_the_generator():
+def _copies_move_the_generator(machine):
     def reset(module):
         torch.manual_seed(3)
         for part in module.modules():
             if hasattr(part, "reset_parameters"):
                 part.reset_parameters()
 
-    machine = cell()
     machine.reset = reset
-    return machine
 
 
-def _digest_of_some_weights():
-    machine = cell()
-    machine._digest = lambda: f"{float(machine.module.cell.weight_ih.sum()):.6f}"
-    return machine
+def _digest_of_some_weights(machine):
+    def digest():
+        weights = machine.module.cell.weight_ih
+        return f"{float(weights.sum()):.6f}"
 
-
-def _wrong_numbers(shift):
-    def step(m, carried, fed):
-        scores, after = _good(m, carried, fed)
-        return 0 * scores + shift, after
-
-    return cell(step, output="probability")
+    machine._digest = digest
 
 
 def _writes_into_the_round(m, carried, fed):
     scores, after = _good(m, carried, fed)
     fed.values.add_(1.0)
     return scores, after
-
-
-def _given(change):
-    """A good cell of which one method gives something else."""
-    machine = cell()
-    change(machine)
-    return machine
 
 
 def _starts_as(shape):
@@ -236,9 +210,12 @@ def _runs_otherwise(part):
 def _predicts_as(shape):
     def change(machine):
         step = machine.step
-        machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(
-            prediction=torch.ones(shape)
-        )
+
+        def predict(carried, fed, **how):
+            done = step(carried, fed, **how)
+            return done._replace(prediction=torch.ones(shape))
+
+        machine.step = predict
 
     return change
 
@@ -268,129 +245,177 @@ class _Rounds(EncodedRounds):
 
 def _sees_what_comes_later(machine):
     step, prepare = machine.step, machine.prepare
-    machine.prepare = lambda fed: _Rounds(
-        **prepare(fed).tensors(), truth=fed.tokens[..., -2].float()
-    )
-    machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(
-        prediction=fed.truth.sigmoid()
-    )
+
+    def prepare_with_truth(fed):
+        truth = fed.tokens[..., -2].float()
+        return _Rounds(**prepare(fed).tensors(), truth=truth)
+
+    def predict_truth(carried, fed, **how):
+        done = step(carried, fed, **how)
+        return done._replace(prediction=fed.truth.sigmoid())
+
+    machine.prepare, machine.step = prepare_with_truth, predict_truth
 
 
 def _fails(m, carried, fed):
     raise IndexError("no such advice")
 
 
-FAULTS_OF_A_STEP = {
-    "a step that fails": (lambda: cell(_fails), "a round raised IndexError: no such advice"),
-    "it sees the truth": (
-        lambda: cell(_sees_the_truth),
-        r"changes with 'y', which comes after 'p\?'",
-    ),
-    "a state in an attribute": (
-        lambda: cell(_keeps_in_an_attribute),
-        "gives another result the second time",
-    ),
-    "a count of calls": (lambda: cell(_counts_calls), "gives another result the second time"),
-    "it mixes the batch": (lambda: cell(_mixes_the_batch), "depends on the others in the batch"),
-    "dropout left on": (lambda: cell(_drops_out), "something is drawn at random"),
-    "it writes in place": (lambda: cell(_writes_in_place), "writes into what it was given"),
-}
-FAULTS_OF_CHANNELS = {
-    "more is carried than declared": (
-        lambda: cell(_carries_more),
-        "'count' is carried but in no channel",
-    ),
-    "a channel of another shape": (
-        lambda: cell(_another_shape),
-        re.escape("channel 'h' is [batch, *(16,)], got (4, 3)"),
-    ),
-    "a channel of another dtype": (
-        lambda: cell(_changes_the_dtype),
-        "return every channel in its own shape and dtype",
-    ),
-    "what is no number": (lambda: cell(_no_number), "is not finite"),
-    "a point that does not fire": (_silent_point, "'points.cell' fires 0 times in a round"),
-    "a point that fires twice": (
-        _twice,
-        "'read' runs 2 times in a round, more than 1; say how often",
-    ),
-    "a start drawn at random": (_starts_at_random, "what round 0 reads differs from call to call"),
-    "copies that are not of their seed": (
-        _copies_move_the_generator,
-        "must give the same copy for the same seed",
-    ),
-    "a digest of some weights": (
-        _digest_of_some_weights,
-        "does not move with the weight 'module.cell.weight_hh'",
-    ),
-}
-FAULTS_OF_NUMBERS = {
-    "probabilities below 0": (lambda: _wrong_numbers(-0.5), "predictions are no probabilities"),
-    "probabilities above 1": (lambda: _wrong_numbers(1.5), "predictions are no probabilities"),
-    "it writes into the round": (
-        lambda: cell(_writes_into_the_round),
-        "writes into what it was given",
-    ),
-    "a start of another width": (
-        lambda: _given(_starts_as((1, 9))),
-        "what round 0 reads has shape",
-    ),
-    "a start without rows": (lambda: _given(_starts_as((16,))), "what round 0 reads has shape"),
-    "a start with more rows": (lambda: _given(_starts_as((2, 16))), "what round 0 reads has shape"),
-}
-FAULTS_OF_RUNS = {
-    "a start by the number of episodes": (
-        lambda: _given(_starts_by_the_number_of_episodes),
-        "what round 0 reads differs",
-    ),
-    "other predictions in a run": (
-        lambda: _given(_runs_otherwise("prediction")),
-        "apart from interp.rollout",
-    ),
-    "another state in a run": (
-        lambda: _given(_runs_otherwise("carried")),
-        "apart from interp.rollout",
-    ),
-    "a prediction of another shape": (
-        lambda: _given(_predicts_as((4, 5))),
-        "not that of its layout's outcomes",
-    ),
-    "fewer predictions than episodes": (
-        lambda: _given(_predicts_as((3,))),
-        "not that of its layout's outcomes",
-    ),
-}
-FAULTS_OF_LOOKING = {
-    "a point with other axes": (
-        lambda: cell(points={"cell": interp.Point("cell", axes="pos")}),
-        r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
-    ),
-    "looking changes the prediction": (
-        lambda: _given(_looking_changes("prediction")),
-        "changes nothing moves",
-    ),
-    "looking changes the state": (
-        lambda: _given(_looking_changes("carried")),
-        "changes nothing moves",
-    ),
-    "it sees a tensor that comes later": (
-        lambda: _given(_sees_what_comes_later),
-        "changes with 'truth', which comes after it",
-    ),
-}
-FAULTS = {
-    **FAULTS_OF_A_STEP,
-    **FAULTS_OF_CHANNELS,
-    **FAULTS_OF_NUMBERS,
-    **FAULTS_OF_RUNS,
-    **FAULTS_OF_LOOKING,
-}
+@pytest.mark.parametrize(
+    ("step", "sentence"),
+    [
+        pytest.param(_fails, "a round raised IndexError: no such advice", id="a step that fails"),
+        pytest.param(
+            _sees_the_truth,
+            r"changes with 'y', which comes after 'p\?'",
+            id="it sees the truth",
+        ),
+        pytest.param(
+            _keeps_in_an_attribute,
+            "gives another result the second time",
+            id="a state in an attribute",
+        ),
+        pytest.param(_counts_calls, "gives another result the second time", id="a count of calls"),
+        pytest.param(
+            _mixes_the_batch, "depends on the others in the batch", id="it mixes the batch"
+        ),
+        pytest.param(_drops_out, "something is drawn at random", id="dropout left on"),
+        pytest.param(_writes_in_place, "writes into what it was given", id="it writes in place"),
+        pytest.param(
+            _carries_more,
+            "'count' is carried but in no channel",
+            id="more is carried than declared",
+        ),
+        pytest.param(
+            _another_shape,
+            re.escape("channel 'h' is [batch, *(16,)], got (4, 3)"),
+            id="a channel of another shape",
+        ),
+        pytest.param(
+            _changes_the_dtype,
+            "return every channel in its own shape and dtype",
+            id="a channel of another dtype",
+        ),
+        pytest.param(_no_number, "is not finite", id="what is no number"),
+        pytest.param(
+            _writes_into_the_round,
+            "writes into what it was given",
+            id="it writes into the round",
+        ),
+    ],
+)
+def test_every_fault_of_a_step_is_found_and_told(step, sentence):
+    refuses(sentence, interp.check_machine, cell(step))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_is_found_and_told(fault):
-    make, sentence = FAULTS[fault]
-    refuses(sentence, interp.check_machine, make())
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        pytest.param(
+            _starts_at_random,
+            "what round 0 reads differs from call to call",
+            id="a start drawn at random",
+        ),
+        pytest.param(
+            _copies_move_the_generator,
+            "must give the same copy for the same seed",
+            id="copies that are not of their seed",
+        ),
+        pytest.param(
+            _digest_of_some_weights,
+            "does not move with the weight 'module.cell.weight_hh'",
+            id="a digest of some weights",
+        ),
+        pytest.param(
+            _starts_as((1, 9)), "what round 0 reads has shape", id="a start of another width"
+        ),
+        pytest.param(_starts_as((16,)), "what round 0 reads has shape", id="a start without rows"),
+        pytest.param(
+            _starts_as((2, 16)), "what round 0 reads has shape", id="a start with more rows"
+        ),
+        pytest.param(
+            _starts_by_the_number_of_episodes,
+            "what round 0 reads differs",
+            id="a start by the number of episodes",
+        ),
+        pytest.param(
+            _runs_otherwise("prediction"),
+            "apart from interp.rollout",
+            id="other predictions in a run",
+        ),
+        pytest.param(
+            _runs_otherwise("carried"),
+            "apart from interp.rollout",
+            id="another state in a run",
+        ),
+        pytest.param(
+            _predicts_as((4, 5)),
+            "not that of its layout's outcomes",
+            id="a prediction of another shape",
+        ),
+        pytest.param(
+            _predicts_as((3,)),
+            "not that of its layout's outcomes",
+            id="fewer predictions than episodes",
+        ),
+        pytest.param(
+            _looking_changes("prediction"),
+            "changes nothing moves",
+            id="looking changes the prediction",
+        ),
+        pytest.param(
+            _looking_changes("carried"),
+            "changes nothing moves",
+            id="looking changes the state",
+        ),
+        pytest.param(
+            _sees_what_comes_later,
+            "changes with 'truth', which comes after it",
+            id="it sees a tensor that comes later",
+        ),
+    ],
+)
+def test_every_fault_of_a_method_is_found_and_told(change, sentence):
+    machine = cell()
+    change(machine)
+    refuses(sentence, interp.check_machine, machine)
+
+
+@pytest.mark.parametrize(
+    ("step", "points", "sentence"),
+    [
+        pytest.param(
+            _passes_the_cell_by,
+            {"cell": "cell"},
+            "'points.cell' fires 0 times in a round",
+            id="a point that does not fire",
+        ),
+        pytest.param(
+            _reads_twice,
+            {"read": "read"},
+            "'read' runs 2 times in a round, more than 1; say how often",
+            id="a point that fires twice",
+        ),
+        pytest.param(
+            _good,
+            {"cell": interp.Point("cell", axes="pos")},
+            r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
+            id="a point with other axes",
+        ),
+    ],
+)
+def test_every_fault_of_a_point_is_found_and_told(step, points, sentence):
+    refuses(sentence, interp.check_machine, cell(step, points=points))
+
+
+@pytest.mark.parametrize("probability", [-0.5, 1.5], ids=["below 0", "above 1"])
+def test_probabilities_outside_their_range_are_found_and_told(probability):
+    def step(m, carried, fed):
+        scores, after = _good(m, carried, fed)
+        return 0 * scores + probability, after
+
+    machine = cell(step, output="probability")
+    refuses("predictions are no probabilities", interp.check_machine, machine)
 
 
 def test_numbers_that_differ_a_little_each_time_are_not_taken_for_the_truth():
@@ -405,13 +430,12 @@ def test_what_is_carried_beside_the_channels_is_found_by_giving_it_to_another_ep
     """A machine that keeps a state of its own by the rows of its batch, and is told when a run begins."""
 
     def step(m, carried, fed):
-        advice, truth = read_round(fed)
+        _, truth = read_round(fed)
         fresh = carried["h"].abs().sum(1, keepdim=True) == 0
         m.hidden = truth if fresh.all() else m.hidden
-        scores = m.read(torch.cat([carried["h"], advice], 1)) + 5 * m.hidden[: len(advice)]
-        return scores * torch.tensor([1.0, 0.0]), {
-            "h": m.cell(torch.cat([advice, truth], 1), carried["h"]) + 1e-3
-        }
+        scores = read_out(m, carried["h"], fed) + 5 * m.hidden[: len(truth)]
+        h = next_state(m, carried["h"], fed)
+        return scores * torch.tensor([1.0, 0.0]), {"h": h + 1e-3}
 
     only = ["channels_are_all_that_passes"]
     refuses(
@@ -450,16 +474,15 @@ def test_hostile_arguments_are_refused():
 
 def test_nothing_is_left_on_a_module_and_no_weight_is_copied():
     module = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
-    before = {
-        name: (tensor.data_ptr(), tensor.clone()) for name, tensor in module.state_dict().items()
-    }
+    before = module.state_dict()
+    copies = {name: tensor.clone() for name, tensor in before.items()}
+    addresses = {name: tensor.data_ptr() for name, tensor in before.items()}
     machine = adapted(module, _good, points={"reset": "cell.reset", "cell": "cell"})
     interp.rollout(machine, experts.sample(3, 4, N_EXPERTS), names_filter="points.reset")
     after = module.state_dict()
-    assert all(
-        after[name].data_ptr() == address and torch.equal(after[name], copies)
-        for name, (address, copies) in before.items()
-    )
+    for name in before:
+        assert after[name].data_ptr() == addresses[name]
+        assert torch.equal(after[name], copies[name])
     assert "forward" not in vars(module.cell)
     assert not module.cell._forward_hooks
     assert not module.cell._forward_pre_hooks
@@ -475,40 +498,39 @@ def test_packing_is_undone_by_unpacking_whatever_the_shapes():
     packed = pack(channels, tree)
     assert packed.shape == (7, 8, 5)
     again = unpack(channels, packed.unflatten(0, (7, 1)))
-    assert all(torch.equal(again[name][:, 0], value) for name, value in tree.items())
-    assert [label for c in channels for label in c.labels] == [
-        "h",
-        *(f"cache_{i}" for i in range(1, 7)),
-        "c",
-    ]
+    for name, value in tree.items():
+        assert torch.equal(again[name][:, 0], value)
+    h, cache, c = (list(channel.labels) for channel in channels)
+    assert h == ["h"]
+    assert cache == [f"cache_{i}" for i in range(1, 7)]
+    assert c == ["c"]
 
 
 def test_a_gate_can_be_set_by_a_hook():
     """With the update gate at 1 a GRU keeps its state, whatever it is told."""
     machine, episodes = gru(), experts.sample(3, 5, N_EXPERTS, seed=0)
-    run = interp.rollout(
-        machine, episodes, fwd_hooks=[("points.update", lambda z, hook: torch.ones_like(z))]
-    )
+    keep_all = ("points.update", lambda z, hook: torch.ones_like(z))
+    run = interp.rollout(machine, episodes, fwd_hooks=[keep_all])
     assert torch.equal(run.latents, torch.zeros_like(run.latents))
-    assert interp.rollout(machine, episodes).latents.abs().max() > 0.01
+    without_hook = interp.rollout(machine, episodes)
+    assert without_hook.latents.abs().max() > 0.01
 
 
 def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone():
     machine = gru()
     before = machine.digest()
     blank = machine.untrained(5)
-    assert machine.digest() == before != blank.digest() == machine.untrained(5).digest()
+    assert machine.digest() == before
+    assert blank.digest() != before
+    assert blank.digest() == machine.untrained(5).digest()
     assert blank.name == "gru-untrained"
 
     class Bare(nn.Module):
         def __init__(self):
             super().__init__()
             self.inner = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
-            self.cell, self.read, self.bias = (
-                self.inner.cell,
-                self.inner.read,
-                nn.Parameter(torch.zeros(1)),
-            )
+            self.cell, self.read = self.inner.cell, self.inner.read
+            self.bias = nn.Parameter(torch.zeros(1))
 
     refuses(
         "nothing says how to draw bias of 'Bare' anew", adapted(Bare(), _good, name="").untrained, 0
@@ -528,25 +550,27 @@ def test_rounds_may_hold_more_than_tokens():
     machine = gru()
     fed = machine.layout.encode(experts.sample(2, 3, N_EXPERTS))
     same = fed.each(lambda part: part)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(fed.tensors().values(), same.tensors().values(), strict=True)
-    )
-    assert torch.equal(torch.stack([fed.at(t).tokens for t in range(3)], 1), fed.tokens)
-    assert torch.equal(fed.rows([2, 0]).tokens, fed.tokens[:, [2, 0]].flatten(0, 1))
+    pairs = zip(fed.tensors().values(), same.tensors().values(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+    tokens_of_rounds = [fed.at(t).tokens for t in range(3)]
+    assert torch.equal(torch.stack(tokens_of_rounds, 1), fed.tokens)
+    rows = fed.tokens[:, [2, 0]].flatten(0, 1)
+    assert torch.equal(fed.rows([2, 0]).tokens, rows)
     assert replace(fed, tokens=fed.tokens + 1).slots is fed.slots
 
 
 def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
     machine, episodes = cached(), experts.sample(3, 6, N_EXPERTS, seed=0)
     run = interp.rollout(machine, episodes)
-    assert [label for c in machine.channels for label in c.labels][-2:] == [
-        "cache_6",
-        "cache_length",
-    ]
-    assert run.latents[:, :, -1, 0].tolist() == [[float(t) for t in range(7)]] * 3
+    labels = []
+    for channel in machine.channels:
+        labels += channel.labels
+    assert labels[-2:] == ["cache_6", "cache_length"]
+    length = run.latents[:, :, -1, 0]
+    assert length.tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]] * 3
     inputs = torch.cat(read_round(run.fed.at(2)), 1)
-    torch.testing.assert_close(run.latents[:, 6, 2], machine.module.write(inputs).detach())
+    written = machine.module.write(inputs).detach()
+    torch.testing.assert_close(run.latents[:, 6, 2], written)
     assert torch.equal(run.latents[:, 2, 2:6], torch.zeros(3, 4, 8))  # rows of rounds to come
     halves = interp.replay(machine, run, rounds=[4, 1])
     torch.testing.assert_close(halves[0], run.predictions[:, [4, 1]])
@@ -556,10 +580,12 @@ def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
     full = "room for 6 rows and a round writes 1: no round fits after 6"
     refuses(full, interp.rollout, cached(), experts.sample(2, 7, N_EXPERTS))
     machine, episodes = cached(), experts.sample(2, 3, N_EXPERTS)
-    machine.one_step = lambda m, carried, fed: (
-        m.read(torch.zeros(len(fed.tokens), 12)),
-        {"cache": carried["cache"]},
-    )
+
+    def write_the_whole_cache(m, carried, fed):
+        nothing_read = torch.zeros(len(fed.tokens), 12)
+        return m.read(nothing_read), {"cache": carried["cache"]}
+
+    machine.one_step = write_the_whole_cache
     refuses(
         r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got",
         interp.rollout,
@@ -571,7 +597,8 @@ def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
 
 def test_only_the_checks_that_are_asked_for_run():
     """A digest of some weights is seen by the dear check alone."""
-    machine = _digest_of_some_weights()
+    machine = cell()
+    _digest_of_some_weights(machine)
     interp.check_machine(machine, cheap=True)
     interp.check_machine(machine, only=["steps_are_pure", "starts_are_repeatable"])
     interp.check_machine(machine, experts.sample(2, 2, N_EXPERTS), only=["rows_do_not_touch"])

@@ -22,7 +22,8 @@ def model(request):
 
 def hooked(model, call, *rounds):
     """The same call with a hook that changes nothing: it runs through the modules."""
-    with torch.no_grad(), model.hooks(fwd_hooks=[("hook_update", lambda update, hook: None)]):
+    idle = ("hook_update", lambda update, hook: None)
+    with torch.no_grad(), model.hooks(fwd_hooks=[idle]):
         assert _plain_blocks(model) is None
         return call(*rounds)
 
@@ -43,14 +44,11 @@ def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payl
         block.attn.b_O.data[::3] += bias
     generator, layout = torch.Generator().manual_seed(seed), model.layout
     tokens = torch.randint(model.config.d_vocab, (n, layout.n_positions), generator=generator)
-    latents = torch.randn(n, layout.n_latents, model.config.d_model, generator=generator).to(
-        model.W_E.dtype
-    )
-    values = (
-        torch.rand(n, layout.n_positions, generator=generator).to(model.W_E.dtype)
-        if payload
-        else None
-    )
+    dtype = model.W_E.dtype
+    latents = torch.randn(n, layout.n_latents, model.config.d_model, generator=generator).to(dtype)
+    values = None
+    if payload:
+        values = torch.rand(n, layout.n_positions, generator=generator).to(dtype)
     parts = data.draw(cuts(model))
     calls = [model, model.predict, lambda *round_: in_parts(model, round_, *parts)]
     with torch.no_grad():
@@ -65,7 +63,8 @@ def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payl
             else zip(gave, expected, strict=True)
         )
         # Weights that are stored as sparse are added up in another order.
-        same = torch.allclose if any(block.q[0].is_sparse for block in blocks) else torch.equal
+        is_sparse = any(block.q[0].is_sparse for block in blocks)
+        same = torch.allclose if is_sparse else torch.equal
         assert all(same(a, b) for a, b in pairs)
 
 
@@ -74,11 +73,9 @@ def cuts(draw, model):
     """A layer to stop and go on at, the position that a second pass starts from, and how many it reads."""
     n = model.layout.n_positions
     start = draw(st.integers(1, n - 1))
-    return (
-        draw(st.integers(0, model.config.n_layers)),
-        start,
-        draw(st.none() | st.integers(1, n - start)),
-    )
+    layer = draw(st.integers(0, model.config.n_layers))
+    n_read = draw(st.none() | st.integers(1, n - start))
+    return layer, start, n_read
 
 
 def in_parts(model, round_, layer, start, n_read):
@@ -105,9 +102,8 @@ def test_scores_that_overflow_at_a_later_position_are_masked(model):
 def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
     model.float()
     task = interp.tasks.of(model)
-    episodes = task.sample(
-        3, 6, seed=0, **{size.name: getattr(model.layout, size.name) for size in task.sizes}
-    )
+    sizes = {size.name: getattr(model.layout, size.name) for size in task.sizes}
+    episodes = task.sample(3, 6, seed=0, **sizes)
     plain = interp.rollout(model, episodes)
     watched = interp.rollout(
         model, episodes, fwd_hooks=[("hook_update", lambda update, hook: None)]
@@ -124,7 +120,8 @@ def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
 @pytest.fixture
 def small():
     model = interp.load("wma-handwired", n_experts=2)
-    return model, torch.zeros(1, model.layout.n_positions, dtype=torch.long), model.initial(1)
+    tokens = torch.zeros(1, model.layout.n_positions, dtype=torch.long)
+    return model, tokens, model.initial(1)
 
 
 def test_new_weights_are_read_at_once(small):
@@ -140,19 +137,25 @@ def test_whatever_looks_at_a_module_is_run(small):
     """A hook of TransformerLens, one of torch on any module, a forward of one's own, a gradient."""
     model, tokens, latents = small
     seen = []
+    block = model.blocks[0]
+
+    def look_by_torch(module, inputs, output):
+        seen.append("torch")
+
+    def look_by_lens(x, hook):
+        seen.append("lens")
+
     with torch.no_grad():
-        handle = model.blocks[0].attn.register_forward_hook(lambda *_: seen.append("torch"))
+        handle = block.attn.register_forward_hook(look_by_torch)
         model(tokens, latents)
         handle.remove()
-        with model.hooks(
-            fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: seen.append("lens"))]
-        ):
+        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", look_by_lens)]):
             model.predict(tokens, latents)
-        model.blocks[0].forward, whole = lambda resid, past=None: resid * 0, model.blocks[0].forward
+        assert block.forward is not None
+        block.forward = lambda resid, past=None: resid * 0
         assert _plain_blocks(model) is None
-        del model.blocks[0].forward
+        del block.forward
         assert _plain_blocks(model) is not None
-        assert whole is not None
     assert seen == ["torch", "lens"]
     assert _plain_blocks(model) is None
     assert model(tokens, latents).update.requires_grad

@@ -32,9 +32,10 @@ def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
     whole = interp.rollout(model, episodes)
     monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
     parts = interp.rollout(model, episodes)
-    fed = zip(parts.fed.tensors().values(), whole.fed.tensors().values(), strict=True)
+    fed_parts, fed_whole = parts.fed.tensors(), whole.fed.tensors()
     assert not whole.cache
-    assert all(torch.equal(*pair) for pair in fed)
+    for part, tensor in zip(fed_parts.values(), fed_whole.values(), strict=True):
+        assert torch.equal(part, tensor)
     torch.testing.assert_close(parts.predictions, whole.predictions, rtol=0, atol=1e-12)
     torch.testing.assert_close(parts.latents, whole.latents, rtol=0, atol=1e-12)
 
@@ -54,17 +55,13 @@ def test_a_hooked_replay_in_chunks_is_the_whole_one():
     model, episodes = expert_case()
     run = interp.rollout(model, episodes)
     halved = [("blocks.0.hook_resid_post", lambda x, hook: x * 0.5)]
-    whole, parts = (
-        interp.replay(model, run, names_filter=[PATTERN], fwd_hooks=halved, chunk=n)
-        for n in (None, 7)
-    )
-    for ours, theirs in (
-        (whole[0], parts[0]),
-        (whole[1], parts[1]),
-        (whole[2][PATTERN], parts[2][PATTERN]),
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-    assert (whole[0] - run.predictions).abs().max() > 1e-6
+    options = {"names_filter": [PATTERN], "fwd_hooks": halved}
+    predictions, carried, cache = interp.replay(model, run, **options)
+    in_parts = interp.replay(model, run, **options, chunk=7)
+    torch.testing.assert_close(predictions, in_parts[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(carried, in_parts[1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(cache[PATTERN], in_parts[2][PATTERN], rtol=0, atol=1e-12)
+    assert (predictions - run.predictions).abs().max() > 1e-6
     refuses("chunk must be 1 or more, got 0", interp.replay, model, run, chunk=0)
 
 
@@ -84,12 +81,11 @@ def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
     model, episodes = q_case()
     place = QLearningRound(4, 3).position("a*")
     first = QLearningRound(4, 3).token_ids["a_1"]
-    own_run, target = (
-        interp.rollout(model, episodes),
-        interp.rollout(model, episodes, commit="target"),
-    )
+    own_run = interp.rollout(model, episodes)
+    target = interp.rollout(model, episodes, commit="target")
     assert torch.equal(own_run.tokens[..., place] - first, own_run.choices)
-    assert torch.equal(target.tokens[..., place] - first, torch.from_numpy(episodes.greedy).long())
+    recorded = torch.from_numpy(episodes.greedy).long()
+    assert torch.equal(target.tokens[..., place] - first, recorded)
     assert (own_run.commit, target.commit) == ("own", "target")
 
 
@@ -131,10 +127,9 @@ def test_hooked_rounds_are_cached_with_their_hooks():
         model, episodes, fwd_hooks=hooks, names_filter="blocks.1.hook_attn_out", rounds=[1, 2]
     )
     bias = model.blocks[1].attn.b_O
-    assert torch.equal(
-        run.cache["blocks.1.hook_attn_out"][:, 1], bias.expand(4, run.layout.n_positions, -1)
-    )
-    assert not torch.allclose(run.cache["blocks.1.hook_attn_out"][:, 0], bias)
+    first_round, second_round = run.cache["blocks.1.hook_attn_out"].unbind(1)
+    assert torch.equal(second_round, bias.expand(4, run.layout.n_positions, -1))
+    assert not torch.allclose(first_round, bias)
 
 
 def test_bad_selections_are_errors():
@@ -154,7 +149,8 @@ def test_a_played_model_acts_by_its_own_choices():
     episodes, run = interp.play(model, mdps, n_rounds=7, seed=3)
     assert episodes.actions.shape == (5, 7)
     assert (episodes.actions[:, 0] == 0).all()
-    assert torch.equal(torch.from_numpy(episodes.actions[:, 1:]).long(), run.choices[:, :-1])
+    later_actions = torch.from_numpy(episodes.actions[:, 1:]).long()
+    assert torch.equal(later_actions, run.choices[:, :-1])
     again = interp.rollout(model, episodes)
     torch.testing.assert_close(again.predictions, run.predictions, rtol=0, atol=1e-12)
     assert torch.equal(again.tokens, run.tokens)
@@ -164,10 +160,9 @@ def test_exploration_wraps_the_model():
     model, _ = q_case()
     mdps = mdp.sample_mdps(50, 4, 3, seed=2)
     episodes, run = interp.play(model, mdps, n_rounds=20, seed=3, epsilon=1.0)
-    followed = (
-        (torch.from_numpy(episodes.actions[:, 1:]).long() == run.choices[:, :-1]).double().mean()
-    )
-    assert 0.28 < followed < 0.39
+    later_actions = torch.from_numpy(episodes.actions[:, 1:]).long()
+    is_followed = later_actions == run.choices[:, :-1]
+    assert 0.28 < is_followed.double().mean() < 0.39
     refuses("epsilon must lie in", interp.play, model, mdps, n_rounds=2, seed=0, epsilon=1.5)
 
 
@@ -175,10 +170,10 @@ def test_long_rounds_run_in_smaller_batches() -> None:
     """Fewer rows at once where a round has many positions; in parts a rollout gives what it gives whole."""
     model = interp.load("reachability-learned").double()
     episodes = interp.tasks.of(model).sample_for(model, 45, 1, seed=0)
-    assert 1 < model.prepare(model.layout.encode(episodes)).at_once(256) < 45
-    parts = [
-        interp.rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)
-    ]
+    fed = model.prepare(model.layout.encode(episodes))
+    assert 1 < fed.at_once(256) < 45
+    batches = [episodes.select(slice(start, start + 9)) for start in range(0, 45, 9)]
+    parts = [interp.rollout(model, batch) for batch in batches]
     whole = interp.rollout(model, episodes)
     for quantity in ("predictions", "latents"):
         joined = torch.cat([getattr(part, quantity) for part in parts])
@@ -240,8 +235,10 @@ def test_clean_rounds_before_a_hook_are_cached_and_stay_clean():
     )
     assert torch.equal(run.predictions[:, :3], clean.predictions[:, :3])
     _, _, plain = interp.replay(model, clean, rounds=[1, 3], names_filter=PATTERN)
-    torch.testing.assert_close(run.cache[PATTERN][:, 0], plain[PATTERN][:, 0], rtol=0, atol=1e-12)
-    assert not torch.allclose(run.cache[PATTERN][:, 1], plain[PATTERN][:, 1])
+    before_hook, with_hook = run.cache[PATTERN].unbind(1)
+    plain_before, plain_after = plain[PATTERN].unbind(1)
+    torch.testing.assert_close(before_hook, plain_before, rtol=0, atol=1e-12)
+    assert not torch.allclose(with_hook, plain_after)
 
 
 def test_layers_that_return_all_their_states_run_all_rounds_in_one_call(monkeypatch):

@@ -27,7 +27,8 @@ def test_a_rollout_is_the_same_again(run: interp.Rollout, tmp_path: Path) -> Non
     for name in ("predictions", "latents", "tokens", "values", "slots"):
         assert torch.equal(getattr(again, name), getattr(run, name))
     assert set(again.cache) == set(HOOKS)
-    assert all(torch.equal(again.cache[name], run.cache[name]) for name in HOOKS)
+    for name in HOOKS:
+        assert torch.equal(again.cache[name], run.cache[name])
     assert (again.layout, again.commit, again.cached_rounds) == (run.layout, "target", (1, 3))
     assert again.settings["digest"] == run.settings["digest"]
     assert repr(again) == repr(run)

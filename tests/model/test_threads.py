@@ -49,7 +49,9 @@ def episodes():
 
 
 def hooked_point(machine):
-    return machine.hook_names(next(iter(machine.points.values())).hook.format(layer=0))[0]
+    first_point = next(iter(machine.points.values()))
+    names = machine.hook_names(first_point.hook.format(layer=0))
+    return names[0]
 
 
 def halve(activation, hook):
@@ -80,7 +82,8 @@ def test_patch_sweeps_at_once_are_those_of_one_thread(machine, episodes):
     point = hooked_point(machine)
 
     def sweep():
-        return patching.sweep(machine, clean, corrupted, round=2).to_frame()["effect"].to_numpy()
+        swept = patching.sweep(machine, clean, corrupted, round=2)
+        return swept.to_frame()["effect"].to_numpy()
 
     def run():
         return interp.rollout(machine, episodes, fwd_hooks=[(point, halve)]).predictions.numpy()
@@ -161,7 +164,8 @@ def test_copies_in_two_precisions_run_at_once(episodes):
     double = copy.deepcopy(single).double()
     machines = [single, double] * 3
     runs = in_threads([partial(interp.rollout, machine, episodes) for machine in machines])
-    assert [run.predictions.dtype for run in runs] == [torch.float32, torch.float64] * 3
+    dtypes = [run.predictions.dtype for run in runs]
+    assert dtypes == [torch.float32, torch.float64] * 3
     assert torch.get_default_dtype() == torch.float32
 
 

@@ -47,24 +47,28 @@ def cached(bound):
 
 
 def _metric(bound):
-    return lambda logits: (
-        logits[:, bound.predict_position, 1] - logits[:, bound.predict_position, 0]
-    ).mean()
+    def mean_difference(logits):
+        first, second = logits[:, bound.predict_position].unbind(-1)
+        return (second - first).mean()
+
+    return mean_difference
 
 
 def test_bound_rows_are_the_rounds_of_the_rollouts(model, bound):
     """Row e * n_rounds + i of a rollout is episode e at its i-th chosen round, with that round's latents."""
     run = interp.rollout(model, experts.sample(6, 5, 2, seed=1))
     logits = bound(bound.tokens[1])
-    probability = logits[:, bound.predict_position].softmax(-1)[:, 1].unflatten(0, (6, 2))
-    torch.testing.assert_close(probability, run.predictions[:, [2, 4]])
+    p_one = logits[:, bound.predict_position].softmax(-1)[:, 1]
+    torch.testing.assert_close(p_one.unflatten(0, (6, 2)), run.predictions[:, [2, 4]])
 
 
 def test_bound_view_hooks_are_the_models_and_do_not_leak(model, bound):
     seen: list[str] = []
-    with bound.hooks(
-        fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: seen.append(hook.name))]
-    ):
+
+    def look(activation, hook):
+        seen.append(hook.name)
+
+    with bound.hooks(fwd_hooks=[("blocks.0.hook_attn_out", look)]):
         bound(bound.tokens[0])
     assert seen == ["blocks.0.hook_attn_out"]
     assert not any(point.fwd_hooks for point in model.hook_points())
@@ -90,7 +94,8 @@ def test_activation_cache_accumulated_resid_ends_in_the_logits(model, cached):
         layer=-1, incl_mid=True, apply_ln=True, return_labels=True
     )
     assert labels[-1] == "final_post"
-    torch.testing.assert_close(stack[-1] @ model.W_U + model.b_U, logits, rtol=0, atol=1e-5)
+    logits_of_last = stack[-1] @ model.W_U + model.b_U
+    torch.testing.assert_close(logits_of_last, logits, rtol=0, atol=1e-5)
 
 
 def test_activation_cache_full_decomposition_sums_to_the_residual(cached):
@@ -107,13 +112,9 @@ def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, 
     attributed = cache.logit_attrs(
         parts, answers, incorrect_tokens=1 - answers, pos_slice=bound.predict_position
     )
-    final_logits = logits[:, bound.predict_position]
-    torch.testing.assert_close(
-        attributed.sum(0),
-        (final_logits - model.b_U)[:, 1] - (final_logits - model.b_U)[:, 0],
-        rtol=0,
-        atol=1e-4,
-    )
+    without_bias = logits[:, bound.predict_position] - model.b_U
+    difference = without_bias[:, 1] - without_bias[:, 0]
+    torch.testing.assert_close(attributed.sum(0), difference, rtol=0, atol=1e-4)
 
 
 _TOOLS = [
@@ -128,16 +129,19 @@ def test_patching_get_act_patch(bound, tool):
     """Every get_act_patch_* sweep runs and moves the metric."""
     clean, corrupted = (ids[::6] for ids in bound.tokens)
     _, cache = bound.run_with_cache(clean)
-    values = getattr(patching, tool)(bound, corrupted, cache, _metric(bound))
+    metric = _metric(bound)
+    values = getattr(patching, tool)(bound, corrupted, cache, metric)
     assert values.isfinite().all()
-    assert (values - _metric(bound)(bound(corrupted))).abs().max() > 1e-3
+    effects = values - metric(bound(corrupted))
+    assert effects.abs().max() > 1e-3
 
 
 def test_logit_lens_ends_in_the_models_logits(model, bound):
     """The lens' last entry is the model's logits at the prediction."""
     logits = bound(bound.tokens[0])[:, bound.predict_position]
     result = logit_lens(bound, bound.tokens[0], positions=bound.predict_position)
-    torch.testing.assert_close(result.readout.values[-1], logits.detach(), rtol=0, atol=1e-5)
+    last = result.readout.values[-1]
+    torch.testing.assert_close(last, logits.detach(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("unit", ["component", "layer", "head"])
@@ -146,7 +150,8 @@ def test_direct_logit_attribution(model, bound, unit):
     position = bound.predict_position
     answers = torch.ones(len(bound.tokens[0]), dtype=torch.long)
     result = direct_logit_attribution(bound, bound.tokens[0], answers, unit=unit, pos=position)
-    total = result.attribution[-1] if unit == "layer" else result.attribution.sum(0)
+    attribution = result.attribution
+    total = attribution[-1] if unit == "layer" else attribution.sum(0)
     expected = bound(bound.tokens[0])[:, position, 1] - model.b_U[1]
     torch.testing.assert_close(total, expected, rtol=0, atol=1e-4)
 
@@ -166,7 +171,8 @@ def test_direct_path_patching(bound, component):
         component=component,
         verbose=False,
     )
-    assert (values[1] - _metric(bound)(bound(corrupted))).abs().min() > 0
+    unpatched = _metric(bound)(bound(corrupted))
+    assert (values[1] - unpatched).abs().min() > 0
     assert not bound.cfg.use_split_qkv_input
 
 
@@ -231,7 +237,8 @@ def test_head_detector(bound, pattern):
 def test_factored_matrix_QK_and_OV(model):
     assert isinstance(model.OV, FactoredMatrix)
     assert model.QK.shape == (2, 2, 16, 16)
-    torch.testing.assert_close(model.OV[1, 0].AB, model.W_V[1, 0] @ model.W_O[1, 0])
+    product = model.W_V[1, 0] @ model.W_O[1, 0]
+    torch.testing.assert_close(model.OV[1, 0].AB, product)
     assert model.OV.eigenvalues.shape == (2, 2, 8)
 
 
@@ -253,7 +260,8 @@ def test_tools_run_on_q_learning_rounds():
     values = patching.get_act_patch_resid_pre(bound, corrupted, cache, _metric(bound))
     at_select = values[:, bound.predict_position]
     assert values.shape == (2, 16)
-    assert (at_select - _metric(bound)(bound(corrupted))).abs().max() > 0
+    unpatched = _metric(bound)(bound(corrupted))
+    assert (at_select - unpatched).abs().max() > 0
 
 
 # Models without an MLP: their blocks have the points of an MLP that writes zeros.
@@ -262,11 +270,9 @@ def test_tools_run_on_q_learning_rounds():
 @pytest.fixture(scope="module", params=["untrained", "wma-handwired"])
 def attention_only(request):
     """The view of an attention-only model, and logits and cache of its first rollout's rounds."""
-    model = (
-        _model(ExpertRound(2), d_mlp=0)
-        if request.param == "untrained"
-        else interp.load(request.param, n_experts=2)
-    )
+    name = request.param
+    is_shipped = name != "untrained"
+    model = interp.load(name, n_experts=2) if is_shipped else _model(ExpertRound(2), d_mlp=0)
     assert model.cfg.attn_only
     runs = [interp.rollout(model, experts.sample(4, 5, 2, seed=seed)) for seed in (0, 1)]
     bound = bind(model, *runs, rounds=[2, 4])
@@ -279,8 +285,9 @@ def test_without_an_mlp_accumulated_resid_repeats_the_stream_after_attention(att
     for i, label in enumerate(labels):
         if label.endswith("_mid"):
             assert torch.equal(stack[i], stack[i + 1])
-    final = bound.model.ln_final(stack[-1])
-    torch.testing.assert_close(final @ bound.model.W_U + bound.model.b_U, logits, rtol=0, atol=1e-5)
+    model = bound.model
+    logits_of_last = model.ln_final(stack[-1]) @ model.W_U + model.b_U
+    torch.testing.assert_close(logits_of_last, logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -296,22 +303,20 @@ def test_without_an_mlp_patching_finds_nothing_in_one(attention_only, tool):
         torch.testing.assert_close(values[:-1], after[1:])
     else:
         mlp = values if tool == "get_act_patch_mlp_out" else values[2]
-        torch.testing.assert_close(
-            mlp, torch.full_like(mlp, float(unpatched.detach())), rtol=0, atol=1e-12
-        )
+        nothing_changed = torch.full_like(mlp, unpatched.item())
+        torch.testing.assert_close(mlp, nothing_changed, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("granularity", ["node", "edge"])
 def test_without_an_mlp_attribution_gives_it_zero(granularity):
-    bound = bind(
-        _model(ExpertRound(2), d_mlp=0),
-        interp.rollout(_model(ExpertRound(2), d_mlp=0), experts.sample(2, 3, 2)),
-    )
+    run = interp.rollout(_model(ExpertRound(2), d_mlp=0), experts.sample(2, 3, 2))
+    bound = bind(_model(ExpertRound(2), d_mlp=0), run)
     clean = bound.tokens[0][1:2]
     corrupted = bound.tokens[0][2:3]
     config = attribution_patching.EdgeAttributionConfig(granularity=granularity)
     result = attribution_patching.attribution_patch(bound, clean, corrupted, _metric(bound), config)
-    assert {score for node, score in result.node_scores.items() if node.kind == "mlp_out"} == {0.0}
+    scores_of_mlps = {score for node, score in result.node_scores.items() if node.kind == "mlp_out"}
+    assert scores_of_mlps == {0.0}
     assert max(map(abs, result.node_scores.values())) > 1e-3
 
 
