@@ -74,11 +74,10 @@ def _measured(
     circuit: Circuit, claims: Sequence[Claim], quick: bool, n_pairs: int | None, seed: int
 ) -> list[dict[str, Any]]:
     model = compile_circuit(circuit, torch.float64).eval()
-    pair = [
-        tasks.of(model).sample_for(model, n_pairs or N_PAIRS[quick], N_ROUNDS, 2 * seed + i)
-        for i in (0, 1)
-    ]
-    runs = rollout(model, pair[0]), rollout(model, pair[1])
+    task, n_episodes = tasks.of(model), n_pairs or N_PAIRS[quick]
+    base = task.sample_for(model, n_episodes, N_ROUNDS, 2 * seed)
+    source = task.sample_for(model, n_episodes, N_ROUNDS, 2 * seed + 1)
+    runs = rollout(model, base), rollout(model, source)
 
     def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
         return interchange(
@@ -87,37 +86,44 @@ def _measured(
 
     rows = []
     for claim in claims:
-        wrong = {
-            label: score(claim, places).score().estimate
-            for label, places in _elsewhere(claim.places, circuit.layout, N_WRONG[quick]).items()
-        }
-        placebo_sets = [
-            [place.placebo(model.config.d_model, draw) for place in claim.places]
-            for draw in range(_N_PLACEBOS)
-        ]
-        known = [[place for place in places if place is not None] for places in placebo_sets]
-        both_ways = [
-            moves
-            for places in known
-            if places
-            for moves in (places, [_opposite(place) for place in places])
-        ]
-        placebos = [score(claim, moves).score().estimate for moves in both_ways]
-        columns = ["variable", "places", "outcome", "n_pairs", "n_informative"]
-        graded = [f"{what}{end}" for what in ("score", "slope") for end in ("", "_low", "_high")]
-        (row,) = score(claim, claim.places).to_frame()[[*columns, *graded]].to_dict("records")
+        wrong = {}
+        for label, places in _elsewhere(claim.places, circuit.layout, N_WRONG[quick]).items():
+            wrong[label] = score(claim, places).score().estimate
+        placebos = []
+        for draw in range(_N_PLACEBOS):
+            drawn = [place.placebo(model.config.d_model, draw) for place in claim.places]
+            places = [place for place in drawn if place is not None]
+            if not places:
+                continue
+            opposite = [_opposite(place) for place in places]
+            placebos.append(score(claim, places).score().estimate)
+            placebos.append(score(claim, opposite).score().estimate)
+        frame = score(claim, claim.places).to_frame()
+        (row,) = frame[COLUMNS].to_dict("records")
         farthest = max(wrong, key=wrong.__getitem__)
-        rows.append(
-            {
-                **{str(key): value for key, value in row.items()},
-                "wrong": wrong[farthest],
-                "wrong_at": farthest,
-                "n_wrong": len(wrong),
-                "placebo": float(np.mean(placebos)) if placebos else float("nan"),
-                "placebo_worst": max(placebos, default=float("nan")),
-            }
-        )
+        row["wrong"] = wrong[farthest]
+        row["wrong_at"] = farthest
+        row["n_wrong"] = len(wrong)
+        row["placebo"] = float(np.mean(placebos)) if placebos else float("nan")
+        row["placebo_worst"] = max(placebos, default=float("nan"))
+        rows.append(row)
     return rows
+
+
+COLUMNS = [
+    "variable",
+    "places",
+    "outcome",
+    "n_pairs",
+    "n_informative",
+    "score",
+    "score_low",
+    "score_high",
+    "slope",
+    "slope_low",
+    "slope_high",
+]
+"""What is taken of the result of an interchange."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +142,16 @@ def _elsewhere(places: Sequence[Place], layout: RoundLayout, most: int) -> dict[
     """The subspaces of ``places``, all together, at each of at most ``most`` positions where none of them is."""
     taken = {place.site.position for place in places}
     others = [label for label in layout.labels if label not in taken]
-    chosen = np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).round().astype(int))
-    hooks: dict[tuple[str, int | None], list[Place]] = {}
+    spread = np.linspace(0, len(others) - 1, min(most, len(others)))
+    chosen = [others[i] for i in np.unique(spread.round().astype(int))]
+    places_of_hooks: dict[tuple[str, int | None], list[Place]] = {}
     for place in places:
-        hooks.setdefault((place.site.hook, place.site.head), []).append(place)
-    return {others[i]: [_at(hook, others[i]) for hook in hooks.values()] for i in chosen}
+        hook = (place.site.hook, place.site.head)
+        places_of_hooks.setdefault(hook, []).append(place)
+    elsewhere = {}
+    for label in chosen:
+        elsewhere[label] = [_at(at_hook, label) for at_hook in places_of_hooks.values()]
+    return elsewhere
 
 
 def _at(places: Sequence[Place], label: str) -> Place:
@@ -163,11 +174,10 @@ def sites_summary(frame: pd.DataFrame) -> str:
     )
     measures = ("score_off", "slope_off", "wrong", "placebo", "placebo_worst")
     table = worst.agg(rows=("score", "size"), **{name: (name, "max") for name in measures})
-    short = (
-        ~(off.max(axis=1, skipna=False) <= EXACT)
-        | (frame["wrong"] > NOTHING)
-        | (frame["placebo"] > NOTHING)
-    )
+    is_exact = off.max(axis=1, skipna=False) <= EXACT
+    is_nothing_elsewhere = ~(frame["wrong"] > NOTHING)
+    is_nothing_by_placebos = ~(frame["placebo"] > NOTHING)
+    short = ~(is_exact & is_nothing_elsewhere & is_nothing_by_placebos)
     columns = [
         "form",
         "variable",

@@ -37,7 +37,8 @@ def test_the_log_weights_are_found_and_beat_every_control(found):
     frame = found.to_frame().set_index("condition")
     assert list(frame.index) == CONDITIONS
     assert frame.loc["learned", "iia_informative"] > 0.97
-    assert frame.drop("learned").iia.max() < frame.loc["learned", "low"]
+    controls = frame.drop("learned")
+    assert controls.iia.max() < frame.loc["learned", "low"]
     assert found.accuracy("nothing") == 0.0
     assert np.isnan(frame.loc["arbitrary labels", "iia_informative"])
 
@@ -45,20 +46,18 @@ def test_the_log_weights_are_found_and_beat_every_control(found):
 def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_direction(wma, found):
     """Two orthonormal directions, in the span of the three that hold log-weights, that see no common shift of them."""
     circuit, _ = wma
-    circuit_basis = torch.from_numpy(
-        np.stack(
-            [direction.vector() for direction in circuit.location("log_weights", "p?").directions]
-        )
-    )
+    directions = circuit.location("log_weights", "p?").directions
+    vectors = np.stack([direction.vector() for direction in directions])
+    circuit_basis = torch.from_numpy(vectors)
     assert found.rank == 2
     assert found.basis.shape == (circuit_basis.shape[1], 2)
-    torch.testing.assert_close(
-        found.basis.T @ found.basis, torch.eye(2).double(), atol=1e-6, rtol=0
-    )
-    torch.testing.assert_close(
-        found.basis.T @ circuit_basis.T @ circuit_basis, found.basis.T, atol=1e-6, rtol=0
-    )
-    assert (found.basis.T @ circuit_basis.sum(0)).norm() < 0.05
+    learned = found.basis.T
+    gram = learned @ learned.T
+    torch.testing.assert_close(gram, torch.eye(2).double(), atol=1e-6, rtol=0)
+    projected = learned @ circuit_basis.T @ circuit_basis
+    torch.testing.assert_close(projected, learned, atol=1e-6, rtol=0)
+    common_shift = circuit_basis.sum(0)
+    assert (learned @ common_shift).norm() < 0.05
 
 
 def test_a_learned_basis_is_a_place_to_interchange(wma, pair, found):
@@ -127,14 +126,14 @@ def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
     counts = torch.bincount(drawn, minlength=len(pairs)).double()
     assert counts[pairs.tied].sum() == 0
     assert pairs.tied.any()
-    assert pairs.informative[drawn].double().mean().item() == pytest.approx(0.5, abs=0.02)
+    share_informative = pairs.informative[drawn].double().mean()
+    assert share_informative.item() == pytest.approx(0.5, abs=0.02)
     for kind in (pairs.informative, ~pairs.informative & ~pairs.tied):
-        shares = torch.stack(
-            [counts[kind & (pairs.rounds == t)].sum() for t in pairs.rounds[kind].unique()]
-        )
-        torch.testing.assert_close(
-            shares / shares.sum(), torch.full_like(shares, 1 / len(shares)), rtol=0, atol=0.02
-        )
+        rounds = pairs.rounds[kind].unique()
+        counts_of_rounds = [counts[kind & (pairs.rounds == t)].sum() for t in rounds]
+        shares = torch.stack(counts_of_rounds) / sum(counts_of_rounds)
+        equal_shares = torch.full_like(shares, 1 / len(shares))
+        torch.testing.assert_close(shares, equal_shares, rtol=0, atol=0.02)
 
 
 def test_hard_attention_needs_a_smooth_stand_in():

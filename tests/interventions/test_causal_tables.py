@@ -71,8 +71,10 @@ def test_tables_of_expert_models(kind, untrained, wma):
     assert results["interchange"].control.sum() == 2
     assert {"random", "algorithm", "model"} < set(results["steering"].columns)
     assert {"random_mean", "random_cpr", "cpr", "cmd"} < set(results["faithfulness"].columns)
-    read = results["ablation"].groupby("ablation").metric.unique().map(set).to_dict()
-    assert read == {key: {"logit_diff", "state"} for key in ("resample", "mean", "zero")}
+    metrics_of_ablations = results["ablation"].groupby("ablation").metric.unique()
+    assert set(metrics_of_ablations.index) == {"resample", "mean", "zero"}
+    for metrics in metrics_of_ablations:
+        assert set(metrics) == {"logit_diff", "state"}
     assert set(results["patching"].corruption) == {
         "flip-vote",
         "flip-label",
@@ -109,7 +111,9 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
         name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")
     }
     fetch, choice = f"L0H{heads['1.6']}", f"L2H{heads['3.1']}"
-    assert {scorer.graph.name(edge) for edge in scorer.graph.edges if chosen[edge]} == {
+    graph = scorer.graph
+    chosen_names = {graph.name(edge) for edge in graph.edges if chosen[edge]}
+    assert chosen_names == {
         f"embed -> {fetch}.v",
         f"{fetch} -> mlp 1",
         f"mlp 1 -> {choice}.k",
@@ -210,7 +214,8 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
     """
     results = make_tables(interp.load(name), 20)
     at_site = results["alignment"].query("site == @site").set_index("condition")
-    assert at_site.loc["learned", "low"] > at_site.drop("learned").iia.max()
+    controls = at_site.drop("learned")
+    assert at_site.loc["learned", "low"] > controls.iia.max()
     curve = results["faithfulness"].iloc[0]
     assert curve.cpr > curve.random_cpr + 0.2
     assert curve.cmd < curve.random_cmd - 0.2
@@ -245,15 +250,14 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
     _, model = wma
     known, algorithm = experts.sample(64, 12, 3, seed=2), weighted_majority(0.5)
     run = interp.rollout(model, known)
-    decode = Decoder.fit(run.latents[:, :-1], algorithm.run(known)["log_weights"], ridge=RIDGE)
-    torch.testing.assert_close(
-        decode(run.latents), model.read_state(run.latents), atol=0.02, rtol=0
-    )
-    claims = [
-        Claim.at("label", ["embed@y"], "state"),
-        Claim.at("log_weights", ["latent"], "state"),
-        Claim.at("label", ["embed@p?"], "state", control=True),
-    ]
+    log_weights = algorithm.run(known)["log_weights"]
+    decode = Decoder.fit(run.latents[:, :-1], log_weights, ridge=RIDGE)
+    state = model.read_state(run.latents)
+    torch.testing.assert_close(decode(run.latents), state, atol=0.02, rtol=0)
+    label = Claim.at("label", ["embed@y"], "state")
+    carried = Claim.at("log_weights", ["latent"], "state")
+    control = Claim.at("label", ["embed@p?"], "state", control=True)
+    claims = [label, carried, control]
     frame = carriers(model, *pair, algorithm, claims, round=slice(4, 9), decode=decode)
     assert frame.iia_informative.tolist() == [1, 1, 0]
     assert frame.iia[2] == frame.chance[2]
@@ -287,10 +291,8 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     }
     frame = pd.read_csv(tmp_path / "patching.csv")
     assert set(frame["round"]) == {3}
-    assert frame.groupby("metric")["read"].unique().to_dict() == {
-        "logit_diff": 4,
-        "state": 3,
-    }
+    rounds_read = frame.groupby("metric")["read"].unique()
+    assert rounds_read.to_dict() == {"logit_diff": 4, "state": 3}
     metrics = json.loads((tmp_path / "patching.json").read_text())["metrics"]
     assert [entry["metric"] for entry in metrics] == ["logit_diff", "state"]
     assert all(entry["gap"] for entry in metrics)
@@ -358,22 +360,25 @@ def test_it_is_patched_by_its_own_corruption(model):
     )
     assert result.corruption == "exchange-history"
     assert result.rounds is not None
-    latent = [site.position for site in result.sweeps[0].sites].index("<z>")
-    assert result.sweeps[0].fractions()[latent] == pytest.approx(1)
+    swept = result.sweeps[0]
+    latent = [site.position for site in swept.sites].index("<z>")
+    assert swept.fractions()[latent] == pytest.approx(1)
     assert "pulls: exchange-history" in causal_tables.corruption_names()
 
 
 def test_its_loss_is_the_metric(pulls, model):
     pair = prepare(model, *pulls.exchange_history(pulls.sample(4, 6, seed=0), 3), 3, 4)
     rewards = torch.from_numpy(pair.clean_episodes.rewards[:, 3:5, None])
-    expected = 1 - pair.clean_readout.predictions.gather(-1, rewards).squeeze(-1)
-    torch.testing.assert_close(pair.losses(pair.clean_readout.predictions), expected)
+    predictions = pair.clean_readout.predictions
+    expected = 1 - predictions.gather(-1, rewards).squeeze(-1)
+    torch.testing.assert_close(pair.losses(predictions), expected)
 
 
 def test_its_variables_are_interchanged_and_steered(pulls, model):
     base, source = (pulls.sample(12, 8, seed=seed) for seed in (0, 1))
     algorithm, run = tasks.of(model).explains(model), rollout(model, base)
-    decode = Decoder.fit(run.latents[:, :-1], algorithm.run(base)["chances"], ridge=1e-3)
+    chances = algorithm.run(base)["chances"]
+    decode = Decoder.fit(run.latents[:, :-1], chances, ridge=1e-3)
     written = interchange(
         model, base, source, algorithm, "wins", "latent", outcome=Outcome("state", decode)
     )
@@ -383,9 +388,8 @@ def test_its_variables_are_interchanged_and_steered(pulls, model):
     direction = fitted_direction(model, base, algorithm, change)
     steered = steer(model, base, algorithm, Doses(change, (0, 1), direction), round=5)
     first = base.arms[:, 5] == 0  # the other arm's chance is not what this round predicts
-    np.testing.assert_allclose(
-        steered.algorithm[1] - steered.algorithm[0], np.where(first, 0.1, 0), atol=1e-12
-    )
+    moves = steered.algorithm[1] - steered.algorithm[0]
+    np.testing.assert_allclose(moves, np.where(first, 0.1, 0), atol=1e-12)
 
 
 def test_claims_can_be_given_where_its_record_has_none(pulls, model):

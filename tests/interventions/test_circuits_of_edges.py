@@ -66,7 +66,9 @@ def test_mean_ablation_is_the_mean_over_episodes(napkin):
     scorer = CircuitScorer(prepare(napkin, episodes, episodes, 0), VALUE, "mean")
     keep = scorer.graph.mask()
     keep[scorer.graph.sources.index("L0H0")] = False
-    assert scorer.values(keep).tolist() == [6 * (13 + 3) - 9, 6 * (13 + 3) - 4]
+    mean_of_head = (8 + 18) / 2
+    without_label = 6 * (mean_of_head + 3)
+    assert scorer.values(keep).tolist() == [without_label - 9, without_label - 4]
 
 
 def test_attribution_of_edges(sums):
@@ -84,7 +86,8 @@ def test_attribution_of_edges(sums):
 def test_integrated_gradients_average_the_slope_on_the_way(sums):
     """EAP-IG with two steps: the slope 12 v at v = 2.5 and 3."""
     result = edge_graph.attribute(sums, VALUE, steps=2)
-    assert result.edges[result.graph.edge("embed", "L0H0.k")] == (12 * 2.5 + 12 * 3) / 2
+    edge = result.graph.edge("embed", "L0H0.k")
+    assert result.edges[edge] == (12 * 2.5 + 12 * 3) / 2
 
 
 def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
@@ -97,30 +100,28 @@ def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
     single = clean.select([0]), corrupted.select([0])
     # Exchanged, our "clean" is their corrupted: both take slopes there, with opposite differences.
     pair = prepare(untrained, single[1], single[0], 4)
-    ours = edge_graph.attribute(
-        pair,
-        Metric("p", "p", "probability", lambda readout, pair: readout.predictions[..., -1]),
-        steps=1,
-    )
+    p_one = Metric("p", "p", "probability", lambda readout, pair: readout.predictions[..., -1])
+    ours = edge_graph.attribute(pair, p_one, steps=1)
     bound = bind(untrained, pair.corrupted, pair.clean, rounds=4)
-    theirs = tl.attribution_patch(
-        bound,
-        bound.tokens[0],
-        bound.tokens[1],
-        lambda logits: logits[:, bound.predict_position].softmax(-1)[:, 1].mean(),
-        tl.EdgeAttributionConfig(granularity="edge"),
-    )
+
+    def mean_p_one(logits):
+        probabilities = logits[:, bound.predict_position].softmax(-1)
+        return probabilities[:, 1].mean()
+
+    clean_tokens, corrupted_tokens = bound.tokens[0], bound.tokens[1]
+    of_edges = tl.EdgeAttributionConfig(granularity="edge")
+    theirs = tl.attribution_patch(bound, clean_tokens, corrupted_tokens, mean_p_one, of_edges)
     scores: dict[tuple[str, str], float] = {}
     for (writer, reader), score in theirs.edge_scores.items():
         if writer.kind == "attn_head_out" and reader.kind in ("q_input", "k_input", "v_input"):
-            key = (
-                head_address(writer.layer, writer.head),
-                f"{head_address(reader.layer, reader.head)}.{reader.kind[0]}",
-            )
+            source = head_address(writer.layer, writer.head)
+            target = head_address(reader.layer, reader.head)
+            key = (source, f"{target}.{reader.kind[0]}")
             scores[key] = scores.get(key, 0.0) + score
     assert len(scores) == 2 * 6
-    for key, score in scores.items():
-        assert ours.edges[ours.graph.edge(*key)] == pytest.approx(-score, abs=1e-6)
+    for (source, target), score in scores.items():
+        edge = ours.graph.edge(source, target)
+        assert ours.edges[edge] == pytest.approx(-score, abs=1e-6)
 
 
 @pytest.mark.parametrize("how", ["resample", "mean", "zero"])
@@ -130,13 +131,11 @@ def test_keeping_all_edges_is_the_model_and_none_is_the_ablated_input(
     """No edge cut: the clean run; all cut by resampling: the corrupted run; to float precision."""
     pair = prepare(untrained, *corruptions.exchange_history(expert_episodes, 4), 4)
     scorer = CircuitScorer(pair, "probability", how)
-    np.testing.assert_allclose(
-        scorer.full, scorer.measure.measure(pair.clean_readout, pair), atol=1e-12
-    )
+    clean_values = scorer.measure.measure(pair.clean_readout, pair)
+    np.testing.assert_allclose(scorer.full, clean_values, atol=1e-12)
     if how == "resample":
-        np.testing.assert_allclose(
-            scorer.empty, scorer.measure.measure(pair.corrupted_readout, pair), atol=1e-12
-        )
+        corrupted_values = scorer.measure.measure(pair.corrupted_readout, pair)
+        np.testing.assert_allclose(scorer.empty, corrupted_values, atol=1e-12)
 
 
 WANTED = {
@@ -153,7 +152,11 @@ def _named(circuit, graph: EdgeGraph, wanted):
             return name
         return head_address(circuit.head(name).layer, circuit.head_index(name))
 
-    return {f"{place(s)} -> {place(d)}{'.' + port if port else ''}" for s, d, port in wanted}
+    names = set()
+    for source, target, port in wanted:
+        reader = f"{place(target)}.{port}" if port else place(target)
+        names.add(f"{place(source)} -> {reader}")
+    return names
 
 
 @pytest.mark.parametrize("metric", list(WANTED))
@@ -164,18 +167,18 @@ def test_the_edges_that_carry_the_log_weights_are_enough_and_all_needed(wma, met
     scorer = CircuitScorer(pair, metric)
     graph = scorer.graph
     wanted = _named(circuit, graph, WANTED[metric])
-    keep = graph.mask([edge for edge in graph.edges if graph.name(edge) in wanted])
+    kept_edges = [edge for edge in graph.edges if graph.name(edge) in wanted]
+    keep = graph.mask(kept_edges)
     row = ablation.evaluate(scorer, keep, n_random=10, n_sets=4).to_frame().loc[0]
     assert row["faithfulness"] == pytest.approx(1)
     assert row["random_max"] < 0.5
     assert row["incompleteness"] == pytest.approx(0, abs=1e-9)
     assert row["least_minimal"] > 0.5
     assert row["size"] == len(WANTED[metric])
-    less = (
-        ablation.evaluate(scorer, keep, n_random=10, n_sets=4, minimality=False).to_frame().loc[0]
-    )
-    assert np.isnan(less["least_minimal"])
-    assert less.drop("least_minimal").equals(row.drop("least_minimal"))
+    shorter = ablation.evaluate(scorer, keep, n_random=10, n_sets=4, minimality=False)
+    shorter_row = shorter.to_frame().loc[0]
+    assert np.isnan(shorter_row["least_minimal"])
+    assert shorter_row.drop("least_minimal").equals(row.drop("least_minimal"))
 
 
 def test_a_circuit_is_run_once(wma):
@@ -183,7 +186,8 @@ def test_a_circuit_is_run_once(wma):
     pair = prepare(wma[1], *corruptions.exchange_history(experts.sample(4, 6, 3, seed=0), 4), 4)
     scorer = CircuitScorer(pair)
     keep = scorer.graph.mask()
-    assert scorer.values(keep) is scorer.values(keep.copy()) is scorer.full
+    assert scorer.values(keep) is scorer.full
+    assert scorer.values(keep.copy()) is scorer.full
     keep[scorer.graph.edges[0]] = False
     assert scorer.values(keep) is not scorer.full
 
@@ -194,15 +198,12 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
     model = circuits.compile_circuit(circuit).double().eval()
     pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
     scorer = CircuitScorer(pair)
+    graph = scorer.graph
     keep = ablation.smallest(scorer, edge_graph.attribute(pair, scorer.measure).edges, 0.01)
-    assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
-        circuit, scorer.graph, WANTED["logit_diff"]
-    )
-    curve = (
-        ablation.faithfulness_curve(scorer, edge_graph.attribute(pair).edges, n_random=2)
-        .to_frame()
-        .iloc[-1]
-    )
+    kept_names = {graph.name(edge) for edge in graph.edges if keep[edge]}
+    assert kept_names == _named(circuit, graph, WANTED["logit_diff"])
+    edge_scores = edge_graph.attribute(pair).edges
+    curve = ablation.faithfulness_curve(scorer, edge_scores, n_random=2).to_frame().iloc[-1]
     assert curve.cpr > curve.random_cpr
     assert curve.cmd < curve.random_cmd
     assert curve.faithfulness == pytest.approx(1)
@@ -222,9 +223,8 @@ def kept(pair, change, what=CircuitScorer.values):
 
 def scored(pair, change, **options):
     """The faithfulness curve of scores that were changed."""
-    return kept(
-        pair, lambda keep: change(keep * 1.0), partial(ablation.faithfulness_curve, **options)
-    )
+    make_curve = partial(ablation.faithfulness_curve, **options)
+    return kept(pair, lambda keep: change(keep * 1.0), make_curve)
 
 
 @pytest.mark.parametrize(

@@ -80,12 +80,15 @@ def test_held_rounds_predict_and_leave_what_they_did_in_the_run(napkin, base):
 @pytest.mark.parametrize("propagate", [True, False], ids=["run on", "held"])
 def test_a_copied_site_gives_the_same_as_its_values(napkin, base, source, propagate):
     """z after round 0 is the source's 8: copied whole, which only runs what can change, or written as a number."""
-    copied, written = [Edit.of(NEXT_Z, source)], [Edit.of(NEXT_Z, lambda z, rows: 0 * z + 8)]
-    for edits in (copied, written):
-        held_result = read(napkin, base, edits, carried, propagate=propagate, commit="")
-        assert held_result == [8, 8, 13]
-        values = read(napkin, base, edits, predicted, propagate=propagate, commit="")
-        assert values == ([117, 6 * (8 + 3 * 8**2) - 4, 1251] if propagate else BASE_P)
+    copied = Edit.of(NEXT_Z, source)
+    written = Edit.of(NEXT_Z, lambda z, rows: 0 * z + 8)
+    p_after_8 = 6 * (8 + 3 * 8**2) - 4
+    expected = [117, p_after_8, 1251] if propagate else BASE_P
+    for edit in (copied, written):
+        carried_values = read(napkin, base, [edit], carried, propagate=propagate, commit="")
+        assert carried_values == [8, 8, 13]
+        predictions = read(napkin, base, [edit], predicted, propagate=propagate, commit="")
+        assert predictions == expected
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1j])
@@ -132,16 +135,16 @@ def test_an_edit_of_several_rounds_is_made_in_all_of_them(
 
 def test_a_tensor_of_several_rounds(napkin, base):
     """Add 1 to z after round 0, and 2 after round 1: 14, then 10."""
-    edits = [Edit.of(NEXT_Z, torch.tensor([[[1.0], [2.0]]]), add=True, rounds=[0, 1])]
+    additions = torch.tensor([[[1.0], [2.0]]])
+    edits = [Edit.of(NEXT_Z, additions, add=True, rounds=[0, 1])]
     assert read(napkin, base, edits, carried) == [14, 10, 13]
     z = torch.zeros(1, 3, *base.latents.shape[2:], dtype=torch.float64)
     z[0, :, 0, 2] = torch.tensor([2.0, 3.0, 4.0])
     edits = [Edit.of("latent", z, rounds="all")]
-    assert read(napkin, base, edits, predicted) == [
-        6 * (18 + 12) - 9,
-        6 * (8 + 27) - 4,
-        6 * (18 + 48) - 9,
-    ]
+    first, second, third = read(napkin, base, edits, predicted)
+    assert first == 6 * (18 + 12) - 9
+    assert second == 6 * (8 + 27) - 4
+    assert third == 6 * (18 + 48) - 9
 
 
 def test_each_start_is_apart_from_the_others(napkin, base, source):
@@ -189,16 +192,20 @@ def test_a_sweep_of_several_rounds_patches_each_apart(napkin, napkin_pair):
     """Votes 3, 3 and 2, 3: the vote's head differs in round 0 alone. z is 1, then 8 in the corrupted run."""
     sweep = patching.sweep(napkin, *napkin_pair, [0, 1], sites="L0H0@p?", metric=VALUE)
     assert [result.round for result in sweep.by_round] == [0, 1]
-    assert [result.values.item() for result in sweep.by_round] == [122, 6 * (18 + 3 * 8**2) - 9]
+    first, second = (result.values.item() for result in sweep.by_round)
+    assert first == 122
+    assert second == 6 * (18 + 3 * 8**2) - 9
     assert set(sweep.to_frame()["round"]) == {0, 1}
-    assert sweep.fractions()[:, 0].tolist() == [(122 - 62) / (117 - 62), 0]
+    fractions = sweep.fractions()[:, 0].tolist()
+    assert fractions == [(122 - 62) / (117 - 62), 0]
 
 
 @pytest.mark.parametrize("round", [-1, 1, [1], slice(1, None)], ids=str)
 def test_a_round_means_the_same_however_it_is_written(napkin, napkin_pair, round):
     sweep = patching.sweep(napkin, *napkin_pair, round, sites="latent", metric=VALUE)
     assert set(sweep.to_frame()["round"]) == {1}
-    assert sweep.fractions().flatten().tolist() == [1]
+    fractions = sweep.fractions().flatten()
+    assert fractions.tolist() == [1]
 
 
 def test_the_picture_of_a_sweep_has_a_panel_for_every_component(napkin, napkin_pair):

@@ -79,16 +79,16 @@ def test_another_memory_is_that_of_the_episode_before(run, episodes):
 
 def test_who_starts_anew_votes_with_equal_weights(run, episodes):
     result = hand_over(run, ROUND, to=run.model)
-    np.testing.assert_allclose(
-        result.starts_anew[:, 0, 1], episodes.advice[:, ROUND].mean(1), atol=1e-9
-    )
+    share_of_votes = episodes.advice[:, ROUND].mean(1)
+    np.testing.assert_allclose(result.starts_anew[:, 0, 1], share_of_votes, atol=1e-9)
 
 
 def test_distances_are_total_variation(run):
     """Half the sum of absolute differences of both outcomes, which is the difference of one."""
     result = hand_over(run, ROUND, to=run.model)
     row = result.to_frame().set_index("memory").loc["starts anew"]
-    expected = np.abs(result.starts_anew[..., 1] - result.saw_everything[..., 1]).mean()
+    difference = result.starts_anew[..., 1] - result.saw_everything[..., 1]
+    expected = np.abs(difference).mean()
     assert row["distance"] == pytest.approx(expected)
     assert row["low"] <= row["distance"] <= row["high"]
 
@@ -127,12 +127,10 @@ def test_states_differ_by_what_the_algorithm_counted_differently(run, handwired)
     others = experts.sample(16, 12, 3, seed=2)
     table = state_difference(run, interp.rollout(handwired, others), ROUND)
     algorithm = experts.TASK.explains(handwired)
-    expected = (
-        algorithm.run(others)["log_weights"][:, ROUND]
-        - algorithm.run(run.episodes)["log_weights"][:, ROUND]
-    )
-    ordered = table.sort_values(["episode", "element"])["difference"].to_numpy().reshape(16, 3)
-    np.testing.assert_allclose(ordered, expected, atol=1e-6)
+    other_weights = algorithm.run(others)["log_weights"][:, ROUND]
+    weights = algorithm.run(run.episodes)["log_weights"][:, ROUND]
+    ordered = table.sort_values(["episode", "element"])["difference"].to_numpy()
+    np.testing.assert_allclose(ordered.reshape(16, 3), other_weights - weights, atol=1e-6)
     assert table["difference"].abs().is_monotonic_decreasing
 
 

@@ -14,12 +14,14 @@ COMPONENTS = ("resid_pre", "resid_post", "attn_out", "z")
 def _lit(circuit, result, tolerance=1e-9):
     """Sites with any effect, heads called by the circuit's numbers."""
     lit = set()
-    for site, effect in zip(result.sites, result.effects.abs().amax(-1), strict=True):
+    largest_effects = result.effects.abs().amax(-1)
+    for site, effect in zip(result.sites, largest_effects, strict=True):
         if effect > tolerance:
             name = str(site)
             if site.head is not None:
-                head = circuit.layer(site.layer)[site.head].name.split(" ")[0]
-                name = f"{head}@{site.position}"
+                head = circuit.layer(site.layer)[site.head]
+                number = head.name.split(" ")[0]
+                name = f"{number}@{site.position}"
             lit.add(name)
     return lit
 
@@ -61,10 +63,9 @@ def test_wma_sites_are_those_of_the_circuit(wma, corruption, metric, direction):
     result = patching.sweep(model, *pair, 8, sites=COMPONENTS, metric=metric, direction=direction)
     assert _lit(circuit, result) == WMA[corruption, metric]
     if direction == "denoising" and corruption != "flip-vote":
-        lit = [i for i, effect in enumerate(result.effects.abs().amax(-1)) if effect > 1e-9]
-        assert (
-            result.fractions()[lit] - 1
-        ).abs().max() < 1e-9  # one path: each site on it carries everything
+        lit = result.effects.abs().amax(-1) > 1e-9
+        missing = (result.fractions()[lit] - 1).abs()
+        assert missing.max() < 1e-9  # one path: each site on it carries everything
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
@@ -84,7 +85,8 @@ def test_q_learning_choice_is_made_at_select_from_the_candidates(qlearning):
     circuit, model = qlearning
     pair = q_corruptions.exchange_history(mdp.sample(24, 14, 3, 2, seed=0), 12)
     lit = _lit(circuit, patching.sweep(model, *pair, 12, sites=("z", "mlp_out")))
-    assert {name.split("@")[0] for name in lit if "[" not in name} == {"1.6", "3.1"}
+    heads = {name.split("@")[0] for name in lit if "[" not in name}
+    assert heads == {"1.6", "3.1"}
     assert {name for name in lit if name.startswith("3.1")} == {"3.1@Select"}
     assert {name.split("@")[1] for name in lit} <= {"a_1", "a_2", "Select"}
 
@@ -111,8 +113,7 @@ def test_round_map_equals_sweeps(untrained, expert_episodes):
         single = patching.sweep(
             untrained, *pair, row.patched, sites=site, read_round=row.read, metric="probability"
         )
-        numbers = row.effect, row.size, row.gap
-        assert numbers == pytest.approx(
-            (float(single.effects.mean()), float(single.effects.abs().mean()), single.gap),
-            abs=1e-12,
-        )
+        mean_effect, mean_size = single.effects.mean(), single.effects.abs().mean()
+        assert row.effect == pytest.approx(float(mean_effect), abs=1e-12)
+        assert row.size == pytest.approx(float(mean_size), abs=1e-12)
+        assert row.gap == pytest.approx(single.gap, abs=1e-12)

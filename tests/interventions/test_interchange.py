@@ -22,13 +22,21 @@ pytestmark = pytest.mark.usefixtures("one_session")
 WMA = cases(__file__, "interchange WMA")
 
 
+def axes_of(circuit, block, labels):
+    """Axes of a block, one a row."""
+    axes = [circuit.basis[block][label].vector() for label in labels]
+    return torch.as_tensor(np.stack(axes))
+
+
 def is_exact(result):
     """Every pair is the algorithm's, and moves as far; on the many in which that differs, doing nothing scores 0."""
-    moves = [
-        bound == pytest.approx(1, abs=1e-6) for bound in (result.score().low, result.slope().low)
-    ]
-    differs = result.informative.sum() >= 20 and not (result.unpatched & result.informative).any()
-    return differs and all(moves) and result.iia == 1.0 and result.error.max() < 1e-12
+    moves_all = result.score().low == pytest.approx(1, abs=1e-6)
+    moves_as_far = result.slope().low == pytest.approx(1, abs=1e-6)
+    many_differ = result.informative.sum() >= 20
+    right_by_itself = result.unpatched & result.informative
+    is_the_algorithms = result.iia == 1.0 and result.error.max() < 1e-12
+    differs = many_differ and not right_by_itself.any()
+    return differs and moves_all and moves_as_far and is_the_algorithms
 
 
 @pytest.mark.parametrize(("variable", "where", "outcome"), WMA)
@@ -60,9 +68,7 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, pair):
     def exchanged(activation, hook):
         vote_places = [model.layout.position(f"p_{i}") for i in (1, 2, 3)]
         order = [1, 2, 0]
-        block = torch.as_tensor(
-            np.stack([circuit.basis["buf1"][f"e_{i}"].vector() for i in (1, 2, 3)])
-        )
+        block = axes_of(circuit, "buf1", ("e_1", "e_2", "e_3"))
         names = activation[:, vote_places] @ block.T
         changed = activation.clone()
         changed[:, vote_places] += (names[:, order] - names) @ block
@@ -72,7 +78,8 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, pair):
     run = interp.rollout(
         model, pair[0], fwd_hooks={8: hooks}
     )  # in every round it would be a renaming
-    assert (run.predictions - base.predictions)[:, 8].abs().max() > 0.1
+    change = run.predictions - base.predictions
+    assert change[:, 8].abs().max() > 0.1
 
 
 Q = cases(__file__, "interchange Q")
@@ -110,19 +117,10 @@ def test_q_learning_td_error(qlearning, q_pair):
     """The TD error alone, between episodes of the same transitions and other rewards; and the whole change."""
     circuit, model = qlearning
     base = q_pair[0]
-    richer = MDPEpisodes.from_transitions(
-        base.mdps,
-        base.states,
-        base.actions,
-        (base.rewards + 0.5) % 1,
-        base.next_states,
-        alpha=0.1,
-        gamma=0.9,
-    )
-    place = Place.of(
-        "attn_out[3]@Update",
-        np.stack([circuit.basis["buf1"][f"s_{i}"].vector() for i in range(1, 4)]),
-    )
+    other_rewards = (base.rewards + 0.5) % 1
+    steps = base.states, base.actions, other_rewards, base.next_states
+    richer = MDPEpisodes.from_transitions(base.mdps, *steps, alpha=0.1, gamma=0.9)
+    place = Place.of("attn_out[3]@Update", axes_of(circuit, "buf1", ("s_1", "s_2", "s_3")))
     for source, variable in ((richer, "td_error"), (q_pair[1], "change")):
         result = interchange(model, base, source, q_learning(), variable, place, outcome="state")
         assert result.iia == 1.0
@@ -151,11 +149,12 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     assert torch.equal(policy[:, 0], base.predictions[:, 9])
     table = model.read_state(base.latents[:, 10])
     torch.testing.assert_close(model.read_state(latents[:, 0]), table, atol=1e-12, rtol=0)
-    names = torch.as_tensor(np.stack([circuit.basis["id"][f"a_{i}"].vector() for i in (1, 2)]))
+    names = axes_of(circuit, "id", ("a_1", "a_2"))
     base_action, source_action = (torch.as_tensor(episodes.actions[:, 9]) for episodes in q_pair)
     rows = torch.arange(len(base_action))
     written = latents[rows, 0, base_action] @ names.T
-    torch.testing.assert_close(written, torch.eye(2).double()[source_action], atol=1e-12, rtol=0)
+    one_hot = torch.eye(2).double()[source_action]
+    torch.testing.assert_close(written, one_hot, atol=1e-12, rtol=0)
 
     following = base.fed.at(10)
     _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
@@ -174,23 +173,23 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
     circuit, model = qlearning
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
     rounds = slice(5, 14)
-    mine, theirs = ({k: v[:, rounds] for k, v in q_learning().run(e).items()} for e in q_pair)
-    shift = (
-        0.1
-        * 0.9
-        * mine["maximum"][..., None]
-        * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
-    )
+    mine, theirs = (q_learning().run(episodes) for episodes in q_pair)
+    mine = {key: values[:, rounds] for key, values in mine.items()}
+    theirs = {key: values[:, rounds] for key, values in theirs.items()}
+    other_state = np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]]
+    shift = 0.1 * 0.9 * mine["maximum"][..., None] * other_state
     cases = {
         ("state", "Select"): mine["next_column"] + shift,
         ("column", "Update"): theirs["column"] + mine["change"],
         ("next_state", "Select"): mine["next_column"],  # a copy that nothing reads
     }
-    slots = torch.as_tensor(q_pair[0].actions[:, rounds])[..., None, None].expand(-1, -1, 3, 1)
+    actions = torch.as_tensor(q_pair[0].actions[:, rounds])
+    slots = actions[..., None, None].expand(-1, -1, 3, 1)
     for (variable, where), expected in cases.items():
         places = places_at(circuit, circuit.location(variable, where))
         policy, latents = intervened(model, base, source, places, range(5, 14))
-        written = model.read_state(latents).gather(-1, slots).squeeze(-1)
+        table = model.read_state(latents)
+        written = table.gather(-1, slots).squeeze(-1)
         np.testing.assert_allclose(written, expected, atol=1e-12, err_msg=variable)
         assert torch.equal(policy, base.predictions[:, rounds])
 
@@ -230,7 +229,7 @@ def test_q_learning_places_without_the_variable_are_at_chance(
 def test_wma_one_experts_log_weight(wma, pair, expert):
     """lambda_i alone, along its own direction, in prediction and state."""
     circuit, model = wma
-    place = Place.of("embed@<z>", circuit.basis["id"][f"e_{expert + 1}"].vector()[None])
+    place = Place.of("embed@<z>", axes_of(circuit, "id", (f"e_{expert + 1}",)))
     for outcome in ("prediction", "state"):
         result = interchange(
             model, *pair, weighted_majority(0.5), f"log_weights[{expert}]", place, outcome=outcome
@@ -321,16 +320,16 @@ def test_a_swap_and_its_control_are_those_of_transformer_lens(whole: bool) -> No
         random_basis,
     )
 
-    base, source = torch.randn(
-        2, 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
-    place = Place.of("resid_pre[0]@p?", None if whole else torch.eye(6)[:2].double())
+    generator = torch.Generator().manual_seed(0)
+    base, source = torch.randn(2, 5, 6, generator=generator, dtype=torch.float64)
+    every_axis = torch.eye(6).double()
+    place = Place.of("resid_pre[0]@p?", None if whole else every_axis[:2])
     control = place.placebo(6, seed=3)
     assert control is not None
     assert control.elsewhere is not None
     if whole:
         assert torch.equal(control.elsewhere, random_basis(6, 1, 3))
-    theirs = SubspaceInterchange(torch.eye(6).double() if place.basis is None else place.basis)
+    theirs = SubspaceInterchange(every_axis if place.basis is None else place.basis)
     assert torch.equal(place(base, source), source if whole else theirs(base, source))
     assert torch.equal(
         control(base, source), NormMatchedPlacebo(theirs, control.elsewhere)(base, source)

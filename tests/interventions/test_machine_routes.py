@@ -87,10 +87,11 @@ class Doubling(nn.Module):
         h = carried["h"]
         for _ in range(2):
             h = m.b(2 * m.a(h) - 1)
-        outcome = (2.0 * fed.tokens[:, -2:-1] - 7).to(h.dtype)  # the truth, as -1 or 1
-        return torch.cat([torch.zeros_like(carried["h"]), carried["h"]], 1), {
-            "h": h + m.aside(carried["h"]) + outcome
-        }
+        truth = fed.tokens[:, -2:-1]
+        outcome = (2.0 * truth - 7).to(h.dtype)  # -1 or 1
+        before = carried["h"]
+        scores = torch.cat([torch.zeros_like(before), before], 1)
+        return scores, {"h": h + m.aside(before) + outcome}
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +104,8 @@ def doubling():
         "aside": "aside",
         "a": interp.Point("a", times=2),
     }  # in no order
-    return adapted(
-        module.double(),
-        Doubling.round,
-        points,
-        name="doubling",
-        channels=[interp.Channel("h", (1,))],
-    )
+    channels = [interp.Channel("h", (1,))]
+    return adapted(module.double(), Doubling.round, points, name="doubling", channels=channels)
 
 
 def test_shares_on_a_napkin(doubling, pair):
@@ -131,11 +127,10 @@ def test_shares_on_a_napkin(doubling, pair):
     )
     assert share(result, "b[1]") == pytest.approx((0.8, 0.8))
     assert share(result) == pytest.approx((1, 1))
-    assert result.random[0, 0].tolist() == pytest.approx([0.8, 0.8])
+    of_the_loop, beside_it, *_ = result.random[:, 0]
+    assert of_the_loop == pytest.approx([0.8, 0.8])
     assert result.n_random_sites.tolist() == [1, 1, 2]
-    assert result.random[1, 0].tolist() == pytest.approx(
-        [0.8, 0.8]
-    )  # of the loop, which is all that is beside it
+    assert beside_it == pytest.approx([0.8, 0.8])  # of the loop, which is all that is beside it
 
 
 def test_a_vector_has_other_points_as_its_control(doubling, pair):
@@ -145,14 +140,13 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
     assert result.n_random_sites.tolist() == [1, 1, 2]
     assert np.isfinite(result.random).all()
     assert result.settings["random_of_any_point"] == ["reset", "update", "all"]
-    shares = [
-        share(mediate(gru(), *pair, "latent", point, **options | {"split": Split(n_random=0)}))
-        for point in ("new", "cell")
-    ]
-    assert all(
-        min(abs(draw - share_row).max() for share_row in np.array(shares)) < 1e-9
-        for draw in result.random[0]
-    )
+    without_controls = options | {"split": Split(n_random=0)}
+    shares = []
+    for point in ("new", "cell"):
+        shares.append(share(mediate(gru(), *pair, "latent", point, **without_controls)))
+    for draw in result.random[0]:
+        errors = abs(draw - np.array(shares)).max(-1)
+        assert errors.min() < 1e-9
     of_loop = mediate(doubling, *pair, "latent", "b[1]", **options)
     assert "random_of_any_point" not in of_loop.settings
     assert of_loop.n_random_sites.tolist() == [
@@ -180,16 +174,17 @@ class Tokens(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mixed, self.weights = nn.Identity(), nn.Parameter(torch.arange(11.0))
+        self.mixed = nn.Identity()
+        self.weights = nn.Parameter(torch.arange(11.0))
 
     @staticmethod
     def round(
         m: Tokens, carried: Mapping[str, Tensor], fed: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        weighted = m.mixed(m.weights[:, None] * (carried["h"][:, None] + fed.tokens[..., None]))
-        return weighted[:, :9].sum(1).expand(-1, 2) * torch.tensor([1.0, -1.0]), {
-            "h": weighted.sum(1) / 55
-        }
+        at_positions = carried["h"][:, None] + fed.tokens[..., None]
+        weighted = m.mixed(m.weights[:, None] * at_positions)
+        score = weighted[:, :9].sum(1)
+        return torch.cat([score, -score], 1), {"h": weighted.sum(1) / 55}
 
 
 def test_points_with_positions_have_a_share_at_each(pair):
@@ -208,22 +203,15 @@ def test_points_with_positions_have_a_share_at_each(pair):
     result = mediate(
         machine, *episodes, "latent", ["mixed@w?", "mixed@<w>"], outcome="latents", round=[3]
     )
-    assert [share(result, name)[0] for name in result.mediators] == pytest.approx(
-        [10 / 55, 0, 10 / 55], abs=1e-12
-    )
+    blocked = [share(result, name)[0] for name in result.mediators]
+    assert blocked == pytest.approx([10 / 55, 0, 10 / 55], abs=1e-12)
 
 
 def test_what_is_written_into_a_state_is_decoded(pair):
     """Where a state is decoded from what is carried, shares are those of its numbers."""
     options = {"round": [3, 5], "split": Split(n_random=0)}
-    of_state = mediate(
-        gru(),
-        *pair,
-        "latent",
-        ["new", "cell"],
-        outcome=Outcome("state", lambda x: x[..., 0, :2]),
-        **options,
-    )
+    first_two = Outcome("state", lambda x: x[..., 0, :2])
+    of_state = mediate(gru(), *pair, "latent", ["new", "cell"], outcome=first_two, **options)
     assert share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6)
     assert abs(share(of_state, "new")[0]) < 0.9
     with pytest.raises(
@@ -286,16 +274,16 @@ class Vote(nn.Module):
         p_one = (weights * advice).sum(1)
         log_weights = weights_read[:, :2] + GAIN * (advice == truth)
         rest = torch.cat([advice, advice * truth, truth, 1 - truth], 1).to(weights_read)
-        return torch.stack([1 - p_one, p_one], 1), {"h": m.write(torch.cat([log_weights, rest], 1))}
+        after = m.write(torch.cat([log_weights, rest], 1))
+        return torch.stack([1 - p_one, p_one], 1), {"h": after}
 
 
 @pytest.fixture(scope="module")
 def vote():
     """The machine with directions that are known: the columns of a random rotation."""
     module = Vote().double()
-    rotation, _ = torch.linalg.qr(
-        torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).double()
-    )
+    generator = torch.Generator().manual_seed(0)
+    rotation, _ = torch.linalg.qr(torch.randn(8, 8, generator=generator).double())
     with torch.no_grad():
         module.write.weight.copy_(rotation)
         module.read.weight.copy_(rotation.T)
@@ -320,14 +308,14 @@ OPTIONS = {"round": slice(2, 12), "search": Search(steps=100, restarts=1)}
 def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes):
     """One direction decides: the difference of the log-weights. It is found, and beats every control."""
     result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "latent@h", **OPTIONS)
-    known = (vote.module.write.weight[:, 0] - vote.module.write.weight[:, 1]).detach()
     assert result.rank == 1
     assert result.basis.shape == (8, 1)
-    assert abs(float(result.basis[:, 0] @ known) / float(known.norm())) > 0.99
+    assert cosine_with_the_difference(result, vote) > 0.99
     frame = result.to_frame().set_index("condition")
     assert result.accuracy() > 0.97
     assert result.accuracy("nothing") == 0.0
-    assert frame.drop("learned").iia.max() < frame.loc["learned", "low"]
+    controls, learned = frame.drop("learned"), frame.loc["learned"]
+    assert controls.iia.max() < learned.low
 
 
 def test_an_untrained_copy_does_not_hold_it(vote, votes):
@@ -336,10 +324,17 @@ def test_an_untrained_copy_does_not_hold_it(vote, votes):
         vote.untrained(1), *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS
     )
     frame = result.to_frame().set_index("condition")
-    assert frame.drop("learned").iia_informative.max() > frame.loc["learned", "low_informative"]
-    known = (vote.module.write.weight[:, 0] - vote.module.write.weight[:, 1]).detach()
+    controls, learned = frame.drop("learned"), frame.loc["learned"]
+    assert controls.iia_informative.max() > learned.low_informative
     assert result.accuracy() < 0.9
-    assert abs(float(result.basis[:, 0] @ known) / float(known.norm())) < 0.8
+    assert cosine_with_the_difference(result, vote) < 0.8
+
+
+def cosine_with_the_difference(result, vote):
+    """Of the direction that is found with the difference of the log-weights, without its sign."""
+    first, second, *_ = vote.module.write.weight.detach().T
+    known = (first - second) / (first - second).norm()
+    return abs(float(result.basis[:, 0] @ known))
 
 
 def test_a_point_is_a_site(vote, votes):
@@ -347,7 +342,8 @@ def test_a_point_is_a_site(vote, votes):
     result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "shown", **OPTIONS)
     assert result.basis.shape == (2, 1)
     assert result.accuracy() > 0.97
-    assert abs(float(result.basis[0, 0] - result.basis[1, 0])) == pytest.approx(2**0.5, abs=0.02)
+    first, second = result.basis[:, 0].tolist()
+    assert abs(first - second) == pytest.approx(2**0.5, abs=0.02)
 
 
 def test_channels_are_sites_and_so_is_all_that_is_carried():
@@ -380,8 +376,10 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
         site: RoundsWithSite(machine, runs, [2, 3], sites.resolve(site, machine, runs[0].layout))
         for site in SITES
     }
-    assert [round_moves.own.shape[1] for round_moves in rounds.values()] == [16, 8, 8, 16]
-    assert [int(round_moves.is_used.sum()) for round_moves in rounds.values()] == [11, 3, 8, 11]
+    widths = [round_moves.own.shape[1] for round_moves in rounds.values()]
+    assert widths == [16, 8, 8, 16]
+    n_used = [int(round_moves.is_used.sum()) for round_moves in rounds.values()]
+    assert n_used == [11, 3, 8, 11]
     basis = rounds["latent"].random_basis(2, seed=0)
     assert basis[3:8].abs().sum() == 0
     assert torch.allclose(basis.T @ basis, torch.eye(2), atol=1e-6)

@@ -50,8 +50,11 @@ def remembering():
     def step(m, carried, fed):
         advice = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3
         truth = fed.tokens[:, -2:-1] - 3
-        p = (m.weigh(carried["cache"].sum(1)).softmax(-1) * advice).sum(-1)
-        return torch.stack([1 - p, p], -1), {"cache": (advice == truth).to(p).unsqueeze(1)}
+        n_hits = carried["cache"].sum(1)
+        weights = m.weigh(n_hits).softmax(-1)
+        p = (weights * advice).sum(-1)
+        hits = (advice == truth).to(p)
+        return torch.stack([1 - p, p], -1), {"cache": hits.unsqueeze(1)}
 
     channels = [interp.Channel("cache", (8, N_EXPERTS), grows=1)]
     options = {
@@ -65,9 +68,8 @@ def remembering():
 @pytest.fixture(scope="module")
 def histories():
     """Episodes that share every round from AT on, and not those before."""
-    return experts.TASK.corruption("exchange-history").build(
-        experts.sample(12, 8, N_EXPERTS, seed=0), AT
-    )
+    episodes = experts.sample(12, 8, N_EXPERTS, seed=0)
+    return experts.TASK.corruption("exchange-history").build(episodes, AT)
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +101,11 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
 
 def test_each_channel_is_a_part(histories):
     """An LSTM predicts from h: c does nothing in its own round and a part of it later, and both together are all."""
-    now = sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read_round=AT)
-    later = sweep(
-        lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read_round=AT + 1
-    )
-    assert now.fractions().tolist() == pytest.approx([1, 0, 1], abs=1e-5)
+    channels = ["latent@h", "latent@c", "latent@h+c"]
+    now = sweep(lstm(), *histories, AT, sites=channels, read_round=AT)
+    later = sweep(lstm(), *histories, AT, sites=channels, read_round=AT + 1)
+    fractions = now.fractions().tolist()
+    assert fractions == pytest.approx([1, 0, 1], abs=1e-5)
     h, c, joint = later.fractions().tolist()
     assert joint == pytest.approx(1, abs=1e-5)
     assert abs(h) > 0.01
@@ -126,9 +128,12 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     torch.testing.assert_close(predictions, source.predictions[:, rounds])
     torch.testing.assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
     ran = run_on(machine, base, [AT], 3, source.latents[:, [AT]])
-    torch.testing.assert_close(ran.predictions[0, :, 0], source.predictions[:, AT : AT + 3])
-    torch.testing.assert_close(ran.carried[0, :, 0, 0], source.latents[:, AT + 3])
-    assert float((base.predictions - source.predictions)[:, AT:].abs().max()) > 1e-3
+    following = source.predictions[:, AT : AT + 3]
+    torch.testing.assert_close(ran.predictions[0, :, 0], following)
+    last_latent = source.latents[:, AT + 3]
+    torch.testing.assert_close(ran.carried[0, :, 0, 0], last_latent)
+    difference = base.predictions - source.predictions
+    assert difference[:, AT:].abs().max() > 1e-3
     refuses(
         r"latents must be \[episode, round, row, width\]",
         run_on,
@@ -185,12 +190,12 @@ def test_a_known_machine_moves_by_a_known_amount(others):
         gap = exact.after["log_weights"] - plain.after["log_weights"]
         assert gap == pytest.approx(np.full(gap.shape, DECAY**2))
     first = Writer.fit(machine, run, {"first": values["log_weights"][..., 0]}, ("first",))
-    step = first.placebo(seed=1).step({"first": np.ones((1, 1))}, (1, 1))[0, 0]
+    one_higher = {"first": np.ones((1, 1))}
+    step = first.placebo(seed=1).step(one_higher, (1, 1))[0, 0]
     assert step[0, 1:].abs().max() == 0
     assert float(step.norm()) > 0.1  # what pads the clock stays 0
-    assert float(
-        (step * first.step({"first": np.ones((1, 1))}, (1, 1))[0, 0]).sum()
-    ) == pytest.approx(0, abs=1e-12)
+    true_step = first.step(one_higher, (1, 1))[0, 0]
+    assert float((step * true_step).sum()) == pytest.approx(0, abs=1e-12)
     assert Writer.of_state(machine, run, algorithm, known, sites="latent@h").shapes == {
         "log_weights": (N_EXPERTS,)
     }
@@ -207,7 +212,8 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     direction[1, 0] = 1
     known = steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=direction), round=5)
     assert known.table.max_error.max() < 1e-9
-    assert np.abs(known.random - known.algorithm[:, None]).max() > 0.01
+    beside_the_algorithm = known.random - known.algorithm[:, None]
+    assert np.abs(beside_the_algorithm).max() > 0.01
     fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], sites="latent@h")
     assert fitted[0].abs().max() == 0
     assert fitted[1].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-2)
@@ -238,13 +244,13 @@ def test_controls_are_as_wide_as_the_place(others):
     run = interp.rollout(machine, others[0])
     places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
     lines = [place.elsewhere for place in list_placebos(machine, run, places, seed=0)]
-    assert [(line != 0).sum().item() for line in lines] == [
-        N_EXPERTS
-    ] * 3  # one number has no other direction
+    n_moved = [line.count_nonzero().item() for line in lines]
+    assert n_moved == [N_EXPERTS] * 3  # one number has no other direction
     assert carried_mask(machine).sum(1).tolist() == [1, N_EXPERTS]
     part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
     (control,) = list_placebos(machine, run, resolve_places(part, machine, run), seed=0)
-    assert float((control.elsewhere.T @ part.basis).abs().max()) < 1e-9
+    overlap = control.elsewhere.T @ part.basis
+    assert overlap.abs().max() < 1e-9
 
 
 def test_a_cache_is_a_channel_of_many_rows(histories, others):
@@ -270,15 +276,17 @@ def test_a_cache_is_a_channel_of_many_rows(histories, others):
         place.elsewhere
         for place in list_placebos(machine, run, resolve_places(sites, machine, run), seed=0)
     ]
-    assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # none of the length
+    n_moved = [line.count_nonzero().item() for line in lines]
+    assert n_moved == [N_EXPERTS] * 3  # none of the length
 
 
 def test_other_tasks_claim_what_is_carried():
     """Claims and alignments of Q-learning and reachability name places that such a machine has, and are tested."""
 
     def step(m, carried, fed):
-        h = m.cell(fed.values.new_zeros(len(fed.tokens), 1), carried["h"])
-        return m.read(carried["h"]), {"h": h}
+        before = carried["h"]
+        nothing = fed.values.new_zeros(len(fed.tokens), 1)
+        return m.read(before), {"h": m.cell(nothing, before)}
 
     for task, width in (("qlearning", 6), ("reachability", 4)):
         record, module = interp.tasks.get(task), nn.Module()
@@ -291,17 +299,11 @@ def test_other_tasks_claim_what_is_carried():
         assert {str(place) for claim in claims for place in claim.places} == {"latent"}
         assert len(claims) == 2
         pairs = [record.sample_for(machine, 8, record.at_most(6), seed) for seed in (0, 1)]
-        table = carriers(
-            machine,
-            *pairs,
-            record.explains(machine),
-            [c for c in claims if c.outcome == "prediction"],
-        )
+        of_predictions = [claim for claim in claims if claim.outcome == "prediction"]
+        table = carriers(machine, *pairs, record.explains(machine), of_predictions)
         assert not table.score.max() > 0.01  # it is told nothing
-        assert all(
-            str(resolve(site, machine, layout)) == "latent"
-            for _, site in record.analysis.aligned(machine)
-        )
+        for _, site in record.analysis.aligned(machine):
+            assert str(resolve(site, machine, layout)) == "latent"
 
 
 @pytest.mark.parametrize("make", MACHINES)
@@ -310,14 +312,10 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
     machine, (known, episodes) = make(), others
     writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
     theirs, own_counts = (bayes().run(batch)["counts"] for batch in (known, episodes))
-    assert (
-        move(machine, episodes, bayes(), writer, {"counts": theirs - own_counts}).score().estimate
-        < 0.2
-    )
-    assert (
-        carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds")).score.max()
-        < 0.2
-    )
+    change = {"counts": theirs - own_counts}
+    assert move(machine, episodes, bayes(), writer, change).score().estimate < 0.2
+    claim = Claim.carried(machine, "log_odds")
+    assert carriers(machine, known, episodes, bayes(), claim).score.max() < 0.2
     site = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
     inside = Writer.fit(
         machine, interp.rollout(machine, known), bayes().run(known), ("counts",), site, ridge=1e-3
@@ -332,7 +330,8 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
 def test_the_command_patches_every_point(make, tmp_path):
     machine = make()
     done = causal_tables.patch(machine, 3, sample=causal_tables.Sample(n_episodes=6, n_map=2))
-    assert {site.component for site in done.sweeps[0].sites} == set(machine.points)
+    first_sweep = done.sweeps[0]
+    assert {site.component for site in first_sweep.sites} == set(machine.points)
     names = [path.name for path in causal_tables.write(done, tmp_path)]
     assert {"patching.csv", "rounds.csv", "logit_diff-latent.svg"} <= set(names)
     assert len(causal_tables.summary(done))
@@ -345,7 +344,8 @@ def test_every_table_stands_in_its_place(tmp_path):
     assert tables["interchange"].places.tolist() == ["latent", "latent@h", "latent@c"] * 2
     assert {"latent@h", "forget"} <= set(tables["patching"].site)
     assert len(tables["steering"])
-    assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
+    aligned_sites = tables["alignment"].site.dropna()
+    assert set(aligned_sites) == {"latent"}
     for name in ("edges", "faithfulness", "circuit", "ablation"):
         assert (
             tables[name]
@@ -365,7 +365,8 @@ def test_channels_are_named_in_sites():
     assert joint_site.index(machine.layout) == (slice(None), [0, 1])
     assert str(joint_site) == "latent@h+c"
     activation = torch.arange(8.0).reshape(2, 2, 2)
-    assert joint_site.read(activation, machine.layout).tolist() == activation.tolist()
+    read = joint_site.read(activation, machine.layout)
+    assert read.tolist() == activation.tolist()
     assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
     assert [str(site) for site in sites(machine, components="latent", positions="c")] == [
         "latent@c"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import interp
 from interp.interventions import experiment
@@ -53,36 +54,27 @@ def test_shares_on_a_napkin(napkin, napkin_pair, through, frozen, alone):
     """Both shares, of one mediator and of several at once, equal those of P with the mediators set by hand."""
     result = mediate(napkin, *napkin_pair, "embed@p_1", through, round=0, split=Split(n_random=0))
     total = 62 - 117
-    assert result.blocked().estimate == pytest.approx(1 - (frozen - 117) / total, abs=1e-12)
-    assert result.carried().estimate == pytest.approx((alone - 117) / total, abs=1e-12)
-    assert result.to_frame()["effect"].tolist() == pytest.approx(
-        [np.sqrt(2) * 55] * len(result.mediators)
-    )
+    share_left = (frozen - 117) / total
+    assert result.blocked().estimate == pytest.approx(1 - share_left, abs=1e-12)
+    brought = (alone - 117) / total
+    assert result.carried().estimate == pytest.approx(brought, abs=1e-12)
+    effects = result.to_frame()["effect"]
+    assert len(effects) == len(result.mediators)
+    assert effects.to_numpy() == pytest.approx(np.sqrt(2) * 55)
 
 
 def test_a_subspace_is_swapped_and_the_state_is_read(napkin, napkin_pair):
     """Only the direction of the vote is the cause; at w? head 1.1 writes v^2 + y^2 to the latent, and no other."""
-    cause, state = (
-        Place.of("embed@p_1", [[0, 1, 0, 0, 0]]),
-        {"outcome": Outcome("state", lambda x: x[..., 0, 2:3])},
-    )
-    result = mediate(
-        napkin,
-        *napkin_pair,
-        cause,
-        paths(napkin, "z", "w?"),
-        round=0,
-        split=Split(n_random=0),
-        **state,
-    )
+    cause = Place.of("embed@p_1", [[0, 1, 0, 0, 0]])
+    state = Outcome("state", lambda x: x[..., 0, 2:3])
+    options = {"outcome": state, "round": 0, "split": Split(n_random=0)}
+    result = mediate(napkin, *napkin_pair, cause, paths(napkin, "z", "w?"), **options)
     shares = {name: result.blocked(name).estimate for name in result.mediators}
     assert shares == pytest.approx(
         {"L0H0@w?": 0, "L0H1@w?": 0, "L1H0@w?": 0, "L1H1@w?": 1, "all": 1}
     )
     none = Place.of("embed@p_1", [[1.0, 0, 0, 0, 0]])
-    assert mediate(
-        napkin, *napkin_pair, none, "L1H1@w?", round=0, split=Split(n_random=0), **state
-    ).reason
+    assert mediate(napkin, *napkin_pair, none, "L1H1@w?", **options).reason
 
 
 @pytest.mark.parametrize(
@@ -99,15 +91,15 @@ def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, 
         model, *pair, cause, paths(model, "pattern", position), outcome=outcome, round=[4, 7]
     )
     frame = result.to_frame().set_index("mediator")
-    (route,) = [name for name in result.mediators[:-1] if abs(frame.blocked[name]) > 1e-9]
+    single = result.mediators[:-1]
+    (route,) = [name for name in single if abs(frame.blocked[name]) > 1e-9]
     assert route == f"pattern[{head}]@{position}"
     for name in (route, "all"):
-        row = frame.loc[
-            name,
-            ["blocked", "blocked_low", "blocked_high", "carried", "carried_low", "carried_high"],
-        ]
-        assert row.astype(float).tolist() == pytest.approx([1.0] * 6, abs=1e-9)
-    assert frame[["random_blocked", "random_carried"]].abs().to_numpy().max() < 1e-9
+        for kind in ("blocked", "carried"):
+            row = frame.loc[name, [kind, f"{kind}_low", f"{kind}_high"]]
+            assert row.astype(float).tolist() == pytest.approx([1.0, 1.0, 1.0], abs=1e-9)
+    assert frame["random_blocked"].abs().max() < 1e-9
+    assert frame["random_carried"].abs().max() < 1e-9
     assert frame.n_random_sites["all"] >= 1
 
 
@@ -123,28 +115,20 @@ def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
     )
     assert result.blocked().estimate == pytest.approx(1.0, abs=1e-9)
     assert result.carried().estimate == pytest.approx(1.0, abs=1e-9)
-    assert max(result.blocked(name).estimate for name in result.mediators[:-1]) < 0.99
+    single = result.mediators[:-1]
+    assert max(result.blocked(name).estimate for name in single) < 0.99
 
 
 def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     """Sums by episode equal those of each episode, and each round, on its own, in chunks of any size."""
     monkeypatch.setattr(experiment, "CHUNK", 5)
     through, runs = paths(untrained, "pattern", "p?"), both(untrained, pair)
-    chunked = mediate(
-        untrained, *runs, "latent@<z>", through, round=[3, 6], split=Split(n_random=0)
-    )
-    first = mediate(
-        untrained,
-        *(episodes.select([0]) for episodes in pair),
-        "latent@<z>",
-        through,
-        round=[3, 6],
-        split=Split(n_random=0),
-    )
-    third, sixth = (
-        mediate(untrained, *runs, "latent@<z>", through, round=t, split=Split(n_random=0))
-        for t in (3, 6)
-    )
+    no_controls = Split(n_random=0)
+    chunked = mediate(untrained, *runs, "latent@<z>", through, round=[3, 6], split=no_controls)
+    first_pair = [episodes.select([0]) for episodes in pair]
+    first = mediate(untrained, *first_pair, "latent@<z>", through, round=[3, 6], split=no_controls)
+    third = mediate(untrained, *runs, "latent@<z>", through, round=3, split=no_controls)
+    sixth = mediate(untrained, *runs, "latent@<z>", through, round=6, split=no_controls)
     for key in ("total", "lost", "brought"):
         whole = getattr(through_patterns, key)
         np.testing.assert_allclose(
@@ -154,9 +138,9 @@ def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
         np.testing.assert_allclose(
             getattr(first, key)[..., 0], whole[..., 0], rtol=1e-9, atol=1e-14
         )
-    assert (
-        through_patterns.moved.tolist() == chunked.moved.tolist() == [1.0] * len(chunked.mediators)
-    )
+    all_moved = [1.0] * len(chunked.mediators)
+    assert through_patterns.moved.tolist() == all_moved
+    assert chunked.moved.tolist() == all_moved
 
 
 def test_controls(untrained, pair, through_patterns):
@@ -188,22 +172,24 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
     out, before = passed(untrained, base, layout, watched=every)
     _, after = passed(untrained, base, layout, [(cause, lambda own: after_source[cause])], every)
     routes = _Routes(untrained, layout, [cause], "prediction")
+
+    def exchange_and_stretch(own):
+        return own.roll(1, 0) * 1.5
+
     for site in every:
         if "<w>" not in str(site):  # its content is constant
-            is_changed = not np.allclose(after[site].numpy(), before[site].numpy())
+            is_changed = not torch.allclose(after[site], before[site])
             assert is_changed == routes.is_downstream(site), str(site)
-            changed, _ = passed(
-                untrained, base, layout, [(site, lambda own, site=site: own.roll(1, 0) * 1.5)]
-            )
-            assert (changed.prediction != out.prediction).any().item() == routes.is_upstream(
-                site
-            ), str(site)
+            changed, _ = passed(untrained, base, layout, [(site, exchange_and_stretch)])
+            moves_outcome = not torch.equal(changed.prediction, out.prediction)
+            assert moves_outcome == routes.is_upstream(site), str(site)
 
 
 def test_states_of_learned_models_are_decoded(untrained, pair):
     """Where the map is linear, so are effects: decoding a doubled state gives the same shares, and the map is used."""
     runs = both(untrained, pair)
-    decoder = Decoder.fit(runs[0].latents, runs[0].latents[:, :, 0, :2].numpy())
+    latents = runs[0].latents
+    decoder = Decoder.fit(latents, latents[:, :, 0, :2].numpy())
     through = paths(untrained, "pattern", "w?")
 
     def effects(outcome):
@@ -215,10 +201,12 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
     doubled = effects(Outcome("state", lambda latents: 2 * decoder(latents)))
     flattened = effects(Outcome("state", lambda latents: latents.flatten(-2)))
     whole = effects("latents")
-    assert decoded.blocked.tolist() == pytest.approx(doubled.blocked.tolist(), abs=1e-9)
-    assert doubled.effect[0] == pytest.approx(2 * decoded.effect[0])
-    assert flattened.blocked.tolist() == pytest.approx(whole.blocked.tolist(), abs=1e-9)
-    assert decoded.blocked.tolist() != pytest.approx(whole.blocked.tolist(), abs=1e-3)
+    blocked_of_state, blocked_of_latents = decoded.blocked.tolist(), whole.blocked.tolist()
+    assert doubled.blocked.tolist() == pytest.approx(blocked_of_state, abs=1e-9)
+    twice_the_effect = 2 * decoded.effect[0]
+    assert doubled.effect[0] == pytest.approx(twice_the_effect)
+    assert flattened.blocked.tolist() == pytest.approx(blocked_of_latents, abs=1e-9)
+    assert blocked_of_state != pytest.approx(blocked_of_latents, abs=1e-3)
 
 
 def test_without_an_effect_there_is_no_share(wma, pair):

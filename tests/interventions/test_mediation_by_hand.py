@@ -60,7 +60,6 @@ def test_shares_are_ratios_of_sums_over_episodes(mediator, blocked, carried):
 def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
     frame = WHOLE.to_frame()[::-1]  # the largest share carried comes first
     by_hand = {
-        "mediator": ["L0H0@p?", "all"],
         "blocked": [0.4, 0.8],
         "carried": [0.3, 0.8],
         "random_blocked": [0.2, 0.25],
@@ -69,11 +68,15 @@ def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
         "n_random_sites": [1, 2],
         "effect": [sqrt(10 / 8)] * 2,
     }
+    assert frame["mediator"].tolist() == ["L0H0@p?", "all"]
     for key, values in by_hand.items():
-        assert frame[key].tolist() == (values if key == "mediator" else pytest.approx(values)), key
+        assert frame[key].tolist() == pytest.approx(values), key
     assert set(frame.cause) == {"latent + y"}
-    assert frame.blocked_low.tolist() == [WHOLE.blocked(name).low for name in WHOLE.mediators]
-    assert HALF.to_frame()[["random_blocked", "random_carried"]].isna().all().all()
+    lows = [WHOLE.blocked(name).low for name in WHOLE.mediators]
+    assert frame.blocked_low.tolist() == lows
+    without_controls = HALF.to_frame()
+    assert without_controls["random_blocked"].isna().all()
+    assert without_controls["random_carried"].isna().all()
 
 
 def test_the_sentence_says_how_much_passes_and_which_of_several_carries_most():
@@ -99,9 +102,8 @@ def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty
 
 def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():
     case = (Site.parse("L0H0@p?"),)
-    sums = _Sums(
-        TOTAL, {case: LOST[0], (): LOST[0]}, {case: BROUGHT[0], (): LOST[0]}, {case: 1.0}, False
-    )
+    lost, brought = LOST[0], BROUGHT[0]
+    sums = _Sums(TOTAL, {case: lost, (): lost}, {case: brought, (): lost}, {case: 1.0}, False)
     assert sums.shares(case) == pytest.approx((0.4, 0.3))
     assert all(map(isnan, sums.shares(())))
     assert all(map(isnan, replace(sums, is_null=True).shares(case)))

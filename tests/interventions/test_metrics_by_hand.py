@@ -28,10 +28,8 @@ def pair() -> Pair:
         ("clean", [0.1, 0.2, 0.7], shifted),
         ("corrupted", [0.6, 0.2, 0.2], latents),
     ):
-        predictions = torch.tensor(
-            [before, [last, [0.2, 0.3, 0.5]]], dtype=torch.float64
-        ).transpose(0, 1)
-        real.__dict__[f"{key}_readout"] = Readout(predictions, state)
+        by_round = torch.tensor([before, [last, [0.2, 0.3, 0.5]]], dtype=torch.float64)
+        real.__dict__[f"{key}_readout"] = Readout(by_round.transpose(0, 1), state)
     return real
 
 
@@ -62,31 +60,38 @@ def cells(pair) -> Readout:
 )
 def test_each_cell_episode_and_outcome_is_measured_by_itself(pair, cells, key, by_hand):
     """Outcome 2 rises most and outcome 0 falls most; the state moves by (3, 4), and only what lies along it counts."""
-    assert find_metric(key).measure(cells, pair).numpy() == pytest.approx(
-        np.array(by_hand), rel=1e-6
-    )
+    measured = find_metric(key).measure(cells, pair)
+    assert measured.numpy() == pytest.approx(np.array(by_hand), rel=1e-6)
 
 
 def test_a_loss_is_summed_over_the_rounds(pair, cells):
     """max_a Q(s', a) - sum_a pi(a) Q(s', a) of both rounds, in the tables before them."""
     episodes = pair.clean_episodes
-    tables = np.array(
-        [[episodes.q_tables[i, t, episodes.next_states[i, t]] for t in (3, 4)] for i in range(2)]
-    )
-    loss = tables.max(-1) - (cells.predictions.numpy() * tables).sum(-1)
+    tables = np.zeros((2, 2, 3))
+    for i in range(2):
+        for j, t in enumerate((3, 4)):
+            tables[i, j] = episodes.q_tables[i, t, episodes.next_states[i, t]]
+    values = (cells.predictions.numpy() * tables).sum(-1)
+    loss = tables.max(-1) - values
     assert np.ptp(tables) > 0
-    np.testing.assert_allclose(find_metric("regret").measure(cells, pair), loss.sum(-1))
+    regret = find_metric("regret").measure(cells, pair)
+    np.testing.assert_allclose(regret, loss.sum(-1))
 
 
 def test_log_probabilities_are_clipped(pair, cells):
     certain = cells.predictions[0].clone()
     certain[0, 1] = torch.tensor([0, 0, 1])
     measured = find_metric("logit_diff").measure(Readout(certain, cells.latents[0]), pair)
-    assert measured[0].item() == pytest.approx(-math.log(1e-6), rel=1e-6)
+    clipped = -math.log(1e-6)
+    assert measured[0].item() == pytest.approx(clipped, rel=1e-6)
 
 
 def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
-    custom = Metric("mine", "mine", "", lambda readout, pair: readout.latents.sum((-1, -2)))
+
+    def sum_latents(readout, pair):
+        return readout.latents.sum((-1, -2))
+
+    custom = Metric("mine", "mine", "", sum_latents)
     assert find_metric(custom) is custom
     assert find_metric("state").key == "state"
     refuses("did you mean 'regret'", find_metric, "regrets")

@@ -61,7 +61,8 @@ def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
     assert own_move.score().low > 0.95
     assert np.abs(own_move.wanted).max() > 0.01
     assert np.abs(rival.wanted).max() < 1e-12
-    assert move(model, episodes, bayes(), writer.placebo(), later, round=rounds).score().high < 0.2
+    placebo = move(model, episodes, bayes(), writer.placebo(), later, round=rounds)
+    assert placebo.score().high < 0.2
 
 
 def test_counts_move_alone_and_as_bayes_wants(learned):
@@ -85,24 +86,21 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     """Step R2 of counts and round, where episodes go and where none went; an untrained network loses its reading."""
     model, episodes, writer = learned
     starts = [3, 6, 9]
-    strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
+    counts = np.random.default_rng(0).integers(-2, 3, (48, 3, 4))
+    strange = {"counts": counts.astype(np.float64)}
     for horizon, change in ((1, None), (5, None), (1, strange), (5, strange)):
         step = transition(model, episodes, writer, round=starts, horizon=horizon, by=change).under(
             bayes()
         )
         assert step.r2().low > 0.98
     relabelled = replace(episodes, labels=episodes.labels.copy(), advice=episodes.advice.copy())
-    relabelled.labels[:, 0], relabelled.advice[:, 0] = (
-        relabelled.labels[0, 0],
-        relabelled.advice[0, 0],
-    )
-    line = (
-        transition(model, relabelled, writer, round=[0, 3]).under(bayes()).plot().axes[0].lines[0]
-    )
-    assert np.isnan(line.get_ydata()).tolist() == [
-        True,
-        False,
-    ]  # nothing varies in the first round: it has no R2
+    relabelled.labels[:, 0] = relabelled.labels[0, 0]
+    relabelled.advice[:, 0] = relabelled.advice[0, 0]
+    figure = transition(model, relabelled, writer, round=[0, 3]).under(bayes()).plot()
+    line = figure.axes[0].lines[0]
+    first, later = line.get_ydata()
+    assert np.isnan(first)  # nothing varies in the first round: it has no R2
+    assert not np.isnan(later)
     control = untrained(model, 0)
     known = experts.sample(48, 16, 4, seed=0)
     reading = Writer.fit(
@@ -112,7 +110,8 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
         ("counts", "elapsed"),
         ridge=1e-3,
     )
-    assert transition(control, episodes, reading, round=starts).under(bayes()).r2().high < 0.9
+    step = transition(control, episodes, reading, round=starts).under(bayes())
+    assert step.r2().high < 0.9
 
 
 def test_the_handwired_latent_holds_no_round(wma):
@@ -137,13 +136,13 @@ def test_a_writer_at_a_position_moves_the_prediction_alone(wma):
         ("log_weights",),
         "resid_post[1]@p?",
     )
-    change = [0.5, 0.0, -0.5]
-    assert move(
-        model, episodes, algorithm, writer, {"log_weights": change}
-    ).score().estimate == pytest.approx(1)
-    written = move(model, episodes, algorithm, writer, {"log_weights": change}, outcome="state")
-    assert np.abs(written.effect).max() < 1e-9
-    assert np.abs(written.wanted).max() == pytest.approx(0.5)
+    change = {"log_weights": [0.5, 0.0, -0.5]}
+    of_prediction = move(model, episodes, algorithm, writer, change)
+    assert of_prediction.score().estimate == pytest.approx(1)
+    of_state = move(model, episodes, algorithm, writer, change, outcome="state")
+    assert np.abs(of_state.effect).max() < 1e-9
+    largest_change = np.abs(of_state.wanted).max()
+    assert largest_change == pytest.approx(0.5)
 
 
 def test_what_cannot_be_moved_is_refused(wma, learned):
@@ -175,9 +174,5 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     refuses(
         "the last one to start from is 4", transition, model, episodes, writer, round=[5], horizon=2
     )
-    refuses(
-        "a change of shape",
-        writer.decoder.move,
-        torch.zeros(1, model.config.d_model),
-        torch.zeros(2),
-    )
+    latents, change = torch.zeros(1, model.config.d_model), torch.zeros(2)
+    refuses("a change of shape", writer.decoder.move, latents, change)

@@ -30,8 +30,10 @@ def _patched(model, pair, site, **options):
 def test_the_napkin_model_itself(napkin, napkin_pair):
     """z is 1, then v^2 + y^2 = 9 + 4 (clean) or 4 + 4 (corrupted)."""
     clean, corrupted = (interp.rollout(napkin, episodes) for episodes in napkin_pair)
-    assert clean.predictions.tolist() == [[117, 6 * (18 + 3 * 13**2) - 9]]
-    assert corrupted.predictions.tolist() == [[62, 6 * (18 + 3 * 8**2) - 9]]
+    after_13 = 6 * (18 + 3 * 13**2) - 9
+    assert clean.predictions.tolist() == [[117, after_13]]
+    after_8 = 6 * (18 + 3 * 8**2) - 9
+    assert corrupted.predictions.tolist() == [[62, after_8]]
 
 
 @pytest.mark.parametrize(
@@ -111,22 +113,27 @@ def test_interchange(napkin, napkin_pair, places, expected):
 
 
 def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit():
-    model, ran = interp.load("wma-learned-additive"), list[int]()
+    model = interp.load("wma-learned-additive")
     run = interp.rollout(model, experts.sample(3, 6, 4, seed=0))
     sites = [Site("resid_pre", 2), Site("z", 2)]
     seen = next(
         batches(Experiment(model, run, {"": []}, [1, 4], commit="target", watched=sites))
     ).seen
-    edits = {"": [Edit(Place(Site("z", 2)), seen[Site("z", 2)].flip(0))]}
+    z = Site("z", 2)
+    edits = {"": [Edit(Place(z), seen[z].flip(0))]}
+    rows_of_first_layer: list[int] = []
+
+    def count_rows(resid, hook):
+        rows_of_first_layer.append(len(resid))
+
     fired = []
     for known in ({}, seen):
-        with model.hooks(
-            fwd_hooks=[("blocks.0.hook_resid_pre", lambda resid, hook: ran.append(len(resid)))]
-        ):
-            fired.append(
-                next(batches(Experiment(model, run, edits, [1, 4], commit="target", known=known)))
-            )
-    assert ran == [6]
-    assert not torch.equal(fired[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]])
-    assert torch.equal(fired[0].predictions, fired[1].predictions)
-    assert torch.equal(fired[0].carried, fired[1].carried)
+        experiment = Experiment(model, run, edits, [1, 4], commit="target", known=known)
+        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", count_rows)]):
+            fired.append(next(batches(experiment)))
+    assert rows_of_first_layer == [6]
+    whole, from_the_stream = fired
+    plain_predictions = run.predictions[:, [1, 4]]
+    assert not torch.equal(whole.predictions[0, :, :, 0], plain_predictions)
+    assert torch.equal(whole.predictions, from_the_stream.predictions)
+    assert torch.equal(whole.carried, from_the_stream.carried)

@@ -58,8 +58,9 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
     swept = patching.of_pair(pair, sites=cells, metric="regret", direction=direction)
     for site, values in zip(cells, swept.values, strict=True):
         run = _one_at_a_time(untrained, base, source, site, 3)
-        expected = (run.predictions - truth)[:, 3 : read + 1].abs().sum(1)
-        torch.testing.assert_close(values, expected, rtol=0, atol=1e-13)
+        losses = (run.predictions - truth).abs()
+        regret = losses[:, 3 : read + 1].sum(1)
+        torch.testing.assert_close(values, regret, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("commit", ["own", "target"])
@@ -76,8 +77,9 @@ def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_epi
     unit = (ends - bad_ends) / (ends - bad_ends).norm(dim=-1, keepdim=True)
     for site, values in zip(result.sites, result.values, strict=True):
         run = _one_at_a_time(untrained_q, clean, corrupted, site, 3, commit)
-        expected = ((run.latents[:, 5].flatten(1) - bad_ends) * unit).sum(-1)
-        torch.testing.assert_close(values, expected, rtol=0, atol=1e-12)
+        move = run.latents[:, 5].flatten(1) - bad_ends
+        along_the_unit = (move * unit).sum(-1)
+        torch.testing.assert_close(values, along_the_unit, rtol=0, atol=1e-12)
 
 
 def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episodes):
@@ -104,11 +106,10 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
         theirs = tool(bound, corrupted_rows, cache, metric, reduce="mean")
         if component == "head":
             theirs = theirs.permute(0, 2, 1)  # they order layer, position, head
-        ours = (
-            torch.from_numpy(result.grid(component, "effect").to_numpy().copy())
-            + result.base.mean()
-        )
-        torch.testing.assert_close(ours, theirs.reshape(ours.shape).double(), rtol=0, atol=1e-5)
+        effects = torch.from_numpy(result.grid(component, "effect").to_numpy().copy())
+        ours = effects + result.base.mean()
+        theirs = theirs.reshape(ours.shape).double()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
@@ -117,7 +118,9 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     pair = pairs.prepare(untrained, clean, corrupted, 3, 4)
     cells = sites(untrained, components=("resid_pre", "k", "z"))
     batches = list(RoundPatcher(untrained, pair.corrupted, 3, pair.clean, update=True).cells(cells))
-    assert [batch.idle for batch in batches] == [True] + [False] * (len(batches) - 1)
+    first_batch, *other_batches = batches
+    assert first_batch.idle
+    assert not any(batch.idle for batch in other_batches)
     run = {str(cells[i]) for batch in batches[1:] for i in batch.cells}
     assert {
         "resid_pre[0]@p_2",
@@ -186,9 +189,10 @@ def test_hooks_never_leak(untrained, expert_episodes):
     def stop(activation, hook):
         raise StopRunError
 
-    with untrained.hooks(
-        fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: outer.append(hook.name))]
-    ):
+    def note(activation, hook):
+        outer.append(hook.name)
+
+    with untrained.hooks(fwd_hooks=[("blocks.0.hook_attn_out", note)]):
         with (
             pytest.raises(StopRunError),
             untrained.hooks(fwd_hooks=[("blocks.1.hook_attn_out", stop)]),
@@ -197,7 +201,9 @@ def test_hooks_never_leak(untrained, expert_episodes):
         outer.clear()
         patching.sweep(untrained, clean, corrupted, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
         assert outer  # the outer hook is still there
-    assert not any(point.fwd_hooks or point.bwd_hooks for point in untrained.hook_points())
+    for point in untrained.hook_points():
+        assert not point.fwd_hooks
+        assert not point.bwd_hooks
     torch.testing.assert_close(
         interp.rollout(untrained, replace(clean)).predictions, before, rtol=0, atol=0
     )

@@ -13,14 +13,21 @@ from interp.tasks.qlearning.algorithms import q_learning
 pytestmark = pytest.mark.usefixtures("one_session")
 
 
+def error_of_random_directions(result):
+    """At the largest dose."""
+    errors = result.random[-1] - result.algorithm[-1]
+    return np.abs(errors).mean()
+
+
 def test_steered_wma_is_the_algorithm(wma):
     """Doses of a log-weight: the algorithm's prediction to 1e-9 at every dose, random directions not."""
     _, model = wma
     episodes = experts.sample(16, 12, 3, seed=0)
     result = steer(model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, -0.5]), round=8)
-    assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
+    assert error_of_random_directions(result) > 0.05
     frame = result.to_frame()
-    assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4]
+    doses = frame.dose.tolist()
+    assert doses == [-4, -2, -1, 0, 1, 2, 4]
     assert frame.max_error.max() < 1e-9
 
 
@@ -39,7 +46,8 @@ def test_an_experts_vote_gains_with_its_weight(wma):
     assert (np.diff(result.model, axis=0) >= -1e-12).all()
     assert result.table.max_error.max() < 1e-9
     frame = result.to_frame()
-    assert frame.model.iloc[-1] > frame.model.iloc[0] + 0.3
+    lowest_dose, *_, highest_dose = frame.model
+    assert highest_dose > lowest_dose + 0.3
     assert (frame.random_mean_error[frame.dose != 0] > 1e-3).all()
 
 
@@ -53,8 +61,9 @@ def test_steered_q_learner_is_the_algorithm(qlearning):
         model, episodes, q_learning(), Doses(change, [0.0, 0.5, 1.0, 2.0]), round=9, of=0
     )
     assert result.table.max_error.max() < 1e-9
-    assert result.algorithm[-1].mean() > result.algorithm[0].mean() + 0.2
-    assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
+    mean_of_doses = result.algorithm.mean(1)
+    assert mean_of_doses[-1] > mean_of_doses[0] + 0.2
+    assert error_of_random_directions(result) > 0.05
 
 
 def test_write_state_is_exact_and_changes_nothing_else(wma):
@@ -64,10 +73,8 @@ def test_write_state_is_exact_and_changes_nothing_else(wma):
     wanted = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     written = write_state(model, latents, wanted)
     torch.testing.assert_close(model.read_state(written), wanted)
-    blind = (
-        torch.eye(model.config.d_model).double()
-        - torch.linalg.pinv(model.state_map) @ model.state_map
-    )
+    read = torch.linalg.pinv(model.state_map) @ model.state_map
+    blind = torch.eye(model.config.d_model).double() - read
     torch.testing.assert_close(written @ blind, latents @ blind)
 
 
@@ -79,7 +86,10 @@ def test_napkin_direction(napkin, napkin_pair):
     result = steer(
         napkin, clean, weighted_majority(), Doses([0.0], [0, 1, 2], direction), round=0, n_random=1
     )
-    assert result.model[:, 0].tolist() == [117, 6 * (18 + 3 * 4) - 9, 6 * (18 + 3 * 9) - 9]
+    at_1, at_2, at_3 = result.model[:, 0]
+    assert at_1 == 117
+    assert at_2 == 6 * (18 + 3 * 4) - 9
+    assert at_3 == 6 * (18 + 3 * 9) - 9
 
 
 def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
