@@ -37,7 +37,7 @@ CAPS = {
     "reports": Cap(full_share=3.6, overfull=0, branching_share=1.9, function_words=4),
     "lab": Cap(full_share=4.5, overfull=0, branching_share=0.0, function_words=1),
     "examples": Cap(full_share=5.1, overfull=0, branching_share=0.0, function_words=2),
-    "tests": Cap(full_share=12.1, overfull=5, branching_share=4.4, function_words=168),
+    "tests": Cap(full_share=5.0, overfull=4, branching_share=3.9, function_words=44),
 }
 
 
