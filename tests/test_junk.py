@@ -192,7 +192,7 @@ def test_a_command_is_refused_in_a_sentence_or_does_its_work(shell):
     assert throw_words(len(junk_shell.RIGHT)) == []
 
 
-@pytest.mark.slow(reason="5,000 commands: 4 CPU minutes")
+@pytest.mark.slow(reason="5,000 commands: 22 CPU minutes")
 @pytest.mark.filterwarnings("ignore")
 def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell):
     found = throw_words(FULL, date.today())

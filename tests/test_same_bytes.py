@@ -21,7 +21,7 @@ def written(folder, **environment):
     return folder
 
 
-@pytest.mark.slow(reason="over 300 files three times: 6 CPU minutes")
+@pytest.mark.slow(reason="over 300 files three times: 13 CPU minutes")
 def test_files_of_every_kind_are_the_same_bytes_each_time(tmp_path):
     first = written(tmp_path / "a" / "x", PYTHONHASHSEED="1")
     again = written(tmp_path / "b" / "x", PYTHONHASHSEED="2")
