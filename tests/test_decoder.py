@@ -47,29 +47,26 @@ def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
     halved = Affine.fit(x, 2 * x + 5, ridge=1.0)
     assert exact(x).dtype is torch.float64
     for read, ends in ((exact, [7, 11]), (halved, [8, 10])):
-        assert (read.centre.item(), read.middle.item()) == (
-            2,
-            9,
-        )
+        assert read.centre.item() == 2
+        assert read.middle.item() == 9
         assert read.along.item() == read.slopes.item()
-        assert read(x.double()).ravel().tolist() == pytest.approx(ends)
-    assert Affine.fit(x, x, ridge=RIDGE).slopes.item() == pytest.approx(1 / 1.001)
+        decoded = read(x.double()).ravel()
+        assert decoded.tolist() == pytest.approx(ends)
+    nearly_one = Affine.fit(x, x, ridge=RIDGE)
+    assert nearly_one.slopes.item() == pytest.approx(1 / 1.001)
 
 
 def test_features_that_never_vary_say_nothing():
     """Of a machine that writes one state for all, the map is the mean, with a penalty and without; little is some."""
-    assert units(torch.tensor([[1e-8], [-1e-8]])).item() == pytest.approx(1e-8)
+    little = torch.tensor([[1e-8], [-1e-8]])
+    assert units(little).item() == pytest.approx(1e-8)
     x = torch.full((4, 2), 3.0)
     y = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     for ridge in (0.0, RIDGE):
         read = Affine.fit(x, y, ridge=ridge)
         assert read.slopes.tolist() == [[0], [0]]
-        assert read(x.double()).ravel().tolist() == [
-            3,
-            3,
-            3,
-            3,
-        ]
+        decoded = read(x.double()).ravel()
+        assert decoded.tolist() == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -81,19 +78,22 @@ def test_without_a_penalty_it_is_the_shortest_least_squares_map_whatever_the_ran
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(n, k)), rng.normal(size=(n, m))
     x[:, 1], x[:, 2] = 2 * x[:, 0], 5
-    expected = np.linalg.lstsq(x - x.mean(0), y - y.mean(0), rcond=1e-10)[0]
+    features, targets = x - x.mean(0), y - y.mean(0)
+    expected, *_ = np.linalg.lstsq(features, targets, rcond=1e-10)
     slopes = Affine.fit(torch.from_numpy(x), torch.from_numpy(y)).slopes
     np.testing.assert_allclose(slopes.numpy(), expected, atol=1e-13)
 
 
 def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
     """A tenth of every feature's own variance leaves 10 / 11 of its slope; scales of 1000 to .001 decode the same."""
-    x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor(
-        [3.0, 7.0]
-    )
-    read = Affine.fit(x, x @ torch.tensor([[5.0], [17.0]]), ridge=0.1)
-    assert read.slopes.ravel().tolist() == pytest.approx([50 / 11, 170 / 11])
-    assert read.along.ravel().tolist() == pytest.approx([50 / 11, 4 * 170 / 11])
+    about_zero = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]])
+    x = about_zero + torch.tensor([3.0, 7.0])
+    y = x @ torch.tensor([[5.0], [17.0]])
+    read = Affine.fit(x, y, ridge=0.1)
+    slopes = read.slopes.ravel().tolist()
+    assert slopes == pytest.approx([50 / 11, 170 / 11])
+    along = read.along.ravel().tolist()
+    assert along == pytest.approx([50 / 11, 4 * 170 / 11])
     generator = torch.Generator().manual_seed(0)
     scales = torch.tensor([1e3, 1.0, 1.0, 1e-3]).double()
     x, y = (torch.randn(30, n, generator=generator, dtype=torch.float64) for n in (4, 2))
@@ -111,7 +111,8 @@ def test_what_never_varied_is_not_read():
         torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((30, 2), (2, 5))
     )
     x = constant @ turn * torch.tensor([100.0, 1, 1, 1, 0.01]).double()
-    beside = torch.linalg.svd(x - x.mean(0))[2][2:].sum(0)
+    _, _, directions = torch.linalg.svd(x - x.mean(0))
+    beside = directions[2:].sum(0)
     for ridge in (0.0, RIDGE):
         read = Affine.fit(x, constant, ridge)
         torch.testing.assert_close(read(x + beside), read(x))
@@ -134,7 +135,8 @@ def test_wide_features_give_the_map_that_narrow_ones_do():
     features = x - x.mean(0)
     scaled = features / units(features)
     weights = penalised(scaled @ scaled.T, y - y.mean(0), 10, RIDGE)
-    torch.testing.assert_close((scaled.T @ weights) / units(features)[:, None], narrow.slopes)
+    slopes = (scaled.T @ weights) / units(features)[:, None]
+    torch.testing.assert_close(slopes, narrow.slopes)
 
 
 CROSS = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -154,9 +156,9 @@ def test_a_move_goes_where_latents_vary_with_what_is_decoded(column, step):
     shifted = single.move(latents, change)
     np.testing.assert_allclose((shifted - latents)[:, 0], np.outer(change, step), atol=1e-9)
     np.testing.assert_allclose(single(shifted) - single(latents), change, atol=1e-9)
-    np.testing.assert_allclose(
-        single.move(latents, change[0]) - latents, [[np.multiply(3, step)]] * 4, atol=1e-9
-    )
+    moved_by_3 = single.move(latents, change[0]) - latents
+    three_steps = [[np.multiply(3, step)]] * 4
+    np.testing.assert_allclose(moved_by_3, three_steps, atol=1e-9)
     joint = Decoder.fit(latents, latents[:, 0])  # decoded together, the other stays
     change = torch.eye(2, dtype=torch.float64)[[column] * 4]
     np.testing.assert_allclose((joint.move(latents, change) - latents)[:, 0], change, atol=1e-9)
@@ -167,19 +169,21 @@ def test_a_move_goes_where_latents_vary_with_what_is_decoded(column, step):
 def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, shape):
     latents, states = held
     decoder = Decoder.fit(latents, states.reshape(12, 6, *shape), per_latent=per_latent)
-    change = torch.from_numpy(np.random.default_rng(2).normal(size=(12, 6, *shape)))
+    rng = np.random.default_rng(2)
+    change = torch.from_numpy(rng.normal(size=(12, 6, *shape)))
     shifted = decoder.move(latents, change)
     assert decoder.shape == shape
     assert shifted.shape == latents.shape
     np.testing.assert_allclose(decoder(shifted) - decoder(latents), change, atol=1e-9)
     once = decoder.move(latents, change[0, 0])
-    np.testing.assert_allclose(
-        decoder(once) - decoder(latents), change[:1, :1].expand(12, 6, *shape), atol=1e-9
-    )
-    alone = torch.zeros(shape, dtype=torch.float64)
-    alone[1] = 1
-    touched = (decoder.move(latents, alone) - latents).abs().amax((0, 1, 3)) > 1e-9
-    assert touched.tolist() == ([False, True, False] if per_latent else touched.tolist())
+    same_everywhere = change[:1, :1].expand(12, 6, *shape)
+    np.testing.assert_allclose(decoder(once) - decoder(latents), same_everywhere, atol=1e-9)
+    if per_latent:
+        alone = torch.zeros(shape, dtype=torch.float64)
+        alone[1] = 1
+        difference = (decoder.move(latents, alone) - latents).abs()
+        is_changed = difference.amax((0, 1, 3)) > 1e-9
+        assert is_changed.tolist() == [False, True, False]
     with pytest.raises(
         InputError, match=r"states have shape .* got a change of shape \(12, 6, 3, 3"
     ):
@@ -198,9 +202,8 @@ def test_folds_are_drawn_by_the_seed(n_folds, seed, decoded):
     """Latents that say nothing decode the mean state, 1, 2, 4 or 8, of the episodes outside the fold."""
     latents = torch.zeros(4, 1, 1, 2)
     states = 2.0 ** np.arange(4.0).reshape(4, 1)
-    assert cross_fitted(
-        latents, states, n_folds=n_folds, seed=seed
-    ).ravel().tolist() == pytest.approx(decoded)
+    read = cross_fitted(latents, states, n_folds=n_folds, seed=seed)
+    assert read.ravel().tolist() == pytest.approx(decoded)
 
 
 def test_five_folds_and_seed_0_are_meant_where_none_are_named(held):
@@ -220,7 +223,8 @@ def test_what_is_decoded_was_held_out():
     latents = torch.from_numpy(rng.normal(size=(10, 1, 1, 12)))
     states = rng.normal(size=(10, 1, 1))
     np.testing.assert_allclose(Decoder.fit(latents, states)(latents), states, atol=1e-9)
-    assert np.abs(cross_fitted(latents, states).numpy() - states).max() > 0.5
+    errors = cross_fitted(latents, states).numpy() - states
+    assert np.abs(errors).max() > 0.5
 
 
 def test_what_does_not_fit_is_refused(held):

@@ -50,37 +50,19 @@ def test_a_long_table_says_what_is_left_out() -> None:
 
 def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
     """Whatever has a table is a result, but for mere values; a dataclass keeps the line that says what was found."""
-    names = [
-        m.name
-        for p in (interp, probes, circuits, reports)
-        for m in walk_packages(p.__path__, f"{p.__name__}.")
-    ]
-    named = [
-        result_type
-        for name in names
-        if "__main__" not in name
-        for result_type in vars(import_module(name)).values()
-    ]
-    results = {
-        result_type
-        for result_type in named
-        if isinstance(result_type, type) and hasattr(result_type, "to_frame")
-    } - {
-        pd.DataFrame,
-        Decoded,
-    }
-    assert {
-        PatchingResult,
-        InterchangeResult,
-        compare.AlgorithmPart,
-        Evaluation,
-    } <= results
+    types: set[type] = set()
+    for package in (interp, probes, circuits, reports):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
+            if "__main__" not in module.name:
+                values = vars(import_module(module.name)).values()
+                types |= {value for value in values if isinstance(value, type)}
+    with_a_table = {result_type for result_type in types if hasattr(result_type, "to_frame")}
+    results = with_a_table - {pd.DataFrame, Decoded}
+    assert {PatchingResult, InterchangeResult, compare.AlgorithmPart, Evaluation} <= results
     assert len(results) > 35
-    assert not [
-        result_type
-        for result_type in results
-        if not issubclass(result_type, Result) or result_type.__repr__ is object.__repr__
-    ]
+    for result_type in results:
+        assert issubclass(result_type, Result)
+        assert result_type.__repr__ is not object.__repr__
 
 
 def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
@@ -104,17 +86,16 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
     measured = "wma-gru, measured on 9 episodes of each regime."
     assert repr(evaluation) == f"{measured} Rows are regimes."
     for result in (scores, evaluation):
-        assert [label.get_text() for label in result.plot().axes[0].get_yticklabels()] == [
-            "flat, n 5",
-            "wide, n 4",
-        ]
+        labels = result.plot().axes[0].get_yticklabels()
+        assert [label.get_text() for label in labels] == ["flat, n 5", "wide, n 4"]
     cell = Cell("flip", "later", Interval(0.5, 0.25, 1.0), 1.0, 1.0)
     assert (
         repr(ResponsePart(cells=(cell,)))
         == "response through the state: 0.5 [0.25, 1] (flip, later)."
     )
     assert repr(ResponsePart()) == "number: none."
-    assert not ResponsePart().plot().axes[0].get_yticklabels()
+    empty = ResponsePart().plot()
+    assert not empty.axes[0].get_yticklabels()
     rows = [
         ("s", "m", f, "v", 0, "edges", name, "ap", x)
         for f in "ab"
@@ -123,7 +104,8 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
     graded = BenchmarkResult(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
     assert ": x (0.70)" in repr(graded)
     assert graded.plot()._repr_png_().startswith(b"\x89PNG")
-    assert "'update'" in str([*circuits.build("wma-handwired", n_experts=2).plot().axes[0].texts])
+    drawing = circuits.build("wma-handwired", n_experts=2).plot()
+    assert "'update'" in str(list(drawing.axes[0].texts))
 
 
 def test_nothing_fills_the_screen() -> None:

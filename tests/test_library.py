@@ -11,7 +11,7 @@ import pytest
 
 import interp
 from interp.support.lazy import defer
-from tests.refusals import refused
+from tests.refusals import refuses
 
 
 def test_facades_the_command_line_and_sampling_are_light():
@@ -87,18 +87,16 @@ def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(
         del sys.modules[name]
 
 
-test_an_unknown_model_is_refused_with_the_nearest = refused(
-    (
-        lambda: interp.load("wma-handwird"),
-        "unknown model 'wma-handwird'; did you mean 'wma-handwired'",
-    ),
-    (lambda: interp.load("runs/none"), r"no checkpoint folder at 'runs/none'"),
-)
+def test_an_unknown_model_is_refused_with_the_nearest():
+    message = "unknown model 'wma-handwird'; did you mean 'wma-handwired'"
+    refuses(message, interp.load, "wma-handwird")
+    refuses(r"no checkpoint folder at 'runs/none'", interp.load, "runs/none")
 
 
 def test_models_are_listed_task_by_task():
     listed = [record.task for record in interp.models()]
-    assert listed == sorted(listed, key=[task.key for task in interp.tasks.every()].index)
+    in_order = [task.key for task in interp.tasks.every()]
+    assert listed == sorted(listed, key=in_order.index)
     names = {record.name for record in interp.models()}
     assert {
         "wma-handwired",
@@ -109,18 +107,26 @@ def test_models_are_listed_task_by_task():
     } <= names
 
 
-test_a_size_that_a_learned_model_does_not_serve_names_those_that_do = refused(
-    (
-        lambda: interp.load("wma-learned-additive", n_experts=3),
-        r"serves n_experts 4. Models for n_experts=3: wma-handwired, wma-learned-wide",
-    ),
-    (
-        lambda: interp.load("qlearning-learned", n_states=9),
-        r"n_actions 2 to 4, n_states 2 to 8. Models for n_states=9: qlearning-handwired",
-    ),
-    (lambda: interp.load("wma-learned-additive", n_experts=4), r"so it takes no n_experts=4$"),
-    (lambda: interp.load("wma-learned-additive", gamma=0.5), r"so it takes no gamma=0.5$"),
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        (
+            "wma-learned-additive",
+            {"n_experts": 3},
+            r"serves n_experts 4. Models for n_experts=3: wma-handwired, wma-learned-wide",
+        ),
+        (
+            "qlearning-learned",
+            {"n_states": 9},
+            r"n_actions 2 to 4, n_states 2 to 8. Models for n_states=9: qlearning-handwired",
+        ),
+        ("wma-learned-additive", {"n_experts": 4}, r"so it takes no n_experts=4$"),
+        ("wma-learned-additive", {"gamma": 0.5}, r"so it takes no gamma=0.5$"),
+    ],
+    ids=["fewer experts", "more states", "its own size", "no size"],
 )
+def test_a_size_that_a_learned_model_does_not_serve_names_those_that_do(name, arguments, message):
+    refuses(message, interp.load, name, **arguments)
 
 
 def test_a_misspelled_attribute_is_an_error():

@@ -19,22 +19,19 @@ LISTS = ("interp", "interp.tasks", "probes", "circuits")
 def modules() -> Iterator[ModuleType]:
     for room in ROOMS:
         yield importlib.import_module(room)
-        for module_found in pkgutil.walk_packages(
-            importlib.import_module(room).__path__, prefix=f"{room}."
-        ):
-            if not any(part.startswith("_") for part in module_found.name.split(".")):
-                yield importlib.import_module(module_found.name)
+        folders = importlib.import_module(room).__path__
+        for module_info in pkgutil.walk_packages(folders, prefix=f"{room}."):
+            is_private = "._" in module_info.name
+            if not is_private:
+                yield importlib.import_module(module_info.name)
 
 
 def own(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """The public functions and classes that a module defines."""
     for name, value in vars(module).items():
-        mine = getattr(value, "__module__", None) == module.__name__
-        if (
-            mine
-            and not name.startswith("_")
-            and (inspect.isclass(value) or inspect.isfunction(value))
-        ):
+        is_defined_here = getattr(value, "__module__", None) == module.__name__
+        is_code = inspect.isclass(value) or inspect.isfunction(value)
+        if is_defined_here and is_code and not name.startswith("_"):
             yield name, value
 
 
@@ -45,9 +42,9 @@ def test_every_public_module_function_and_class_has_a_docstring() -> None:
             silent.append(module.__name__)
         for name, value in own(module):
             counted += 1
-            if not value.__doc__ or value.__doc__.startswith(
-                f"{name}("
-            ):  # what dataclass writes is none
+            docstring = value.__doc__ or ""
+            is_by_dataclass = docstring.startswith(f"{name}(")
+            if not docstring or is_by_dataclass:
                 silent.append(f"{module.__name__}.{name}")
     assert silent == []
     assert counted > 900
@@ -67,12 +64,14 @@ def test_no_function_takes_two_ways_to_ask_for_less_work() -> None:
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:
     """The public methods and properties that a class defines, without the fields of its instances."""
+    fields = getattr(cls, "__dataclass_fields__", ())
     for name, member in vars(cls).items():
+        if name.startswith("_") or name in fields:
+            continue
         function = getattr(
             member, "__func__", getattr(member, "fget", getattr(member, "func", member))
         )
-        field = name in getattr(cls, "__dataclass_fields__", ())
-        if not name.startswith("_") and not field and inspect.isfunction(function):
+        if inspect.isfunction(function):
             yield name, function
 
 
@@ -80,11 +79,13 @@ def test_every_public_method_has_a_docstring_of_its_own_or_of_what_it_overrides(
     counted, silent = 0, []
     for module in modules():
         for name, cls in own(module):
-            for method, function in methods(cls) if inspect.isclass(cls) else ():
+            if not inspect.isclass(cls):
+                continue
+            for method, function in methods(cls):
                 counted += 1
-                if not function.__doc__ and not any(
-                    getattr(vars(b).get(method), "__doc__", "") for b in cls.__mro__
-                ):
+                overridden = [vars(base).get(method) for base in cls.__mro__]
+                is_described = any(getattr(member, "__doc__", "") for member in overridden)
+                if not function.__doc__ and not is_described:
                     silent.append(f"{module.__name__}.{name}.{method}")
     assert silent == []
     assert counted > 500
@@ -98,19 +99,16 @@ def test_what_users_call_is_shown_at_work(name: str) -> None:
     assert functions
     for key in functions:
         function = getattr(package, key)
-        texts = [
-            inspect.getdoc(t) or ""
-            for t in (function, package, importlib.import_module(function.__module__))
-        ]
-        shown = [
-            line
-            for text in texts
-            for line in text.splitlines()
-            if line.lstrip().startswith((">>>", "..."))
-        ]
-        assert any(f"{function.__name__}(" in line or f"{key}(" in line for line in shown), (
-            f"{name}.{key}"
-        )
+        module = importlib.import_module(function.__module__)
+        shown = "\n".join(example_lines(described) for described in (function, package, module))
+        calls = (f"{function.__name__}(", f"{key}(")
+        assert any(call in shown for call in calls), f"{name}.{key}"
+
+
+def example_lines(described: Any) -> str:
+    """The lines of a docstring's examples."""
+    lines = (inspect.getdoc(described) or "").splitlines()
+    return "\n".join(line for line in lines if line.lstrip().startswith((">>>", "...")))
 
 
 def test_rooms_are_doors_of_their_packages() -> None:
