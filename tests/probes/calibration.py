@@ -45,7 +45,8 @@ def _order(values: _Values, rng: np.random.Generator) -> _Values:
     """Outputs in another order in every episode, about their mean (which the latents may hold)."""
     n, _, k = values.shape
     order = rng.permuted(np.tile(np.arange(k), (n, 1)), axis=1)
-    return np.take_along_axis(values - values.mean(-1, keepdims=True), order[:, None], axis=-1)
+    centred = values - values.mean(-1, keepdims=True)
+    return np.take_along_axis(centred, order[:, None], axis=-1)
 
 
 Null = Callable[[_Values, _Values, _Inputs, np.random.Generator], _Values]
@@ -55,21 +56,24 @@ def _draw_by_episode(
     values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator
 ) -> _Values:
     """Draw one number an episode, the same in every round."""
-    return np.repeat(rng.normal(size=(len(values), 1, 1)), values.shape[1], 1)
+    number_of_episode = rng.normal(size=(len(values), 1, 1))
+    return np.repeat(number_of_episode, values.shape[1], 1)
 
 
 def _draw_walk(
     values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator
 ) -> _Values:
     """Draw random walks."""
-    return np.cumsum(rng.normal(size=(*values.shape[:2], 1)), 1)
+    steps = rng.normal(size=(*values.shape[:2], 1))
+    return np.cumsum(steps, 1)
 
 
 def _mix_inputs(
     values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator
 ) -> _Values:
     """Mix the inputs of each round by random weights."""
-    return np.asarray(inputs @ rng.normal(size=(inputs.shape[-1], 1)))
+    weights = rng.normal(size=(inputs.shape[-1], 1))
+    return np.asarray(inputs @ weights)
 
 
 def _draw_by_round(
@@ -115,9 +119,9 @@ def nulls(
         blank = untrained(model, 0)
         for kind in kinds:
             for index in range(n_sets):
-                seed = int(
-                    np.random.SeedSequence([list(NULLS).index(kind), index]).generate_state(1)[0]
-                )
+                entropy = [list(NULLS).index(kind), index]
+                (state,) = np.random.SeedSequence(entropy).generate_state(1)
+                seed = int(state)
                 sample = partial(interp.tasks.of(model).sample_for, model, n_episodes, n_rounds)
                 episodes, others = sample(seed), sample(seed + 1)
                 x, x_blank = (rollout(m, episodes).latents[:, 1:] for m in (model, blank))
@@ -145,19 +149,11 @@ def _planted(
     target_of_episodes = compute(None if key is None else [key], episodes, model)[0]
     target_of_others = compute(None if key is None else [key], others, model)[0]
     inputs, types = round_inputs(episodes)
-    values = NULLS[kind](
-        target_of_episodes.values,
-        target_of_others.values,
-        inputs[-1],
-        np.random.default_rng([seed, 1]),
-    )
-    return TargetValues(
-        kind,
-        values,
-        tuple(f"output {i}" for i in range(values.shape[-1])),
-        inputs=inputs,
-        types=types,
-    )
+    rng = np.random.default_rng([seed, 1])
+    plant = NULLS[kind]
+    values = plant(target_of_episodes.values, target_of_others.values, inputs[-1], rng)
+    outputs = [f"output {i}" for i in range(values.shape[-1])]
+    return TargetValues(kind, values, tuple(outputs), inputs=inputs, types=types)
 
 
 @checked
@@ -189,7 +185,8 @@ def _with_effect(design: str, effect: float, n: int, index: int) -> ProbeResult:
     parts = rng.normal(size=(n, 20, 17))
     parts = np.cumsum(parts, axis=1) if design == "walk" else parts
     x, blank, noise = parts[..., :8], parts[..., 8:16], parts[..., 16:]
-    y = np.sqrt(effect) * x[..., :1] + np.sqrt(1 - effect) * noise
+    signal = np.sqrt(effect) * x[..., :1]
+    y = signal + np.sqrt(1 - effect) * noise
     target = TargetValues("planted", y, ("y",), inputs=(rng.normal(size=(n, 20, 2)),))
     return fit_targets(x, [target], copies=[(blank, None)], seed=index)[0]
 
@@ -205,8 +202,10 @@ def nulls_summary(frame: pd.DataFrame) -> str:
         wrong = frame[column] == "yes"
         rate = exact_share(wrong)
         share_text = f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
-        lines.append(f"{what}: {wrong.sum()} of {len(wrong)} nulls held ({share_text})")
-    return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
+        n_wrong, n_nulls = wrong.sum(), len(wrong)
+        lines.append(f"{what}: {n_wrong} of {n_nulls} nulls held ({share_text})")
+    words_by_kind = pd.crosstab(frame["kind"], frame["verdict"])
+    return "\n".join([*lines, words_by_kind.to_string()])
 
 
 def power_summary(frame: pd.DataFrame) -> str:

@@ -33,15 +33,15 @@ OF_ALL = np.full(N, 8.0)
 def score(level, spread=0.0, n=N):
     """R2 of ``level``, whose losses lie apart by that share of their mean."""
     wobble = np.resize([1.0, -1.0], n) * spread
-    return ProbeScore.of(8 * (1 - level) * (1 + wobble), np.full(n, 8.0))
+    losses = 8 * (1 - level) * (1 + wobble)
+    return ProbeScore.of(losses, np.full(n, 8.0))
 
 
 def target(inputs=(), types=None, mask=None, implied_by=(), key="count"):
     values = np.arange(4.0 * N).reshape(N, 4, 1)
     options = {"mask": mask, "inputs": inputs, "types": types, "implied_by": implied_by}
-    return TargetValues(
-        key, values, ("count",), **options, noun=f"the {key.partition(':')[0].replace('_', ' ')}"
-    )
+    words = key.partition(":")[0].replace("_", " ")
+    return TargetValues(key, values, ("count",), **options, noun=f"the {words}")
 
 
 def problem(targets, levels, seed=5):
@@ -63,7 +63,8 @@ def problem(targets, levels, seed=5):
 def test_each_episode_gets_the_target_of_an_episode_of_another_group(seed, groups, order):
     """Two seeds and two groups, as they were drawn when results were first kept."""
     values = np.array([0, 1, 2, 3])
-    assert _shuffled(values, seed, None if groups is None else np.array(groups)).tolist() == order
+    groups = None if groups is None else np.array(groups)
+    assert _shuffled(values, seed, groups).tolist() == order
 
 
 @pytest.mark.parametrize(("seed", "kinds"), [(0, [7, 0, 2]), (1, [5, 3, 7])])
@@ -71,9 +72,8 @@ def test_every_kind_of_round_gets_the_values_of_one_round(seed, kinds):
     values = np.arange(16).reshape(2, 4, 2)
     types = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
     task = _control_task(values, types, seed)
-    assert task.tolist() == [
-        [values.reshape(8, 2)[kinds[kind]].tolist() for kind in row] for row in types
-    ]
+    values_of_kinds = values.reshape(8, 2)[kinds]
+    assert np.array_equal(task, values_of_kinds[types])
 
 
 def test_each_control_is_fitted_to_what_it_says():
@@ -128,14 +128,16 @@ def test_each_control_is_fitted_to_what_it_says():
     }
     assert scores[1] == {"shuffled": 0.25, "untrained": 0.75, "inputs": 0.7, "round": 0.2}
     assert [fit for fit, *_ in calls[1:4]] == [pytest.approx(form) for form in forms]
-    np.testing.assert_array_equal(calls[0][0], np.broadcast_to(np.eye(4), (N, 4, 4)))
+    round_index = calls[0][0]
+    np.testing.assert_array_equal(round_index, np.broadcast_to(np.eye(4), (N, 4, 4)))
     parts = calls[4][1]
+    first_values, second_values = first_target.values, two.values
     wanted = [
-        first_target.values,
-        two.values,
-        _shuffled(first_target.values, 5),
-        _shuffled(two.values, 5),
-        _control_task(first_target.values, kinds, 5),
+        first_values,
+        second_values,
+        _shuffled(first_values, 5),
+        _shuffled(second_values, 5),
+        _control_task(first_values, kinds, 5),
     ]
     for part, values in zip(parts, wanted, strict=True):
         np.testing.assert_array_equal(part.values, values)
@@ -190,7 +192,8 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
     x = np.arange(N * 8.0).reshape(N, 4, 2)
     gone = np.zeros((2, N, 4), bool)
     gone[0, 0, 3] = gone[1, 1:3, 2:] = True
-    classes = replace(target(), values=np.arange(N * 4).reshape(N, 4, 1) % 3, kind="class")
+    labels = np.arange(N * 4).reshape(N, 4, 1) % 3
+    classes = replace(target(), values=labels, kind="class")
 
     def fit(x, targets, folds, groups):
         calls.append((len(x), [fit_of_sample.kind for fit_of_sample in targets], groups.tolist()))
@@ -199,14 +202,15 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
     kind, lacking = Kind("recorder", of_classes, fit), (0, 1, 0)
     sample = GroupedTargets([replace(classes, missing=gone[i]) for i in lacking], np.arange(N), 5)
     shown = "class" if of_classes else "real"
-    assert [fit_of_sample.kind for fit_of_sample in Problem.of(sample, kind).sample.targets] == [
-        shown
-    ] * 3
+    targets_of_problem = Problem.of(sample, kind).sample.targets
+    assert [fitted_target.kind for fitted_target in targets_of_problem] == [shown] * 3
     for fit_of_sample, i in zip(sample.fit(kind, x), lacking, strict=True):
-        np.testing.assert_array_equal(
-            fit_of_sample.details()["predictions"], np.where(gone[i][..., None], np.nan, x)
-        )
-    counted = [np.repeat(np.arange(N), (~gone[i]).sum(1)).tolist() for i in (0, 1)]
+        expected = np.where(gone[i][..., None], np.nan, x)
+        np.testing.assert_array_equal(fit_of_sample.details()["predictions"], expected)
+    counted = []
+    for is_gone in gone:
+        n_rounds = (~is_gone).sum(1)
+        counted.append(np.repeat(np.arange(N), n_rounds).tolist())
     assert calls == [(23, [shown] * 2, counted[0]), (20, [shown], counted[1])]
 
 
@@ -303,7 +307,8 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
     assert 0.1 < shown < 0.2
     assert few.number.high < 0.1
     assert few.verdict == "undecided"
-    assert few.reason == f"too few episodes: about {int(np.ceil(6 * (shown / 0.1) ** 2))} would do"
+    n_that_would_do = int(np.ceil(6 * (shown / 0.1) ** 2))
+    assert few.reason == f"too few episodes: about {n_that_would_do} would do"
     assert judged(-0.5, 0.01).verdict == "no"
     assert judged(0.9, 0.08).verdict == "yes"
     leaning = judged(0.0, n_features=16)

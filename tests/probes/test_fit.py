@@ -70,27 +70,20 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
     options = {"n_untrained": 2, "seed": 3}
     probe_result = probes.fit(run, target, **options)
     many = experts.sample(n_episodes=PLATEAU, n_rounds=5, n_experts=3, seed=5)
-    plateau = [
-        probes.fit(
-            interp.rollout(learned.untrained(seed), many), probes.targets.log_weights_centred(many)
-        ).r2
-        for seed in (3, 4)
-    ]
-    assert probe_result.controls["untrained"].score.estimate == pytest.approx(
-        max(plateau), abs=0.05
-    )
-    assert (
-        len(probe_result.controls["untrained"].score.losses)
-        == probe_result.settings["untrained_episodes"]
-        == PLATEAU
-    )
+    target_of_many = probes.targets.log_weights_centred(many)
+    plateau = []
+    for seed in (3, 4):
+        run_of_copy = interp.rollout(learned.untrained(seed), many)
+        plateau.append(probes.fit(run_of_copy, target_of_many).r2)
+    score = probe_result.controls["untrained"].score
+    assert score.estimate == pytest.approx(max(plateau), abs=0.05)
+    assert len(score.losses) == PLATEAU
+    assert probe_result.settings["untrained_episodes"] == PLATEAU
     for changed_values in (target.values, replace(target, values=-target.values)):
         alone = probes.fit(run, changed_values, **options)
-        assert (
-            len(alone.controls["untrained"].score.losses)
-            == alone.settings["untrained_episodes"]
-            == 20
-        )
+        score = alone.controls["untrained"].score
+        assert len(score.losses) == 20
+        assert alone.settings["untrained_episodes"] == 20
         assert {"inputs", "control_task"} <= set(alone.controls)  # the rollout knows its episodes
     (same,) = probes.probe(learned, few, ["log_weights_centred"], **options)
     assert same.measure == probe_result.measure
@@ -100,7 +93,11 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     """Runs of untrained copies are kept: of another target, of a model with the same weights; not of another seed."""
     few = experts.sample(n_episodes=18, n_rounds=4, n_experts=3, seed=6)
     run, ran = interp.rollout(learned, few), []
-    counting = lambda *given, **how: ran.append(1) or interp.rollout(*given, **how)  # noqa: E731
+
+    def counting(*arguments, **options):
+        ran.append(1)
+        return interp.rollout(*arguments, **options)
+
     monkeypatch.setattr(sys.modules["probes.fitting"], "rollout", counting)
     first = probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=11)
     assert len(ran) == 4, "two copies, over these episodes and over more"
@@ -155,15 +152,13 @@ def test_what_is_not_there_is_not_held(kind, run, episodes):
             order = rng.permuted(np.tile(np.arange(3), (len(episodes), 1)), axis=1)
             values = np.take_along_axis(counts.values, order[:, None], axis=-1)
         else:
-            values = np.broadcast_to(
-                rng.normal(size=(len(episodes), 1, 1)), (*counts.values.shape[:2], 1)
-            )
+            number_of_episode = rng.normal(size=(len(episodes), 1, 1))
+            values = np.broadcast_to(number_of_episode, (*counts.values.shape[:2], 1))
         target = TargetValues(
             "absent", values, ("x",) * values.shape[-1], inputs=counts.inputs, types=counts.types
         )
-        result = probes.fit(
-            run.latents[:, 1:], target, untrained=run.latents[:, 1:].flip(0), seed=seed
-        )
+        latents = run.latents[:, 1:]
+        result = probes.fit(latents, target, untrained=latents.flip(0), seed=seed)
         words.append(result.verdict)
     assert words.count("yes") <= 1
 
@@ -182,12 +177,8 @@ def test_a_target_that_time_gives_away_is_not_held():
 def test_a_copy_of_the_input_is_judged_by_the_other_controls(run, episodes):
     """A vote is one of the round's inputs: that control is shown but not asked to be beaten."""
     target = probes.targets.votes(episodes)
-    result = probes.fit(
-        episodes.advice.astype(float),
-        target,
-        method="ridge",
-        untrained=episodes.advice[::-1].astype(float),
-    )
+    advice = episodes.advice.astype(float)
+    result = probes.fit(advice, target, method="ridge", untrained=advice[::-1])
     assert result.r2 > 1 - 1e-9
     assert result.verdict == "yes"
     assert not result.controls["inputs"].counts
@@ -197,7 +188,8 @@ def test_a_copy_of_the_input_is_judged_by_the_other_controls(run, episodes):
 def test_memorising_shows_in_the_control_task(episodes):
     """A probe that reads which kind of round it is decodes any function of it: no selectivity, no verdict."""
     matches = probes.targets.match(episodes)
-    kinds = np.eye(matches.types.max() + 1)[matches.types]
+    n_kinds = matches.types.max() + 1
+    kinds = np.eye(n_kinds)[matches.types]
     result = probes.fit(kinds, matches, method="ridge", untrained=kinds[::-1])
     assert result.r2 > 1 - 1e-6
     assert result.controls["control_task"].score.estimate > 1 - 1e-6
@@ -210,7 +202,8 @@ def test_memorising_shows_in_the_control_task(episodes):
 def test_random_features_count_and_only_the_untrained_control_says_so(learned, episodes):
     """A latent that adds random features of each round holds the counts: R2 far above every control but that one."""
     (result,) = probes.probe(learned, episodes, ["log_weights_centred"], seed=0)
-    beaten = {name for name, control in result.controls.items() if control.difference.low > 0}
+    margins = {name: control.difference.low for name, control in result.controls.items()}
+    beaten = {name for name, margin in margins.items() if margin > 0}
     assert result.r2 > 0.5
     assert beaten == {"shuffled", "inputs", "round", "control_task"}
     assert result.reason == "an untrained copy comes too near (less than 3 times its odds)"
@@ -221,7 +214,8 @@ def test_groups_of_episodes_stay_together():
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(20), 4)
     shared = rng.normal(size=(20, 1, 1))[groups]
-    x = np.concatenate([np.eye(20)[groups][:, None] + 0.01 * rng.normal(size=(80, 6, 20))], axis=-1)
+    group_one_hot = np.eye(20)[groups][:, None]
+    x = group_one_hot + 0.01 * rng.normal(size=(80, 6, 20))
     target = np.broadcast_to(shared, (80, 6, 1))
     nothing = {"inputs": np.zeros((80, 6, 1)), "untrained": np.zeros(x.shape)}
     leaking, grouped = (
@@ -233,10 +227,8 @@ def test_groups_of_episodes_stay_together():
     assert grouped.r2 < 0.1
     assert grouped.verdict != "yes"
     assert grouped.settings["n_groups"] == 20
-    assert (
-        probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)]).number
-        == leaking.number
-    )
+    groups_of_one = [f"episode {i:02}" for i in range(80)]
+    assert probes.fit(x, target, groups=groups_of_one).number == leaking.number
     shuffled = _shuffled(groups, 0, groups)
     assert (shuffled != groups).all()
     assert (np.bincount(shuffled) == 4).all()
@@ -246,7 +238,9 @@ def test_intervals_resample_groups():
     """Episodes that repeat each other say nothing new: the interval is as wide as without the copies."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(16, 8, 2))
-    y = x[..., :1] + rng.normal(size=(16, 8, 1)) * np.linspace(0.1, 3, 16)[:, None, None]
+    spread = np.linspace(0.1, 3, 16)[:, None, None]
+    noise = rng.normal(size=(16, 8, 1)) * spread
+    y = x[..., :1] + noise
     once = probes.fit(x, y)
     copies, as_groups = np.repeat(np.arange(16), 5), {}
     for name, groups in (("groups", copies), ("episodes", "episode")):
@@ -262,15 +256,15 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
     rng = np.random.default_rng(1)
     folds = np.arange(10) % 5
     x = rng.normal(size=(10, 4, 2))
-    y = (x[..., 0] + 1.5 * rng.normal(size=(10, 4)) > 0).astype(int)
+    noise = 1.5 * rng.normal(size=(10, 4))
+    y = (x[..., 0] + noise > 0).astype(int)
     chosen = estimators._cross_validate(x, folds, [(y, 2)])[0].chosen
-    rows = [folds != k for k in range(5)]
-    fold_of_row = [np.unique(folds[row_set], return_inverse=True)[1] for row_set in rows]
-    fits = [
-        estimators._cross_validate(x[row_set], k, [(y[row_set], 2)])[0]
-        for row_set, k in zip(rows, fold_of_row, strict=True)
-    ]
-    alone = [fit.refit[2][-1] for fit in fits]
+    alone = []
+    for fold in range(5):
+        others = folds != fold
+        _, renumbered = np.unique(folds[others], return_inverse=True)
+        (fitted,) = estimators._cross_validate(x[others], renumbered, [(y[others], 2)])
+        alone.append(fitted.refit[2][-1])
     assert list(chosen) == alone
     assert len(set(chosen)) > 1
 
@@ -280,18 +274,20 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     """Most columns of a handwired machine are constant: they get no weight, and the others keep theirs."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, 5, 3))
-    y = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1)
+    y = (x[..., 0] > 0).astype(int)
+    if n_classes > 2:
+        y += x[..., 1] > 1
     folds = _assign_folds(20, 5, 0)
-    wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
-    alone, beside = (
-        estimators._cross_validate(features, folds, [(y, n_classes)])[0] for features in (x, wide)
-    )
-    np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
-    np.testing.assert_array_equal(np.delete(beside.refit[0], 1, 0), alone.refit[0])
-    assert not beside.refit[0][1].any()
-    assert (
-        not estimators._cross_validate(np.ones_like(x), folds, [(y, n_classes)])[0].refit[0].any()
-    )
+    targets = [(y, n_classes)]
+    wide = np.insert(x, 1, 0.3, axis=-1)
+    (narrow_fit,) = estimators._cross_validate(x, folds, targets)
+    (wide_fit,) = estimators._cross_validate(wide, folds, targets)
+    np.testing.assert_array_equal(wide_fit.probabilities, narrow_fit.probabilities)
+    weights = wide_fit.refit[0]
+    np.testing.assert_array_equal(np.delete(weights, 1, 0), narrow_fit.refit[0])
+    assert not weights[1].any()
+    (fit_of_constants,) = estimators._cross_validate(np.ones_like(x), folds, targets)
+    assert not fit_of_constants.refit[0].any()
 
 
 def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
@@ -305,20 +301,18 @@ def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
     assert 0.6 < result.score.estimate < 0.8
     assert result.verdict == "yes"
     assert result.measure.unit == "skill"
-    truth = episodes.advice[..., 0].reshape(-1)
-    assert result.metrics["log_loss"].estimate < log_loss(truth, np.full(len(truth), 0.5))
-    assert result.score.estimate == pytest.approx(
-        (result.predictions[..., 0].reshape(-1) == truth).mean()
-    )
+    truth = episodes.advice[..., 0]
+    even_loss = log_loss(truth.reshape(-1), np.full(truth.size, 0.5))
+    assert result.metrics["log_loss"].estimate < even_loss
+    is_right = result.predictions[..., 0] == truth
+    assert result.score.estimate == pytest.approx(is_right.mean())
     with pytest.raises(InputError, match="the probe of 'vote' is logistic and has no R2"):
         _ = result.r2
     odds = result.decode(x).values[..., 0]
-    np.testing.assert_allclose(
-        result.decode(x + result.direction()).values[..., 0], odds + 1, atol=1e-9
-    )
-    assert ((odds > 0) == (truth.reshape(40, 20) == 1)).mean() == pytest.approx(
-        result.score.estimate, abs=0.02
-    )
+    moved_odds = result.decode(x + result.direction()).values[..., 0]
+    np.testing.assert_allclose(moved_odds, odds + 1, atol=1e-9)
+    accuracy = ((odds > 0) == (truth == 1)).mean()
+    assert accuracy == pytest.approx(result.score.estimate, abs=0.02)
 
 
 def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
@@ -330,10 +324,10 @@ def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
         result = probes.fit(run, probes.targets.get(key)(episodes), n_untrained=0)
         direction = result.direction("e_2")
         assert direction.shape == run.latents.shape[2:]
-        decoded_change = result.decode(x + 0.7 * direction).values - result.decode(x).values
-        np.testing.assert_allclose(
-            decoded_change, np.broadcast_to(change, decoded_change.shape), atol=1e-6
-        )
+        decoded = result.decode(x).values
+        decoded_change = result.decode(x + 0.7 * direction).values - decoded
+        expected_change = np.broadcast_to(change, decoded.shape)
+        np.testing.assert_allclose(decoded_change, expected_change, atol=1e-6)
     refuses(
         r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3", result.direction, "e_9"
     )
@@ -356,11 +350,8 @@ def test_decoding_another_run(model, run, learned, episodes):
     assert decoded.plot(episode=2).axes
     with pytest.raises(InputError, match=r"fitted on model 'wma-handwired'.*the run is of 'toy'"):
         result.decode(interp.rollout(learned, others), others)
-    refuses(
-        "fitted on an array",
-        probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes)).decode,
-        run,
-    )
+    of_array = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes))
+    refuses("fitted on an array", of_array.decode, run)
     refuses("no true values", result.decode(run).plot)
 
 
@@ -373,8 +364,9 @@ def test_sites_of_a_rollout(learned, episodes):
         read(run, "change"), read(run, "update"), atol=1e-4
     )  # This model adds its update.
     assert read(run, "written").shape == (40, 20, 32)
-    assert (read(run, "L1H0@p?") == run.cache[hooks[1]][:, :, -3, 0]).all()
-    assert (read(run, "resid_post[1]@w?") == run.cache[hooks[2]][:, :, -1]).all()
+    z, resid_post = run.cache[hooks[1]], run.cache[hooks[2]]
+    assert (read(run, "L1H0@p?") == z[:, :, -3, 0]).all()
+    assert (read(run, "resid_post[1]@w?") == resid_post[:, :, -1]).all()
     refuses(
         r"does not hold site 'resid_pre\[0\]@w\?'.*blocks.0.hook_resid_pre",
         read,
@@ -388,61 +380,86 @@ def ones(*shape):
     return np.random.default_rng(0).normal(size=shape)
 
 
-BAD_VALUES = [
-    ((ones(4, 6, 2), ones(4, 6, 1)), "5 folds of episodes need at least 5 episodes, got 4"),
-    ((ones(9, 6, 2), np.full((9, 6, 1), 3.0)), "target 'target' is constant"),
-    (
-        (ones(9, 6, 2), np.where(ones(9, 6, 1) > 1, np.nan, 1.0)),
-        r"target 'target' hold .* NaN or infinite",
-    ),
-    (
-        (np.where(ones(9, 6, 2) > 2, np.inf, 1.0), ones(9, 6, 1)),
-        r"the activations hold \d values that are NaN or inf",
-    ),
-]
-BAD_SHAPES = [
-    (
-        (ones(9, 7, 2), ones(9, 6, 1)),
-        r"9 episodes of 7 rounds but target 'target' has 9 of 6; .*latents\[:, 1:\]",
-    ),
-    ((ones(9, 6, 2), ones(8, 6, 1)), "9 episodes of 6 rounds but target 'target' has 8 of 6$"),
-    ((ones(9, 6), ones(9, 6, 1)), "activations are"),
-    ((ones(9, 6, 0), ones(9, 6, 1)), r"activations are .*got shape \(9, 6, 0\)"),
-    (
-        (ones(9, 6, 2), TargetValues("t", ones(9, 6, 1), ("a", "b"))),
-        "a name for each of its 1 outputs, got 2",
-    ),
-    ((ones(9, 6, 2), ones(9)), "a target is an array"),
-]
-BAD = [*BAD_VALUES, *BAD_SHAPES]
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (ones(4, 6, 2), ones(4, 6, 1), "5 folds of episodes need at least 5 episodes, got 4"),
+        (ones(9, 6, 2), np.full((9, 6, 1), 3.0), "target 'target' is constant"),
+        (
+            ones(9, 6, 2),
+            np.where(ones(9, 6, 1) > 1, np.nan, 1.0),
+            r"target 'target' hold .* NaN or infinite",
+        ),
+        (
+            np.where(ones(9, 6, 2) > 2, np.inf, 1.0),
+            ones(9, 6, 1),
+            r"the activations hold \d values that are NaN or inf",
+        ),
+        (
+            ones(9, 7, 2),
+            ones(9, 6, 1),
+            r"9 episodes of 7 rounds but target 'target' has 9 of 6; .*latents\[:, 1:\]",
+        ),
+        (
+            ones(9, 6, 2),
+            ones(8, 6, 1),
+            "9 episodes of 6 rounds but target 'target' has 8 of 6$",
+        ),
+        (ones(9, 6), ones(9, 6, 1), "activations are"),
+        (ones(9, 6, 0), ones(9, 6, 1), r"activations are .*got shape \(9, 6, 0\)"),
+        (
+            ones(9, 6, 2),
+            TargetValues("t", ones(9, 6, 1), ("a", "b")),
+            "a name for each of its 1 outputs, got 2",
+        ),
+        (ones(9, 6, 2), ones(9), "a target is an array"),
+    ],
+    ids=[
+        "few episodes",
+        "a constant target",
+        "a target without a number",
+        "an infinite activation",
+        "rounds too many",
+        "episodes too many",
+        "no axis of features",
+        "no feature",
+        "names too many",
+        "no axis of rounds",
+    ],
+)
+def test_what_cannot_be_fitted_is_told(x, y, message):
+    refuses(message, probes.fit, x, y)
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD)
-def test_what_cannot_be_fitted_is_told(arguments, message):
-    refuses(message, probes.fit, *arguments)
-
-
-PARTS = {
-    "a name for each of its 1 outputs, got 2": {"outputs": ("a", "b")},
-    r"the mask of target 't' .* shape \(9, 6, 1\), got \(9, 5, 1\)": {"mask": ones(9, 5, 1) > 0},
-    r"the kinds of rounds of .* shape \(9, 6\), got \(9, 5\)": {"types": np.zeros((9, 5), int)},
-    r"the round's inputs of .* \(9, 6, 3\), got \(9, 5, 3\)": {"inputs": (ones(9, 5, 3),)},
-    "indicators of 4611686018427387905 classes": {
-        "values": np.full((9, 6, 1), 2**62),
-        "kind": "class",
-    },
-}
-
-
-@pytest.mark.parametrize("message", PARTS)
-def test_a_target_whose_parts_do_not_fit_is_refused(message):
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"outputs": ("a", "b")}, "a name for each of its 1 outputs, got 2"),
+        (
+            {"mask": ones(9, 5, 1) > 0},
+            r"the mask of target 't' .* shape \(9, 6, 1\), got \(9, 5, 1\)",
+        ),
+        (
+            {"types": np.zeros((9, 5), int)},
+            r"the kinds of rounds of .* shape \(9, 6\), got \(9, 5\)",
+        ),
+        (
+            {"inputs": (ones(9, 5, 3),)},
+            r"the round's inputs of .* \(9, 6, 3\), got \(9, 5, 3\)",
+        ),
+        (
+            {"values": np.full((9, 6, 1), 2**62), "kind": "class"},
+            "indicators of 4611686018427387905 classes",
+        ),
+    ],
+    ids=["outputs", "mask", "types", "inputs", "values"],
+)
+def test_a_target_whose_parts_do_not_fit_is_refused(part, message):
     """Outside the tests nothing checks shapes."""
+    whole = {"key": "t", "values": ones(9, 6, 1), "outputs": ("a",)}
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        target = TargetValues(
-            **{"key": "t", "values": ones(9, 6, 1), "outputs": ("a",), **PARTS[message]}
-        )
-        refuses(message, probes.fit, ones(9, 6, 2), target)
+        refuses(message, probes.fit, ones(9, 6, 2), TargetValues(**(whole | part)))
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
@@ -479,7 +496,8 @@ def test_activations_that_no_probe_can_hold_are_refused_with_what_they_would_tak
 
 
 def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():
-    one_class = np.stack([np.arange(54) % 2, np.ones(54, int)], axis=-1).reshape(9, 6, 2)
+    both_classes, only_ones = np.arange(54) % 2, np.ones(54, int)
+    one_class = np.stack([both_classes, only_ones], axis=-1).reshape(9, 6, 2)
     target = TargetValues("match", one_class, ("a", "b"), kind="class")
     refuses(
         "output 'b' of target 'match' is one class in all 54 rounds",
@@ -549,13 +567,17 @@ def test_an_untrained_control_that_overflows_is_left_out_and_said_to_be(value, m
 def test_what_is_below_rounding_is_not_read(model, episodes):
     """The handwired latent holds the label at 1e-88 of its size; scaled to unit variance a probe would decode it."""
     run = interp.rollout(model, episodes)
-    dust = run.latents[:, 1:].numpy().std((0, 1)) / np.abs(run.latents.numpy()).max()
+    latents = run.latents.numpy()
+    spread = latents[:, 1:].std((0, 1))
+    dust = spread / np.abs(latents).max()
     assert ((dust > 0) & (dust < 1e-30)).any()
     result = probes.fit(run, probes.targets.label(episodes), method="ridge", n_untrained=0)
     assert result.r2 < 0.1
     assert result.verdict == "no"
     x = np.random.default_rng(0).normal(size=(10, 6, 2)).astype(np.float32) * [1, 1e-5]
-    assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
+    sum_of_columns = x[..., :1] + 1e5 * x[..., 1:]
+    of_both = probes.fit(x.astype(np.float32), sum_of_columns)
+    assert (of_both.weights != 0).all()
 
 
 def test_a_no_is_not_said_of_features_that_were_not_read():

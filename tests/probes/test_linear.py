@@ -20,10 +20,13 @@ from probes.values import TargetValues
 def _data(seed=0, n=20, t=12, d=9, k=3):
     rng = np.random.default_rng(seed)
     offsets = rng.normal(size=(n, 1, d))
-    x = rng.normal(size=(n, t, d)) * np.logspace(-3, 3, d) + 5 + offsets
+    scaled = rng.normal(size=(n, t, d)) * np.logspace(-3, 3, d)
+    x = scaled + 5 + offsets
     x[..., 4] = 2.5
     x[..., 7] = x[..., 0] - x[..., 1]
-    y = x @ rng.normal(size=(d, k)) * 1e-2 + 3 * rng.normal(size=(n, t, k)) + 100
+    signal = x @ rng.normal(size=(d, k)) * 1e-2
+    noise = 3 * rng.normal(size=(n, t, k))
+    y = signal + noise + 100
     return x, y
 
 
@@ -38,8 +41,9 @@ def _sklearn(x, targets, folds, estimator, grid, scoring, predict="predict"):
         search = GridSearchCV(pipeline, grid, scoring=scoring, cv=GroupKFold(n_folds - 1))
         search.fit(rows[train], targets[train], groups=groups[train])
         predictions |= zip(test.tolist(), getattr(search, predict)(rows[test]), strict=True)
-        chosen[groups[test][0]] = next(iter(search.best_params_.values()))
-    return np.stack([predictions[i] for i in range(len(rows))]), [chosen[f] for f in range(n_folds)]
+        (chosen[groups[test][0]],) = search.best_params_.values()
+    in_order = np.stack([predictions[i] for i in range(len(rows))])
+    return in_order, [chosen[fold] for fold in range(n_folds)]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -60,7 +64,8 @@ def test_equals_sklearn_nested_cross_validation(seed):
 def test_logistic_probabilities_equal_sklearns(d, apart):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(15, 6, d))
-    y = (x @ rng.normal(size=(d, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
+    scores = x @ rng.normal(size=(d, 3))
+    y = (scores + rng.normal(size=(15, 6, 3))).argmax(-1)
     (ours,), grid = (
         _cross_validate(x, _assign_folds(15, 5, 0), [(y, 3)]),
         {"logisticregression__C": _PENALTIES},
@@ -106,22 +111,21 @@ def test_weights_of_two_classes_equal_sklearns():
 def test_of_penalties_that_tie_the_largest_is_taken(monkeypatch):
     monkeypatch.setattr("probes.linear.ALPHAS", (0.1, 1.0, 10.0))
     errors = np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
-    assert _best(errors, np.array([0, 1, 2])).tolist() == [1.0, 10.0, 1.0]
+    best = _best(errors, np.array([0, 1, 2]))
+    assert best.tolist() == [1.0, 10.0, 1.0]
 
 
 def test_each_target_chooses_its_own_penalty():
     """Targets fitted together equal targets fitted alone."""
     x, y = _data(1)
-    y[..., 2] = np.random.default_rng(0).normal(size=y.shape[:2])
+    rng = np.random.default_rng(0)
+    y[..., 2] = rng.normal(size=y.shape[:2])
     folds = _assign_folds(len(x), 5, 0)
     together = cross_validate(x, y, folds, np.array([0, 0, 1]))
-    alone = [
-        cross_validate(x, part, folds, np.zeros(part.shape[-1], int))
-        for part in (y[..., :2], y[..., 2:])
-    ]
-    np.testing.assert_allclose(
-        together.predictions, np.concatenate([a.predictions for a in alone], -1), atol=1e-9
-    )
+    first_target = cross_validate(x, y[..., :2], folds, np.array([0, 0]))
+    second_target = cross_validate(x, y[..., 2:], folds, np.array([0]))
+    alone = np.concatenate([first_target.predictions, second_target.predictions], -1)
+    np.testing.assert_allclose(together.predictions, alone, atol=1e-9)
     assert (together.alphas[:, 1] > together.alphas[:, 0]).all()
 
 
@@ -130,12 +134,10 @@ def test_refit_is_ridge_on_raw_inputs():
     x, y = _data(2)
     ours = cross_validate(x, y, _assign_folds(len(x), 5, 0), np.zeros(3, int))
     rows = x.reshape(-1, x.shape[-1])
-    pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0])).fit(
-        rows, y.reshape(-1, 3)
-    )
-    np.testing.assert_allclose(
-        rows @ ours.weights + ours.intercept, pipeline.predict(rows), atol=1e-6
-    )
+    pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0]))
+    expected = pipeline.fit(rows, y.reshape(-1, 3)).predict(rows)
+    predictions = rows @ ours.weights + ours.intercept
+    np.testing.assert_allclose(predictions, expected, atol=1e-6)
 
 
 def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
@@ -148,7 +150,8 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     each_r2 = [score.estimate for score in probe.details()["by_output"].values()]
     metrics = probe.details()["metrics"]
     assert set(metrics) == {"r2", "mae"}
-    assert metrics["mae"].estimate == pytest.approx(np.abs(y - predictions).mean())
+    mean_error = np.abs(y - predictions).mean()
+    assert metrics["mae"].estimate == pytest.approx(mean_error)
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain = ((y - y.mean((0, 1))) ** 2).sum((0, 1))
     larger = totals(y).sum(0)
@@ -156,10 +159,9 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     assert (larger <= plain * 6 / 5).all()
     expected = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
     np.testing.assert_allclose(each_r2, expected)
-    overall = (
-        1 - (1 - r2_score(*flat, multioutput="variance_weighted")) * plain.sum() / larger.sum()
-    )
-    np.testing.assert_allclose(probe.score.estimate, overall)
+    missed = 1 - r2_score(*flat, multioutput="variance_weighted")
+    optimism = plain.sum() / larger.sum()
+    np.testing.assert_allclose(probe.score.estimate, 1 - missed * optimism)
 
 
 def test_groups_of_episodes_are_one_long_episode():
@@ -167,19 +169,17 @@ def test_groups_of_episodes_are_one_long_episode():
     rng = np.random.default_rng(1)
     y = rng.normal(size=(8, 3, 2))
     groups = np.array([2, 0, 0, 1, 2, 0, 3, 4])
-    scores = (
-        score_predictions(TargetValues.of(y), np.zeros_like(y), groups, dict)
-        .details()["by_output"]
-        .values()
-    )
-    errors, total = (
-        np.stack(part, -1) for part in zip(*((s.losses, s.references) for s in scores), strict=True)
-    )
+    probe = score_predictions(TargetValues.of(y), np.zeros_like(y), groups, dict)
+    scores = probe.details()["by_output"].values()
+    errors = np.stack([score.losses for score in scores], -1)
+    total = np.stack([score.references for score in scores], -1)
     for group in range(5):
-        rows = y[groups == group].reshape(-1, 2) - y.mean((0, 1))
-        others = 24 - len(rows)
-        np.testing.assert_allclose(total[group], (rows**2).sum(0) + rows.sum(0) ** 2 / others)
-        np.testing.assert_allclose(errors[group], (y[groups == group] ** 2).sum((0, 1)))
+        rows = y[groups == group].reshape(-1, 2)
+        np.testing.assert_allclose(errors[group], (rows**2).sum(0))
+        centred = rows - y.mean((0, 1))
+        n_others = 24 - len(rows)
+        optimism = centred.sum(0) ** 2 / n_others
+        np.testing.assert_allclose(total[group], (centred**2).sum(0) + optimism)
 
 
 def test_masked_entries_count_nowhere():
@@ -189,11 +189,13 @@ def test_masked_entries_count_nowhere():
     mask = rng.random(y.shape) < 0.5
     y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
     targets = [replace(TargetValues.of(true), mask=mask) for true in (y, y_other)]
-    probed = [
-        score_predictions(*pair, np.arange(6), dict)
-        for pair in zip(targets, (predictions, predictions_other), strict=True)
-    ]
-    a, b = ([score.estimate for score in probe.details()["by_output"].values()] for probe in probed)
-    np.testing.assert_allclose(a, b)
-    plain = r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]])
-    assert 0 < a[0] - plain <= (1 - plain) / 6
+    estimates = []
+    for target, predicted in zip(targets, (predictions, predictions_other), strict=True):
+        probe = score_predictions(target, predicted, np.arange(6), dict)
+        by_output = probe.details()["by_output"]
+        estimates.append([score.estimate for score in by_output.values()])
+    np.testing.assert_allclose(estimates[0], estimates[1])
+    is_scored = mask[..., 0]
+    plain = r2_score(y[..., 0][is_scored], predictions[..., 0][is_scored])
+    first_output = estimates[0][0]
+    assert 0 < first_output - plain <= (1 - plain) / 6

@@ -121,10 +121,8 @@ def test_a_cache_is_read_whole_and_row_by_row():
     whole = probes.read(run, "latents@cache", model=machine)
     assert whole.shape == (3, 4, 6, 8)
     assert torch.equal(probes.read(run, "latents@cache_2", model=machine), whole[:, :, 1])
-    assert (
-        probes.read(run, "latents@cache_length", model=machine).flatten(1).tolist()
-        == [[1, 2, 3, 4]] * 3
-    )
+    length = probes.read(run, "latents@cache_length", model=machine).flatten(1)
+    assert length.tolist() == [[1, 2, 3, 4]] * 3
 
 
 def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
@@ -193,9 +191,8 @@ def test_a_machine_s_own_points_come_before_the_words_of_the_room(episodes):
     machine = gru(seed=3)
     run = interp.rollout(machine, episodes, names_filter=["points.update"])
     assert torch.equal(probes.read(run, "update", model=machine), run.cache["points.update"])
-    assert torch.equal(
-        probes.read(run, "change"), (run.latents[:, 1:] - run.latents[:, :-1])[:, :, 0]
-    )
+    change = run.latents[:, 1:] - run.latents[:, :-1]
+    assert torch.equal(probes.read(run, "change"), change[:, :, 0])
     assert torch.equal(probes.read(run, "written", model=machine), run.latents[:, 1:, 0])
 
 
@@ -220,26 +217,25 @@ def test_a_sweep_of_a_loop_has_one_row_a_cycle(episodes, looped):
         "block[2]",
     ]
     assert len(frame) == 2 * 2 * (1 + 3)
-    assert frame["position"].isna().sum() == 2 * 2 * 3
+    has_no_position = frame["position"].isna()
+    assert has_no_position.sum() == 2 * 2 * 3
     assert cycles["number"].nunique() == 3
     assert frame["untrained"].notna().all()
     whole = probes.sweep(loop(seed=3), episodes, ["match"], sites="block[2]", n_jobs=1).to_frame()
     (result,) = probes.probe(
         loop(seed=3), episodes, ["match"], sites="block[2]", method="ridge", n_untrained=1
     )
-    assert whole["number"].tolist() == pytest.approx([result.r2], abs=1e-9)
-    assert whole["untrained"].item() == pytest.approx(
-        result.controls["untrained"].score.estimate, abs=1e-6
-    )
+    assert whole["number"].item() == pytest.approx(result.r2, abs=1e-9)
+    untrained = result.controls["untrained"].score
+    assert whole["untrained"].item() == pytest.approx(untrained.estimate, abs=1e-6)
 
 
 def test_a_sweep_takes_every_point_of_a_machine_without_a_residual_stream(episodes):
     """In the order in which a round computes them; what is exactly there is found there and nowhere else."""
     frame = probes.sweep(counter(), episodes, ["counts:before", "match"], n_jobs=1).to_frame()
     assert frame["site"].unique().tolist() == ["latent@clock", "latent@h", "hits"]
-    exact = set(
-        frame[frame["number"] > 0.999][["target", "site"]].itertuples(index=False, name=None)
-    )
+    exact_rows = frame[frame["number"] > 0.999]
+    exact = set(zip(exact_rows["target"], exact_rows["site"], strict=True))
     assert exact == {("counts:before", "latent@h"), ("match", "hits")}
     assert frame.set_index(["target", "site"])["verdict"]["counts:before", "latent@h"] == "yes"
 
@@ -277,7 +273,8 @@ def test_the_map_of_a_loop_draws_cycles_and_what_has_none(looped):
     expected = looped.to_frame().query("component == 'block' and target == 'match' and start == 4")[
         "number"
     ]
-    np.testing.assert_allclose(block.images[0].get_array()[:, 1], expected)
+    image = block.images[0].get_array()
+    np.testing.assert_allclose(image[:, 1], expected)
 
 
 def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
@@ -348,14 +345,14 @@ def test_what_a_task_names_is_probed_by_default(tmp_path):
     sizes = ["--nodes", "6", "--edges", "6", "--episodes", "6", "--rounds", "4"]
     printed("probe", "reachability-handwired", *sizes, "--out", tmp_path)
     settings = json.loads((tmp_path / "reachability-handwired" / "probes.json").read_text())
-    assert set(settings) == set(interp.tasks.get("reachability").analysis.probed)
+    probed = interp.tasks.get("reachability").analysis.probed
+    assert set(settings) == set(probed)
 
 
 def test_the_help_lists_what_the_registries_hold():
     result = printed("probe", "--help", env={"COLUMNS": "10000"})
     for task in interp.tasks.every():
-        assert all(
-            target.key in result for target in probes.targets.every(task) if "." not in target.key
-        )
+        keys = [target.key for target in probes.targets.every(task)]
+        assert all(key in result for key in keys if "." not in key)
         assert all(f"--{size.option}" in result for size in task.sizes)
     assert all(f" {component}" in result for component in COMPONENTS)

@@ -46,14 +46,10 @@ def test_one_row_per_target_site_and_window(swept):
     frame = swept.to_frame()
     assert len(frame) == 3 * 8 * 2
     assert not frame.duplicated(["target", "site", "start"]).any()
-    assert (
-        frame[
-            ["number", "low", "high", "control_number", "shuffled", "untrained", "inputs", "round"]
-        ]
-        .notna()
-        .all()
-        .all()
-    )
+    numbers = ["number", "low", "high"]
+    numbers += ["control_number", "shuffled", "untrained", "inputs", "round"]
+    for name in numbers:
+        assert frame[name].notna().all(), name
 
 
 def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
@@ -62,17 +58,20 @@ def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
     (result,) = probes.probe(model, episodes, [key], sites=site, n_untrained=1)
     (alone,) = probes.sweep(model, episodes, [key], sites=site, n_jobs=1).frame.itertuples()
     assert (alone.verdict, alone.claim) == (result.verdict, result.measure.claim)
-    assert alone.untrained == pytest.approx(result.controls["untrained"].score.estimate, abs=1e-9)
+    untrained = result.controls["untrained"].score
+    assert alone.untrained == pytest.approx(untrained.estimate, abs=1e-9)
     x = probes.read(interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"), site)[
         :, 6:12
     ]
-    (result,) = fit_targets(x, [probes.targets.get(key)(episodes, gain=0.5).rounds(6, 12)])
+    target = probes.targets.get(key)(episodes, gain=0.5)
+    (result,) = fit_targets(x, [target.rounds(6, 12)])
     row = (
         swept.to_frame()
         .query("target == 'log_weights_centred' and site == @site and start == 6")
         .iloc[0]
     )
-    assert (row.number, row.low) == pytest.approx((result.r2, result.number.low), abs=1e-9)
+    assert row.number == pytest.approx(result.r2, abs=1e-9)
+    assert row.low == pytest.approx(result.number.low, abs=1e-9)
     for name, control in result.controls.items():
         assert row[name] == pytest.approx(control.score.estimate, abs=1e-6)
 
@@ -118,8 +117,9 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
     else:
         again = probes.sweep(model, episodes, TARGETS, **options)
     numbers = expected.select_dtypes("number").columns
-    np.testing.assert_allclose(again.to_frame()[numbers], expected[numbers], atol=1e-9)
-    assert again.to_frame()["site"].tolist() == expected["site"].tolist()
+    frame = again.to_frame()
+    np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
+    assert frame["site"].tolist() == expected["site"].tolist()
 
 
 def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monkeypatch):
@@ -129,9 +129,12 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     module = sys.modules["probes.sweeping"]
     cells = []
     real = module._of_cell
-    monkeypatch.setattr(
-        module, "_of_cell", lambda shared, one: cells.append(str(one[1])) or real(shared, one)
-    )
+
+    def counting(shared, cell):
+        cells.append(cell)
+        return real(shared, cell)
+
+    monkeypatch.setattr(module, "_of_cell", counting)
     sites, expected = {"sites": AT_W}, swept.to_frame().query("position == 'w?'")
 
     def run(**changes):
@@ -156,9 +159,9 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
         np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
         assert frame["verdict"].tolist() == expected["verdict"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4
-    assert all(
-        isinstance(json.loads(path.read_text())["part"], list) for path in tmp_path.glob("*")
-    )
+    for path in tmp_path.glob("*"):
+        stored = json.loads(path.read_text())
+        assert isinstance(stored["part"], list)
 
 
 def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes, tmp_path):
@@ -185,11 +188,9 @@ def test_episodes_that_are_drawn_again_give_noise_no_score():
     An episode is in one fold alone. With the draws as episodes, R2 was .18 [.12, .23].
     """
     rng = np.random.default_rng(0)
-    twelve = experts.ExpertEpisodes(
-        advice=rng.integers(2, size=(12, 10, 2)),
-        labels=rng.integers(2, size=(12, 10)),
-        accuracies=np.full((12, 2), 0.5),
-    )
+    advice = rng.integers(2, size=(12, 10, 2))
+    labels = rng.integers(2, size=(12, 10))
+    twelve = experts.ExpertEpisodes(advice, labels, accuracies=np.full((12, 2), 0.5))
     drawn = twelve.select(rng.integers(12, size=128))
     with pytest.warns(UserWarning, match="12 independent episodes are few"):
         result = probes.sweep(
@@ -202,7 +203,8 @@ def test_episodes_that_are_drawn_again_give_noise_no_score():
         )
     frame = result.to_frame()
     assert result.settings["n_groups"] == 12
-    assert frame["low"].item() < 0 < frame["high"].item()
+    low, high = frame["low"].item(), frame["high"].item()
+    assert low < 0 < high
 
 
 def test_heads_and_the_latent_can_be_swept(episodes):
@@ -215,19 +217,19 @@ def test_heads_and_the_latent_can_be_swept(episodes):
         n_jobs=1,
     )
     frame = sweep.to_frame()
-    assert set(frame["site"]) == {
-        *("latent@<z>", "embed@<z>", "embed@p?"),
-        *(f"L{layer}H{head}@{p}" for layer in range(2) for head in range(2) for p in ("<z>", "p?")),
-    }
+    expected = {"latent@<z>", "embed@<z>", "embed@p?"}
+    for head in ("L0H0", "L0H1", "L1H0", "L1H1"):
+        expected |= {f"{head}@<z>", f"{head}@p?"}
+    assert set(frame["site"]) == expected
 
 
 def test_figures(swept):
     figure = swept.heatmap("label", window=(6, 12))
     panels = [axis for axis in figure.axes if axis.get_images()]
-    assert [axis.get_title(loc="left") for axis in panels] == ["attn_out", "resid_post"] or len(
-        panels
-    ) == 2
-    assert [text.get_text() for text in panels[-1].get_xticklabels()] == ["<z>", "w?"]
+    titles = [axis.get_title(loc="left") for axis in panels]
+    assert titles == ["attn_out", "resid_post"] or len(panels) == 2
+    ticks = [text.get_text() for text in panels[-1].get_xticklabels()]
+    assert ticks == ["<z>", "w?"]
 
 
 def test_every_variable_that_varies_is_swept_by_default(episodes):
@@ -309,7 +311,8 @@ def test_qlearning_learned_holds_columns_and_td_components():
     )
     for result in (*columns, *components):
         print(result)  # noqa: T201
-        assert np.isfinite([result.number.low, result.number.high]).all()
+        assert np.isfinite(result.number.low)
+        assert np.isfinite(result.number.high)
     assert columns[0].r2 >= 0.85
     assert components[0].r2 >= 0.7
 
@@ -332,9 +335,11 @@ def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
     )
     run = interp.rollout(model, episodes, names_filter=["blocks.2.hook_resid_post"])
     cache = run.cache["blocks.2.hook_resid_post"]
-    activations = cache[:, :, model.layout.fit(episodes).position("w?")].double().numpy()
+    position = model.layout.fit(episodes).position("w?")
+    activations = cache[:, :, position].double().numpy()
     target = probes.targets.log_weights(episodes).values
-    folds = np.random.default_rng(0).permutation(np.arange(25) % 5)
+    equal_folds = np.arange(25) % 5
+    folds = np.random.default_rng(0).permutation(equal_folds)
     rows = swept.to_frame().query("layer == 2").set_index("start")["number"]
     assert list(rows.index) == (list(range(6)) if per_round else [0])
     for start, number in rows.items():
@@ -343,10 +348,12 @@ def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
         missed = 0.0
         for fold in range(5):
             train, test = folds != fold, folds == fold
-            fitted = Ridge(10.0).fit(x[train].reshape(-1, x.shape[-1]), y[train].reshape(-1, 2))
-            predicted = fitted.predict(x[test].reshape(-1, x.shape[-1]))
-            missed += ((y[test].reshape(-1, 2) - predicted) ** 2).sum()
-        assert number == pytest.approx(1 - missed / totals(y).sum())
+            x_train, y_train = x[train].reshape(-1, x.shape[-1]), y[train].reshape(-1, 2)
+            x_test, y_test = x[test].reshape(-1, x.shape[-1]), y[test].reshape(-1, 2)
+            predicted = Ridge(10.0).fit(x_train, y_train).predict(x_test)
+            missed += ((y_test - predicted) ** 2).sum()
+        share_missed = missed / totals(y).sum()
+        assert number == pytest.approx(1 - share_missed)
 
 
 def test_a_sweep_of_each_round_is_drawn_as_layers_by_rounds():
@@ -376,7 +383,9 @@ def test_a_sweep_of_each_round_is_drawn_as_layers_by_rounds():
     ]
     image = figure.axes[1].images[0].get_array()
     assert image.shape == (frame["layer"].nunique(), 4)
-    assert (image[list(dict.fromkeys(frame["layer"])).index(1)] == 1).all()
+    layers = list(dict.fromkeys(frame["layer"]))
+    row_of_layer_1 = image[layers.index(1)]
+    assert (row_of_layer_1 == 1).all()
 
 
 def test_estimators_and_rounds_of_a_sweep_are_checked_first(model, episodes):

@@ -16,7 +16,15 @@ from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
-EVERY = [(task.key, target.key) for task in interp.tasks.every() for target in every(task)]
+
+def list_targets():
+    pairs = []
+    for task in interp.tasks.every():
+        pairs += [(task.key, target.key) for target in every(task)]
+    return pairs
+
+
+EVERY = list_targets()
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +65,9 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
         assert value.values.shape == (*n, len(value.outputs))
         assert len(set(value.outputs)) == len(value.outputs)
         assert np.isfinite(value.values).all()
-        assert value.mask is None or (
-            value.mask.shape == value.values.shape and value.mask.dtype == bool
-        )
+        if value.mask is not None:
+            assert value.mask.shape == value.values.shape
+            assert value.mask.dtype == bool
         assert (value.when, value.kind) == (moment, target.variable.kind)
         assert parse(value.key, task) == (target, moment)
         assert value.kind == "real" or (value.values >= 0).all()
@@ -68,11 +76,10 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     assert target.variable.units
     if target.record and of_the_carried_state_alone(target.record.make(), target.variable.key):
         assert target.moments == ("after", "before")
-        np.testing.assert_array_equal(
-            values["after"].values[:, :-1], values["before"].values[:, 1:]
-        )
-        masks = [value.mask for value in values.values()]
-        assert masks[0] is None or (masks[0][:, :-1] == masks[1][:, 1:]).all()
+        after, before = values["after"], values["before"]
+        np.testing.assert_array_equal(after.values[:, :-1], before.values[:, 1:])
+        if after.mask is not None:
+            np.testing.assert_array_equal(after.mask[:, :-1], before.mask[:, 1:])
 
 
 def test_what_a_task_probes_by_default_are_targets():
@@ -95,7 +102,8 @@ def test_every_variable_of_every_algorithm_is_a_target(sampled):
                     if after
                     else (key, "before" if key in algorithm.of_the_state else "round")
                 )
-                values = get(f"{record.key}.{name}", task)(sampled[task.key], when=when).values
+                target = get(f"{record.key}.{name}", task)
+                values = target(sampled[task.key], when=when).values
                 np.testing.assert_array_equal(values, run[key].reshape(values.shape))
 
 
@@ -105,7 +113,8 @@ def test_a_shared_key_means_the_first_algorithms(advice):
     assert get("weighted_majority.prediction") == first
     assert get("bayes.evidence") == get("evidence")
     assert get("bayes.votes") == get("votes")
-    assert np.abs(first(advice).values - bayes_target(advice).values).max() > 0.01
+    difference = first(advice).values - bayes_target(advice).values
+    assert np.abs(difference).max() > 0.01
     keys = [target.key for target in every("experts")]
     assert len(set(keys)) == len(keys)
     assert "bayes.votes" not in keys
@@ -116,11 +125,12 @@ def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
     from interp.core.algorithm import Algorithm
 
     runs_made, carried = [], Algorithm.carried
-    monkeypatch.setattr(
-        Algorithm,
-        "carried",
-        lambda self, episodes: runs_made.append(self.key) or carried(self, episodes),
-    )
+
+    def counting(self, episodes):
+        runs_made.append(self.key)
+        return carried(self, episodes)
+
+    monkeypatch.setattr(Algorithm, "carried", counting)
     compute(
         ["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"],
         replace(advice),
@@ -145,17 +155,18 @@ def test_log_weights_count_right_rounds(advice):
     np.testing.assert_allclose(targets.counts(advice).values, right)
     centred = targets.log_weights_centred(advice).values
     np.testing.assert_allclose(centred.sum(-1), 0, atol=1e-12)
-    np.testing.assert_allclose(np.diff(centred, axis=-1), np.diff(right, axis=-1))
+    between_experts = np.diff(right, axis=-1)
+    np.testing.assert_allclose(np.diff(centred, axis=-1), between_experts)
 
 
 def test_bayes_targets_are_the_predictors_own(advice):
     """The Bayes predictor's log-odds, and Laplace's rule where the prior is flat."""
     from interp.tasks.experts import predictors
 
-    prediction = 1 / (1 + np.exp(-targets.evidence(advice).values[..., 0]))
-    np.testing.assert_allclose(
-        prediction, predictors.bayes(advice, (0.3, 0.9)).predictions, rtol=1e-9
-    )
+    log_odds = targets.evidence(advice).values[..., 0]
+    prediction = 1 / (1 + np.exp(-log_odds))
+    expected = predictors.bayes(advice, (0.3, 0.9)).predictions
+    np.testing.assert_allclose(prediction, expected, rtol=1e-9)
     t = np.arange(1, advice.n_rounds + 1)[:, None]
     flat = (targets.counts(advice).values + 1) / (t + 2)
     np.testing.assert_allclose(
@@ -169,7 +180,8 @@ def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
     np.testing.assert_array_equal(targets.table(walks).values, recorded)
     relearned = walks.relearned(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
     np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
-    assert get("no_bootstrap.table")(walks).values.max() <= walks.rewards.max()
+    table_of_rewards = get("no_bootstrap.table")(walks).values
+    assert table_of_rewards.max() <= walks.rewards.max()
 
 
 def test_td_components_add_up_to_the_recorded_change(walks):
@@ -180,12 +192,13 @@ def test_td_components_add_up_to_the_recorded_change(walks):
     error = targets.td_error(walks).values[..., 0]
     np.testing.assert_allclose(error, r + later - now)
     change = targets.change(walks).values
-    expected = np.eye(walks.n_states)[walks.states] * walks.alpha * error[..., None]
-    np.testing.assert_allclose(change, expected, atol=1e-12)
-    recorded = np.take_along_axis(
-        np.diff(walks.q_tables, axis=1), walks.actions[..., None, None], axis=-1
-    )[..., 0]
-    np.testing.assert_allclose(change, recorded, atol=1e-12)
+    visited = np.eye(walks.n_states)[walks.states]
+    step = walks.alpha * error
+    np.testing.assert_allclose(change, visited * step[..., None], atol=1e-12)
+    recorded = np.diff(walks.q_tables, axis=1)
+    actions = walks.actions[..., None, None]
+    recorded_column = np.take_along_axis(recorded, actions, axis=-1)[..., 0]
+    np.testing.assert_allclose(change, recorded_column, atol=1e-12)
 
 
 def test_columns_and_visits_are_those_of_the_action_taken(walks):
@@ -195,31 +208,34 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
     for when in ("after", "before"):
         column = targets.column(walks, when).values
         seen = targets.column_visited(walks, when).mask
-        table = targets.table(walks, when).values
-        visits = targets.visits(walks, when).values
-        np.testing.assert_array_equal(column[e, t], table[e, t].reshape(4, 3)[:, a])
-        np.testing.assert_array_equal(seen[e, t], visits[e, t].reshape(4, 3)[:, a] > 0)
-    assert (targets.table_visited(walks).values[~targets.table_visited(walks).mask] == 0).all()
-    assert (
-        targets.table_visited(walks).mask.sum() > targets.table_visited(walks, "before").mask.sum()
-    )
+        table = targets.table(walks, when).values[e, t].reshape(4, 3)
+        visits = targets.visits(walks, when).values[e, t].reshape(4, 3)
+        np.testing.assert_array_equal(column[e, t], table[:, a])
+        np.testing.assert_array_equal(seen[e, t], visits[:, a] > 0)
+    after, before = targets.table_visited(walks), targets.table_visited(walks, "before")
+    assert (after.values[~after.mask] == 0).all()
+    assert after.mask.sum() > before.mask.sum()
 
 
 def test_the_greedy_action_is_scored_where_it_is_unique(walks):
     greedy = targets.greedy_action(walks)
-    np.testing.assert_array_equal(greedy.mask[..., 0], walks.greedy_sets.sum(-1) == 1)
+    is_unique = walks.greedy_sets.sum(-1) == 1
+    np.testing.assert_array_equal(greedy.mask[..., 0], is_unique)
     assert greedy.kind == "class"
     assert greedy.indicators().values.shape[-1] == 3
 
 
 def test_rounds_of_one_type_are_alike(advice, walks):
     _, types = round_inputs(advice)
-    kinds = np.concatenate([advice.advice, advice.labels[..., None]], -1).reshape(-1, 4)
-    assert len(np.unique(types)) == len(np.unique(kinds, axis=0))
+    kinds = np.concatenate([advice.advice, advice.labels[..., None]], -1)
+    assert len(np.unique(types)) == len(np.unique(kinds.reshape(-1, 4), axis=0))
     for kind in np.unique(types):
-        assert len(np.unique(kinds[types.reshape(-1) == kind], axis=0)) == 1
+        of_kind = kinds[types == kind]
+        assert len(np.unique(of_kind, axis=0)) == 1
     forms, types = round_inputs(walks)
-    assert all(form.shape[:2] == types.shape == walks.states.shape for form in forms)
+    assert types.shape == walks.states.shape
+    for form in forms:
+        assert form.shape[:2] == types.shape
 
 
 def test_controls_that_hold_a_target_by_construction(advice, walks):
@@ -230,12 +246,11 @@ def test_controls_that_hold_a_target_by_construction(advice, walks):
         getattr(targets, key)(walks).implied_by == ("inputs",)
         for key in ("state", "reward", "next_state")
     )
-    assert (
-        targets.round_index(walks).implied_by
-        == targets.elapsed(advice).implied_by
-        == ("round", "shuffled")
-    )
-    assert targets.prediction(advice).implied_by == targets.table(walks).implied_by == ()
+    by_round = ("round", "shuffled")
+    assert targets.round_index(walks).implied_by == by_round
+    assert targets.elapsed(advice).implied_by == by_round
+    assert targets.prediction(advice).implied_by == ()
+    assert targets.table(walks).implied_by == ()
 
 
 def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(changed_task):
