@@ -15,12 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -34,8 +35,11 @@ from interp.interventions import patching, sites
 from interp.interventions.pairs import prepare
 from interp.machines.recurrent import Said
 from interp.model.bound import bind
+from interp.stats import refit
 from interp.tasks import experts
 from interp.tasks.experts import analysis as corruptions
+from probes.estimators import LOGISTIC
+from probes.linear import ALPHAS, RIDGE
 
 N_PAIRS = 7
 ROUND = 20
@@ -292,30 +296,77 @@ def sweep_rows(n_episodes: int = 64) -> list[Row]:
 
 
 def probe_rows(n_episodes: int = 32, n_rounds: int = 30) -> list[Row]:
-    """A ridge probe with nested folds and all of its controls, beside scikit-learn without controls."""
+    """Probes with nested folds, beside scikit-learn with the same folds.
+
+    The rows of fits compare the fits alone. The other rows compare a probe with its controls, whose
+    untrained copies run anew for every seed, with scikit-learn's fit, which has no controls and
+    other folds.
+    """
     episodes = experts.sample(n_episodes, n_rounds, 4, seed=0)
     run = interp.rollout(interp.load("wma-learned"), episodes)
-    target = probes.targets.log_weights(episodes)
-    x, y, groups = probes.to_sklearn(run.latents[:, 1:], target)
+    activations = run.latents[:, 1:, 0].double().numpy()
+    episode_index = np.arange(n_episodes)
+    folds = episode_index % 5
+    ridge = make_pipeline(StandardScaler(), Ridge())
+    ridge_grid = {"ridge__alpha": ALPHAS}
+    logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    logistic_grid = {"logisticregression__C": (1e-2, 1.0, 1e2)}
+    numbers = probes.targets.log_weights(episodes)
+    classes = probes.targets.label(episodes)
+    seeds = count()
 
-    def ours() -> Numbers:
-        return [np.round(probes.fit(run, target).r2, 1)]
+    def fit(kind: Any, target: Any) -> Numbers:
+        (fitted,) = kind.fit(activations, [target], folds, episode_index)
+        return [fitted.score.estimate]
 
-    def by_sklearn() -> Numbers:
-        ridge = make_pipeline(StandardScaler(), Ridge())
-        folds = GroupKFold(5)
-        alphas = {"ridge__alpha": np.logspace(-4, 6, 11)}
-        predicted = np.zeros_like(y)
-        for train, test in folds.split(x, y, groups):
-            search = GridSearchCV(ridge, alphas, cv=GroupKFold(4))
-            search.fit(x[train], y[train], groups=groups[train])
-            predicted[test] = search.predict(x[test])
-        errors = ((y - predicted) ** 2).sum(0)
-        r2 = 1 - (errors / ((y - y.mean(0)) ** 2).sum(0)).mean()
-        return [np.round(r2, 1)]
+    def probe(target: Any) -> Numbers:
+        return [probes.fit(run, target, seed=next(seeds)).score.estimate]
 
-    work = f"ridge probe {n_episodes} x {n_rounds}"
-    return [Row(work, "scikit-learn, no controls", ours, by_sklearn, 0.11)]
+    def fit_ridge() -> Numbers:
+        y = numbers.values.reshape(-1, numbers.values.shape[-1])
+        predicted = predict_by_sklearn(ridge, ridge_grid, None, activations, y, folds)
+        errors = (y - predicted) ** 2
+        losses = errors.reshape(n_episodes, -1).sum(1)
+        total = refit.totals(numbers.values, None, episode_index)
+        return [1 - losses.sum() / total.sum()]
+
+    def fit_logistic() -> Numbers:
+        y = classes.values.reshape(-1, classes.values.shape[-1])
+        right = []
+        for column in y.T:
+            predicted = predict_by_sklearn(
+                logistic, logistic_grid, "neg_log_loss", activations, column, folds
+            )
+            right.append(predicted == column)
+        return [np.mean(right)]
+
+    size = f"{n_episodes} x {n_rounds}"
+    alone = "scikit-learn, same folds"
+    without_controls = "scikit-learn, no controls"
+    return [
+        Row(f"ridge fit {size}", alone, partial(fit, RIDGE, numbers), fit_ridge, 1e-6),
+        Row(f"logistic fit {size}", alone, partial(fit, LOGISTIC, classes), fit_logistic, 1e-3),
+        Row(f"ridge probe {size}", without_controls, partial(probe, numbers), fit_ridge, 0.03),
+        Row(
+            f"logistic probe {size}", without_controls, partial(probe, classes), fit_logistic, 0.03
+        ),
+    ]
+
+
+def predict_by_sklearn(
+    pipeline: Any, grid: Any, scoring: str | None, activations: Any, y: Any, folds: Any
+) -> Any:
+    """Predict held-out rows by scikit-learn's search of a grid inside every fold."""
+    _, n_rounds, n_features = activations.shape
+    x = activations.reshape(-1, n_features)
+    groups = np.repeat(folds, n_rounds)
+    predicted = np.zeros_like(y)
+    for fold in range(int(folds.max()) + 1):
+        train = groups != fold
+        search = GridSearchCV(pipeline, grid, scoring=scoring, cv=GroupKFold(4))
+        search.fit(x[train], y[train], groups=groups[train])
+        predicted[~train] = search.predict(x[~train])
+    return predicted
 
 
 ROWS: dict[str, Callable[[], list[Row]]] = {
