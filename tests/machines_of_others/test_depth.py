@@ -25,7 +25,8 @@ def draw(n_episodes, n_rounds, seed):
 
 TASK = series("sum_once", draw, inputs=N, outcomes=("below", "above"))
 
-NUMBERS = TASK.layout().positions([f"x_{i + 1}" for i in range(N)])
+INPUTS = [f"x_{i + 1}" for i in range(N)]
+NUMBERS = TASK.layout().positions(INPUTS)
 
 
 @pytest.fixture(autouse=True)
@@ -106,16 +107,18 @@ def test_a_patch_between_recurrences_is_one_by_hand():
     swept = patching.sweep(
         machine, clean, corrupted, round=1, read_round=3, sites=["recurrence"], metric="logit_diff"
     )
-    questions = [torch.tensor(e.inputs[:, 0]).float() for e in (clean, corrupted)]
+    clean_questions = torch.tensor(clean.inputs[:, 0]).float()
+    questions = torch.tensor(corrupted.inputs[:, 0]).float()
     with torch.no_grad():
-        _, z, _ = machine.module(questions[0], cycles=2)
-        scores, _, _ = machine.module(questions[1], z, cycles=2)
-        base = machine.module(questions[1], cycles=4)[0]
-        clean_scores = machine.module(questions[0], cycles=4)[0]
-    effect = (scores[:, 1] - scores[:, 0]) - (base[:, 1] - base[:, 0])
-    sign = (
-        clean_scores[:, 1] - clean_scores[:, 0] - base[:, 1] + base[:, 0]
-    ).sign()  # what rises from corrupted to clean
+        _, z, _ = machine.module(clean_questions, cycles=2)
+        patched_scores, _, _ = machine.module(questions, z, cycles=2)
+        base_scores, _, _ = machine.module(questions, cycles=4)
+        clean_scores, _, _ = machine.module(clean_questions, cycles=4)
+    patched, base, clean_difference = (
+        scores[:, 1] - scores[:, 0] for scores in (patched_scores, base_scores, clean_scores)
+    )
+    effect = patched - base
+    sign = (clean_difference - base).sign()  # what rises from corrupted to clean
     torch.testing.assert_close(swept.effects[0], sign * effect, rtol=1e-3, atol=1e-5)
 
 
@@ -136,9 +139,12 @@ def test_a_start_is_a_draw_by_its_seed_and_says_so_in_the_digest():
     interp.check_machine(machine)
     restarted = machine.started(3)
     wanted = torch.randn(WIDTH, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(restarted.initial(2)[:, 0, :WIDTH], wanted.expand(2, -1))
-    assert torch.equal(machine.started(3).initial(1), restarted.initial(1))
-    assert machine.digest() == machine.started(0).digest() != restarted.digest()
+    starts = restarted.initial(2)[:, 0, :WIDTH]
+    assert torch.equal(starts, wanted.expand(2, -1))
+    restarted_again = machine.started(3)
+    assert torch.equal(restarted_again.initial(1), restarted.initial(1))
+    assert machine.digest() == machine.started(0).digest()
+    assert machine.digest() != restarted.digest()
     episodes = TASK.sample(5, 4, seed=0)
     run = interp.rollout(restarted, episodes)
     questions = torch.tensor(episodes.inputs[:, 0]).float()
@@ -156,32 +162,40 @@ def test_starts_say_what_is_left_of_the_start_and_where_it_leads():
             super().__init__()
             self.kind, self.block, self.read = kind, nn.Identity(), nn.Linear(1, 2)
 
-    ends = {
-        "hear": lambda m, fed: asked_of(fed)[:, :1],
-        "read": lambda m, z, fed: m.read(z),
-        "initial": lambda m, generator: {"z": torch.randn(1, generator=generator)},
-    }
+    def draw_start(m, generator):
+        return {"z": torch.randn(1, generator=generator)}
 
-    def of(kind, inject):
-        module = drawn(lambda: Scale(kind))
-        ways = {**ends, "inject": inject, "name": kind}
-        return machines.depth(module, TASK, core="block", shape=(1,), **ways)
+    def make_map(kind, inject):
+        return machines.depth(
+            drawn(lambda: Scale(kind)),
+            TASK,
+            core="block",
+            shape=(1,),
+            hear=lambda m, fed: asked_of(fed)[:, :1],
+            read=lambda m, z, fed: m.read(z),
+            initial=draw_start,
+            inject=inject,
+            name=kind,
+        )
 
     episodes = TASK.sample(16, 30, seed=0)
-    forgets = of("forgets", lambda m, z, heard: 0.5 * z + heard)
+    forgets = make_map("forgets", lambda m, z, heard: 0.5 * z + heard)
     table = machines.starts(forgets, episodes, n_starts=6)
-    z0 = np.array([float(forgets.started(seed).initial(1)[0, 0, 0]) for seed in range(6)])
+    starts = [forgets.started(seed).initial(1) for seed in range(6)]
+    z0 = np.array([float(start[0, 0, 0]) for start in starts])
     x = episodes.inputs[:, 0, 0]
     states = 0.5 * z0[:, None] + x  # after the first round
     share = states.var(0).mean() / states.var()
     assert table.table["state"][0] == pytest.approx(share, rel=1e-4)
     assert table.table["state"].iloc[-1] < 1e-6
     assert table.attractors.max() == 0
-    bistable = of("bistable", lambda m, z, heard: torch.tanh(3 * z))
+    bistable = make_map("bistable", lambda m, z, heard: torch.tanh(3 * z))
     table = machines.starts(bistable, episodes, n_starts=6)
     signs = z0 > 0
-    assert (table.attractors == (signs != signs[0]).astype(int)[:, None]).all()
-    assert "2.0 final states an episode" in table.sentence or signs.all() or not signs.any()
+    attractors = (signs != signs[0]).astype(int)
+    assert (table.attractors == attractors[:, None]).all()
+    if len(set(signs)) == 2:
+        assert "2.0 final states an episode" in table.sentence
     table.plot()
 
 
@@ -197,4 +211,5 @@ def test_any_analysis_is_run_from_several_starts():
     effects = [analyse(machine.started(seed))["effect"][0] for seed in range(3)]
     row = table.iloc[0]
     numbers = [row["effect_least"], row["effect"], row["effect_most"]]
-    assert numbers == pytest.approx([min(effects), np.mean(effects), max(effects)])
+    expected = [min(effects), np.mean(effects), max(effects)]
+    assert numbers == pytest.approx(expected)

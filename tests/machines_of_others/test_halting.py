@@ -47,12 +47,23 @@ class Pondering(nn.Module):
 
 def goes_on(gates: list[Tensor]) -> Tensor:
     """Whether the gate's probabilities add up to less than 1."""
-    return torch.stack(gates).sigmoid().sum(0).squeeze(-1) < 1
+    return total_of(gates) < 1
+
+
+def total_of(gates: list[Tensor]) -> Tensor:
+    probabilities = torch.stack(gates).sigmoid()
+    return probabilities.sum(0).squeeze(-1)
+
+
+def took_place(outputs: Tensor) -> Tensor:
+    """Whether a run took place in each row, ``[..., width] -> [...]``."""
+    return ~outputs.isnan().any(-1)
 
 
 def step(module, carried, fed):
     scores = module.read(torch.cat([carried["z"], SAID.before(fed)], 1))
-    return scores, {"z": module.think(carried["z"], module.enter(SAID.after(fed)))}
+    heard = module.enter(SAID.after(fed))
+    return scores, {"z": module.think(carried["z"], heard)}
 
 
 def pondering(leaves: bool = False, alive=goes_on, **options):
@@ -93,7 +104,8 @@ def by_hand(module, z, fed, edit=None):
         scores, carried = step(module, {"z": z}, fed)
     for handle in handles:
         handle.remove()
-    outputs += [torch.full((len(z), WIDTH), torch.nan)] * (MOST - len(outputs))
+    halted = torch.full((len(z), WIDTH), torch.nan)
+    outputs += [halted] * (MOST - len(outputs))
     return outputs, scores, carried["z"]
 
 
@@ -114,7 +126,8 @@ def test_runs_that_did_not_take_place_are_nan_in_the_cache(leaves):
                 cache.cache[name][:, t], output, rtol=0, atol=1e-6, equal_nan=True
             )
         torch.testing.assert_close(cache.latents[:, t + 1, 0], z, rtol=0, atol=1e-6)
-        n_runs |= {int(n) for n in (~torch.stack(outputs).isnan().any(-1)).sum(0)}
+        runs_of_rows = took_place(torch.stack(outputs)).sum(0)
+        n_runs |= set(runs_of_rows.tolist())
     assert len(n_runs) > 1
     assert max(n_runs) < MOST  # rows do stop apart, and before the last run
 
@@ -128,9 +141,10 @@ def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
     hook = (CYCLES[cycle], lambda x, hook: x + 0.7)
     edited = interp.rollout(machine, episodes, fwd_hooks={1: [hook]})
     _, scores, z = by_hand(machine.module, plain.latents[:, 1, 0], plain.fed.at(1), (cycle, 0.7))
-    ran = ~plain.cache[CYCLES[cycle]][:, 1].isnan().any(-1)
+    ran = took_place(plain.cache[CYCLES[cycle]][:, 1])
     torch.testing.assert_close(edited.latents[ran, 2, 0], z[ran], rtol=0, atol=1e-6)
-    torch.testing.assert_close(edited.predictions[ran, 1], scores.softmax(1)[ran, 1])
+    predictions = scores.softmax(1)[:, 1]
+    torch.testing.assert_close(edited.predictions[ran, 1], predictions[ran])
     assert edited.predictions[~ran, 1:].isnan().all()
     assert edited.latents[~ran, 2:].isnan().all()
     assert not edited.predictions[ran].isnan().any()
@@ -141,8 +155,11 @@ def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
 def test_nan_from_a_run_that_did_not_take_place_voids_the_row_that_it_is_put_in(leaves):
     machine, episodes = pondering(leaves), experts.sample(4, 3, 4, seed=0)
     empty = torch.tensor([True, False, False, True])
-    hook = (CYCLES[0], lambda x, hook: x.masked_fill(empty.unsqueeze(1), torch.nan))
-    edited = interp.rollout(machine, episodes, fwd_hooks={0: [hook]})
+
+    def put_nan(x, hook):
+        return x.masked_fill(empty.unsqueeze(1), torch.nan)
+
+    edited = interp.rollout(machine, episodes, fwd_hooks={0: [(CYCLES[0], put_nan)]})
     assert torch.equal(edited.predictions[:, 0].isnan(), empty)
 
 
@@ -157,10 +174,11 @@ def test_a_sweep_counts_the_episodes_in_which_a_site_ran_in_both_runs():
     swept = patching.sweep(machine, clean, corrupted, round=1, read_round=2, sites=["cycle"])
     rows = swept.to_frame().set_index("site")
     for i, name in enumerate(CYCLES):
-        ran = [~cache[name][:, 1].isnan().any(-1) for cache in caches]
-        n_episodes = int((ran[0] & ran[1]).sum())
+        ran_clean, ran_corrupted = (took_place(cache[name][:, 1]) for cache in caches)
+        ran_in_both = ran_clean & ran_corrupted
+        n_episodes = int(ran_in_both.sum())
         assert rows.loc[f"cycle[{i}]", "n_episodes"] == n_episodes
-        effects = swept.effects[i, ran[0] & ran[1]]
+        effects = swept.effects[i, ran_in_both]
         assert not effects.isnan().any()
         if n_episodes:
             assert np.isclose(rows.loc[f"cycle[{i}]", "effect"], effects.mean(), atol=1e-6)
@@ -172,12 +190,17 @@ def test_an_experiment_counts_the_pairs_that_ran_for_each_edit():
     machine, episodes = pondering(), experts.sample(24, 4, 4, seed=0)
     base = interp.rollout(machine, episodes, names_filter=CYCLES)
     edits = {}
+
+    def put_ones(x, rows):
+        return torch.ones_like(x)
+
     for site in ("cycle[0]", "cycle[5]"):
-        edits[site] = [Edit.of(site, lambda x, rows: torch.ones_like(x), machine)]
+        edits[site] = [Edit.of(site, put_ones, machine)]
     effects = run(Experiment(machine, base, edits, rounds=[1, 2], horizon=1))
-    frame = effects.to_frame().drop_duplicates(["edit", "edited"]).set_index(["edit", "edited"])
+    of_edits = effects.to_frame().drop_duplicates(["edit", "edited"])
+    frame = of_edits.set_index(["edit", "edited"])
     for t in (1, 2):
-        n_ran = int((~base.cache[CYCLES[5]][:, t].isnan().any(-1)).sum())
+        n_ran = int(took_place(base.cache[CYCLES[5]][:, t]).sum())
         assert 0 < n_ran < 24
         assert frame.loc[("cycle[5]", t), "n_episodes"] == n_ran
         assert frame.loc[("cycle[0]", t), "n_episodes"] == 24
@@ -197,7 +220,7 @@ def test_an_experiment_counts_the_pairs_that_ran_for_each_edit():
 def test_a_probe_leaves_out_the_rounds_in_which_its_run_did_not_take_place():
     machine, episodes = pondering(), experts.sample(40, 6, 4, seed=0)
     cache = interp.rollout(machine, episodes, names_filter=CYCLES).cache
-    n_ran = int((~cache[CYCLES[5]].isnan().any(-1)).sum())
+    n_ran = int(took_place(cache[CYCLES[5]]).sum())
     (result,) = probes.probe(machine, episodes, ["log_weights_centred"], sites="cycle[5]")
     assert 0 < n_ran < 240
     assert result.settings["n_counted"] == n_ran
@@ -213,7 +236,7 @@ def test_a_probe_leaves_out_the_rounds_in_which_its_run_did_not_take_place():
 
 def test_what_alive_says_is_held_against_what_the_loop_does():
     def stops_early(gates):
-        return torch.stack(gates).sigmoid().sum(0).squeeze(-1) < 0.5
+        return total_of(gates) < 0.5
 
     refuses("that alive= says do not take place move the result by", pondering, alive=stops_early)
     refuses("rows where alive= says that", pondering, True, alive=stops_early)
@@ -247,7 +270,8 @@ def test_a_loop_may_ask_its_own_output_and_halt_at_a_fixed_point():
     def moves(outputs):
         if len(outputs) < 2:
             return torch.ones(len(outputs[0]), dtype=torch.bool)
-        return (outputs[-1] - outputs[-2]).norm(dim=1) / 2 > 0.05
+        step_size = (outputs[-1] - outputs[-2]).norm(dim=1) / 2
+        return step_size > 0.05
 
     module = drawn(lambda: Settling(False))
     point = Point("block", times=MOST, alive=moves)
@@ -259,5 +283,6 @@ def test_a_loop_may_ask_its_own_output_and_halt_at_a_fixed_point():
         points={"cycle": point},
     )
     run = interp.rollout(machine, experts.sample(9, 3, 4, seed=0), names_filter=CYCLES)
-    n_runs = torch.stack([~run.cache[name].isnan().any(-1) for name in CYCLES]).sum(0)
+    outputs = torch.stack([run.cache[name] for name in CYCLES])
+    n_runs = took_place(outputs).sum(0)
     assert len(set(n_runs.flatten().tolist())) > 1

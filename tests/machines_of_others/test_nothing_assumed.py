@@ -36,14 +36,20 @@ EPISODES = experts.sample(6, 10, N_EXPERTS, seed=0)
 def body(*layers):
     """A cell whose readout is ``layers`` between two linear ones."""
     module = drawn(lambda: RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)))
-    module.read = drawn(lambda: nn.Sequential(nn.Linear(20, 16), *layers, nn.Linear(16, 2)))
+
+    def make_readout():
+        first, last = nn.Linear(20, 16), nn.Linear(16, 2)
+        return nn.Sequential(first, *layers, last)
+
+    module.read = drawn(make_readout)
     return module
 
 
 def step(m, carried, fed, scale=1.0):
     advice, truth = read_round(fed)
     after = m.cell(torch.cat([advice, truth], 1), carried["h"])
-    return scale * m.read(torch.cat([carried["h"], advice], 1)), {"h": after}
+    scores = m.read(torch.cat([carried["h"], advice], 1))
+    return scale * scores, {"h": after}
 
 
 def adapted(module=None, step=step, channels=(("h", (16,)),), **options):
@@ -99,12 +105,15 @@ def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, l
     if left:
         refuses(f"nothing says how to draw .*{left}.* of 'mine' anew", machine.untrained, 0)
     else:
-        assert machine.untrained(0).module.read[1].running_mean.abs().max() == 0
-    assert not any(part.isnan().any() for part in module.state_dict().values())
+        norm = machine.untrained(0).module.read[1]
+        assert norm.running_mean.abs().max() == 0
+    for tensor in module.state_dict().values():
+        assert not tensor.isnan().any()
 
 
 def test_a_constant_stays_and_a_parametrized_transformer_is_refused():
-    assert unchecked(body(_Table(0))).untrained(0).module.read[1].table.min() == 1
+    untrained = unchecked(body(_Table(0))).untrained(0)
+    assert untrained.module.read[1].table.min() == 1
     wired = interp.load("wma-handwired", n_experts=2)
     nn.utils.parametrizations.weight_norm(wired.blocks[0].attn, "W_O")
     refuses(r"draw .*W_O\.original0", wired.untrained, 0)
@@ -112,38 +121,50 @@ def test_a_constant_stays_and_a_parametrized_transformer_is_refused():
 
 def test_a_drawing_that_raises_or_draws_nothing_is_told():
     trained = body()
+
+    def take_trained(m):
+        m.read = trained.read
+        m.cell.reset_parameters()
+
     for reset, sentence in (
         (lambda m: 1 / 0, "reset= raised ZeroDivisionError"),
         (lambda m: m.cell, "draw cell.weight"),
-        (
-            lambda m: setattr(m, "read", trained.read) or m.cell.reset_parameters(),
-            "takes the trained weights",
-        ),
+        (take_trained, "takes the trained weights"),
     ):
         refuses(sentence, unchecked(trained, reset=reset).untrained, 0)
-    with pytest.raises(interp.InputError, match="nothing says how to draw anything"):
-        unchecked(nn.Module(), lambda m, c, f: (c["h"][:, :2], c)).untrained(0)
+
+    def read_state(m, carried, fed):
+        return carried["h"][:, :2], carried
+
+    empty = unchecked(nn.Module(), read_state)
+    refuses("nothing says how to draw anything", empty.untrained, 0)
 
 
 def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
     """Of another module, in a list, by a bound argument, as a plain attribute; a kept activation is none of these."""
     module, linear, lean = body(), nn.Linear(16, 2), drawn(lambda: torch.randn(16, 2))
-    module.bag, module.table, module.last = [nn.Linear(16, 2)], lean, lean @ torch.ones(2, 2)
-    for beside in (lambda m, h: linear(h), lambda m, h: m.bag[0](h), lambda m, h: h @ m.table):
-        machine = unchecked(
-            module, lambda m, c, f, on=beside: (step(m, c, f)[0] + on(m, c["h"]), step(m, c, f)[1])
-        )
-        refuses(
-            "rounds of 'mine' read weights of shape .* that none of its modules holds",
-            machine.untrained,
-            0,
-        )
-    refuses(
-        "read weights of shape",
-        unchecked(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).untrained,
-        0,
-    )
-    assert unchecked(module).untrained(0).digest() != unchecked(module).digest()
+    module.bag, module.table = [nn.Linear(16, 2)], lean
+    module.last = lean @ torch.ones(2, 2)
+
+    def add_other_module(m, carried, fed):
+        scores, after = step(m, carried, fed)
+        return scores + linear(carried["h"]), after
+
+    def add_from_list(m, carried, fed):
+        scores, after = step(m, carried, fed)
+        return scores + m.bag[0](carried["h"]), after
+
+    def add_from_attribute(m, carried, fed):
+        scores, after = step(m, carried, fed)
+        return scores + carried["h"] @ m.table, after
+
+    message = "rounds of 'mine' read weights of shape .* that none of its modules holds"
+    for reads_beside in (add_other_module, add_from_list, add_from_attribute):
+        refuses(message, unchecked(module, reads_beside).untrained, 0)
+    weights_as_start = unchecked(initial=lambda m: {"h": nn.Parameter(torch.ones(16))})
+    refuses("read weights of shape", weights_as_start.untrained, 0)
+    machine = unchecked(module)
+    assert machine.untrained(0).digest() != machine.digest()
     module.lean = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
     refuses("keeps lean as no dense tensors of real numbers", adapted, module)
 
@@ -163,7 +184,8 @@ def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
     again = copy.deepcopy(machine)
     assert again.module.bag[1][0].grad_fn is None
     assert torch.equal(again.module.table["last"]["scores"], output)
-    assert machine.untrained(0).digest() == machine.untrained(0).digest()
+    untrained, untrained_again = machine.untrained(0), machine.untrained(0)
+    assert untrained.digest() == untrained_again.digest()
 
 
 # Relatives of what an adapter knows.
@@ -206,7 +228,8 @@ def test_a_relative_that_computes_otherwise_runs_by_its_own_pass(core):
     tokens = run.tokens.flatten(1)
     with torch.no_grad():
         whole = module.core(tokens, use_cache=False).last_hidden_state
-        expected = module.read(whole[:, rounds.at :: rounds.n_pos]).softmax(-1)[..., 1]
+        answers = whole[:, rounds.at :: rounds.n_pos]
+        expected = module.read(answers).softmax(-1)[..., 1]
     torch.testing.assert_close(run.predictions, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -223,9 +246,11 @@ def test_other_adapters_hold_themselves_against_the_library_as_well(make, monkey
 
     name = {hrm: "_refine", coconut: "_run_gpt2"}[make]
     true = getattr(sequences, name)
-    monkeypatch.setattr(
-        sequences, name, lambda *given: tuple(1.001 * part for part in true(*given))
-    )
+
+    def slightly_off(*arguments):
+        return tuple(1.001 * part for part in true(*arguments))
+
+    monkeypatch.setattr(sequences, name, slightly_off)
     refuses("gives other numbers than this adapter's form of it", make)
 
 
@@ -258,17 +283,31 @@ def test_every_precision_gives_numbers(dtype):
     )
     assert np.isfinite(effects.to_frame()["effect"]).all()
     assert predicted(machine).dtype == dtype
-    assert np.isfinite(
-        probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()["number"]
-    ).all()
+    scores = probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()
+    assert np.isfinite(scores["number"]).all()
     # What a cell hears first is a number of a user's, too.
-    readers = {"hear": lambda m, f: torch.cat(read_round(f), 1), "read": lambda m, h, f: h[:, :2]}
-    first = interp.machines.cell(
-        body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **readers
+
+    def hear(m, fed):
+        return torch.cat(read_round(fed), 1)
+
+    def hear_ones(m):
+        return torch.ones(1, N_EXPERTS + 1)
+
+    hears_ones_first = interp.machines.cell(
+        body(),
+        LAYOUT,
+        core="cell",
+        hear=hear,
+        read=lambda m, h, f: h[:, :2],
+        first=hear_ones,
     )
-    interp.check_machine(first, only=["it_runs_in_every_precision"])
-    halves = unchecked(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
-    refuses(r"it_runs_in_every_precision: .*\.to\(fed\.values\)", interp.check_machine, halves)
+    interp.check_machine(hears_ones_first, only=["it_runs_in_every_precision"])
+    insists_on_float32 = unchecked(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
+    refuses(
+        r"it_runs_in_every_precision: .*\.to\(fed\.values\)",
+        interp.check_machine,
+        insists_on_float32,
+    )
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu")])
@@ -285,7 +324,8 @@ def test_loading_checks_and_runs_are_the_same_in_inference_mode_and_under_autoca
 
 def test_a_transposed_weight_is_one():
     module = body()
-    module.read[0].weight = nn.Parameter(torch.randn(20, 16).T)
+    transposed = torch.randn(20, 16).T
+    module.read[0].weight = nn.Parameter(transposed)
     interp.check_machine(adapted(module), only=["digest_moves_with_every_weight"])
 
 
@@ -294,29 +334,43 @@ def test_a_transposed_weight_is_one():
 
 class _Pair(NamedTuple):
     advice: torch.Tensor
-    made: Any
+    hidden: Any
 
 
 @dataclass(frozen=True)
 class _Record:
     advice: torch.Tensor
-    made: Any
+    hidden: Any
 
 
-KEPT_IN_SEQUENCES = {
-    "tuple": (lambda advice, made: (advice, (made, made + 1)), (1, 0)),
-    "list": (lambda advice, made: [advice, {"made": made}], (1, "made")),
-    "namedtuple": (lambda advice, made: _Pair(advice, (made, made)), ("made", 1)),
+def in_a_tuple(advice, made):
+    return advice, (made, made + 1)
+
+
+def in_a_list(advice, made):
+    return [advice, {"made": made}]
+
+
+def in_a_named_tuple(advice, made):
+    return _Pair(advice, (made, made))
+
+
+def in_a_dict(advice, made):
+    return {"advice": advice, "made": made}
+
+
+def in_a_model_output(advice, made):
+    return BaseModelOutput(advice, hidden_states=(made,))
+
+
+KEPT = {
+    "tuple": (in_a_tuple, (1, 0)),
+    "list": (in_a_list, (1, "made")),
+    "namedtuple": (in_a_named_tuple, ("hidden", 1)),
+    "dataclass": (_Record, "hidden"),
+    "dict": (in_a_dict, "made"),
+    "ModelOutput": (in_a_model_output, ("hidden_states", 0)),
 }
-KEPT_BY_NAME = {
-    "dataclass": (lambda advice, made: _Record(advice, made), "made"),
-    "dict": (lambda advice, made: {"advice": advice, "made": made}, "made"),
-    "ModelOutput": (
-        lambda advice, made: BaseModelOutput(advice, hidden_states=(made,)),
-        ("hidden_states", 0),
-    ),
-}
-KEPT = {**KEPT_IN_SEQUENCES, **KEPT_BY_NAME}
 """What a module gives, and where in it the tensor is."""
 
 
@@ -354,21 +408,13 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
     again = module.keeps.linear(run.cache["points.given"])
     torch.testing.assert_close(run.cache["points.made"], again.detach())
     for name in ("points.given", "points.made"):
-        shifted = interp.rollout(
-            machine, EPISODES, fwd_hooks=[(name, lambda x, hook: x + 1)]
-        ).predictions
-        assert (shifted - run.predictions).abs().max() > 1e-3
-    refuses(
-        "names nothing: there is",
-        adapted,
-        module,
-        kept,
-        points={"made": interp.Point("keeps", item="nothing")},
-    )
-    assert (
-        machine.digest()
-        != unchecked(module, kept, points={"made": interp.Point("keeps", item=0)}).digest()
-    )
+        add_one = (name, lambda x, hook: x + 1)
+        shifted = interp.rollout(machine, EPISODES, fwd_hooks=[add_one])
+        assert (shifted.predictions - run.predictions).abs().max() > 1e-3
+    nothing = {"made": interp.Point("keeps", item="nothing")}
+    refuses("names nothing: there is", adapted, module, kept, points=nothing)
+    first_item = {"made": interp.Point("keeps", item=0)}
+    assert machine.digest() != unchecked(module, kept, points=first_item).digest()
 
 
 def test_a_machine_is_held_against_the_models_own_forward_pass():
@@ -378,17 +424,31 @@ def test_a_machine_is_held_against_the_models_own_forward_pass():
         carried = {"h": torch.zeros(len(fed.tokens), 16)}
         scores = []
         for t in range(fed.tokens.shape[1]):
-            inputs, carried = step(machine.module, carried, fed.at(max(0, t - late * (t > 3))))
-            scores.append(inputs)
+            heard = t - late if t > 3 else t
+            scores_of_round, carried = step(machine.module, carried, fed.at(heard))
+            scores.append(scores_of_round)
         return torch.stack(scores, 1)
 
     interp.check_machine(machine, reference=own)
-    for reference, sentence in (
-        (lambda fed: own(fed, late=1), "apart from those of reference=, from round 4 on"),
-        (lambda fed: own(fed)[:, 1:], r"= \(4, 50, 2\), got a Tensor of shape \(4, 49, 2\)"),
-        (lambda fed: own(fed) * torch.nan, "up to inf apart"),
-    ):
-        refuses(sentence, interp.check_machine, machine, reference=reference)
+    is_late = functools.partial(own, late=1)
+    refuses(
+        "apart from those of reference=, from round 4 on",
+        interp.check_machine,
+        machine,
+        reference=is_late,
+    )
+    refuses(
+        r"= \(4, 50, 2\), got a Tensor of shape \(4, 49, 2\)",
+        interp.check_machine,
+        machine,
+        reference=lambda fed: own(fed)[:, 1:],
+    )
+    refuses(
+        "up to inf apart",
+        interp.check_machine,
+        machine,
+        reference=lambda fed: own(fed) * torch.nan,
+    )
 
 
 # What a digest holds.
@@ -409,29 +469,40 @@ def test_a_digest_holds_what_a_machine_does():
     assert machine.digest() != before
     scales, module = [1.0], body()
     module.plain, module.cell.name = torch.ones(1), "its own"
-    machine = unchecked(module, lambda m, c, f: step(m, c, f, scales[0] * m.plain))
-    seen = [
-        machine.digest(),
-        scales.append(scales.pop() * 2),
-        machine.digest(),
-        module.plain.mul_(3),
-        machine.digest(),
-    ]
-    assert len({seen[0], seen[2], seen[4]}) == 3
-    with machine.hooks(fwd_hooks=[("hook_latents", lambda x, hook: 1 / 0)]):
-        assert machine.digest() == seen[4]
-        assert machine.train().digest() == seen[4]
-    late = [
-        lambda scores, h, fed, late, by=offset: (scores + by * late * torch.arange(2), h)
-        for offset in (0, 1)
-    ]
-    assert (
-        len({unchecked(body(), **_counting(then)).digest() for then in late}) == 2
-    )  # round 5 is looked at
-    assert "\x1b" not in repr(
-        interp.rollout(odd := unchecked(body(), name="\x1b[31m"), EPISODES)
-    ) + repr(odd)
+
+    def scaled_step(m, carried, fed):
+        return step(m, carried, fed, scales[0] * m.plain)
+
+    machine = unchecked(module, scaled_step)
+    digests = [machine.digest()]
+    scales[0] *= 2
+    digests.append(machine.digest())
+    module.plain.mul_(3)
+    digests.append(machine.digest())
+    assert len(set(digests)) == 3
+    raises = ("hook_latents", lambda x, hook: 1 / 0)
+    with machine.hooks(fwd_hooks=[raises]):
+        assert machine.digest() == digests[2]
+        assert machine.train().digest() == digests[2]
     assert (module.cell.name, hasattr(module.read, "name")) == ("its own", False)
+
+
+def test_a_digest_looks_at_round_5():
+    def add_late(offset):
+        def then(scores, h, fed, late):
+            return scores + offset * late * torch.arange(2), h
+
+        return then
+
+    unchanged = unchecked(body(), **_counting(add_late(0)))
+    changed = unchecked(body(), **_counting(add_late(1)))
+    assert unchanged.digest() != changed.digest()
+
+
+def test_a_name_with_control_characters_is_printed_without_them():
+    machine = unchecked(body(), name="\x1b[31m")
+    assert "\x1b" not in repr(machine)
+    assert "\x1b" not in repr(interp.rollout(machine, EPISODES))
 
 
 # What is not a number, no probability, or not what was asked for.
@@ -460,7 +531,8 @@ def _no_prediction(scores, h, fed, late):
 
 def _truth(scores, h, fed, late):
     truth = read_round(fed)[1]
-    return torch.where(late, 5 * torch.cat([-truth, truth], 1), scores), h
+    certain = 5 * torch.cat([-truth, truth], 1)
+    return torch.where(late, certain, scores), h
 
 
 @pytest.mark.parametrize(
@@ -495,11 +567,12 @@ test_faults_of_late_rounds_are_found = refused(
 
 @pytest.mark.parametrize("share", [(0.5, 0.65), (-0.1, 1.1)])
 def test_probabilities_add_up_to_one(share):
-    machine = adapted(
-        step=lambda m, c, f: (torch.tensor(share).expand(len(c["h"]), 2), c),
-        output="probability",
-        check=False,
-    )
+
+    def answer_share(m, carried, fed):
+        n_episodes = len(carried["h"])
+        return torch.tensor(share).expand(n_episodes, 2), carried
+
+    machine = unchecked(step=answer_share, output="probability")
     refuses(
         rf"no probabilities.* the least is {min(share):.4g} and a sum is",
         interp.rollout,
@@ -523,165 +596,201 @@ def _counts_in_a_buffer(m, c, f):
     return step(m, c, f)
 
 
-SILENT_EFFECTS = {
-    "seeds torch": ({"step": _seeds}, "changes the global generator"),
-    "writes what is there": ({"step": _writes_what_is_there}, "writes into what it was given"),
-    "counts in a buffer": (
-        {"step": _counts_in_a_buffer, "module": body(_Table(0))},
-        "the same round|read.1.table",
-    ),
-}
-OTHER_SCORES = {
-    "three outcomes": (
-        {"step": lambda m, c, f: (torch.ones(len(c["h"]), 3), c)},
-        r"each of q0, q1, got \[4, 3",
-    ),
-}
-SQUEEZED_SCORES = {
-    "squeezed": (
-        {"step": lambda m, c, f: (step(m, c, f)[0].squeeze(), step(m, c, f)[1])},
-        r"rows_do_not.* got \[2\]",
-    ),
-}
-NO_PAIR = {
-    "three things": (
-        {"step": lambda m, c, f: (1, 2, 3)},
-        r"returns \(scores, carried\).* got 1, 2, 3",
-    ),
-    "nothing": ({"step": lambda m, c, f: None}, r"returns \(scores, carried\).* got None"),
-    "a swapped pair": (
-        {"step": lambda m, c, f: step(m, c, f)[::-1]},
-        r"returns \(scores, carried\)",
-    ),
-}
-NO_STATE = {
-    "an array": (
-        {"step": lambda m, c, f: (step(m, c, f)[0], {"h": c["h"].numpy()})},
-        "got an ndarray of shape",
-    ),
-    "a complex start": (
-        {"initial": lambda m: {"h": torch.ones(16) * 1j}},
-        "a tensor of real numbers",
-    ),
-}
-NO_POINTS = {
-    "sizes beside a layout": ({"sizes": {"n_experts": 8}}, "a layout has its sizes"),
-    "a list of points": ({"points": ["cell"]}, "points= names what to look at"),
-    "an item of one tensor": (
-        {"points": {"read": interp.Point("read", item=1)}},
-        "item=1. names nothing: there is 0$",
-    ),
-    "labels of other places": (
-        {"points": {"c": interp.Point("cell", axes="pos", labels=("a",))}, "step": step},
-        r"axes \[batch, pos, vector\]",
-    ),
-    "a scripted point": ({"module": None, "points": {"read": "read"}}, "calls no hooks"),
-}
-NO_REAL_SCORES = {
-    "scores that are no real numbers": (
-        {"step": lambda m, c, f: (step(m, c, f)[0].long(), step(m, c, f)[1])},
-        "each of q0, q1, got .* torch.int64",
-    ),
-}
-NO_CHANNELS = {
-    "a channel named as the length of another": (
-        {"channels": [("h", (16,)), ("c", (50, 16), 1), ("c_length", (1,))]},
-        "of their own, got h, c, c_length, c",
-    ),
-    "a point without a name": ({"points": {3: "cell"}}, "an identifier but 'latent', got 3"),
-    "the device meta": ({"module": body().to("meta")}, "where no numbers are"),
-    "a huge channel": ({"channels": [("h", (10**12,))]}, "would take about"),
-}
-TAKEN = {
-    **SILENT_EFFECTS,
-    **OTHER_SCORES,
-    **SQUEEZED_SCORES,
-    **NO_PAIR,
-    **NO_STATE,
-    **NO_POINTS,
-    **NO_REAL_SCORES,
-    **NO_CHANNELS,
-}
+def _with_scores(change):
+    """A step whose scores are changed."""
+
+    def wrong(m, c, f):
+        scores, after = step(m, c, f)
+        return change(scores), after
+
+    return wrong
+
+
+def _three_outcomes(m, c, f):
+    return torch.ones(len(c["h"]), 3), c
+
+
+def _swapped(m, c, f):
+    scores, after = step(m, c, f)
+    return after, scores
+
+
+def _array(m, c, f):
+    scores, _ = step(m, c, f)
+    return scores, {"h": c["h"].numpy()}
+
+
+def _complex_start(m):
+    return {"h": torch.ones(16) * 1j}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param({"step": _seeds}, "changes the global generator", id="seeds torch"),
+        pytest.param(
+            {"step": _writes_what_is_there},
+            "writes into what it was given",
+            id="writes what is there",
+        ),
+        pytest.param(
+            {"step": _counts_in_a_buffer, "module": body(_Table(0))},
+            "the same round|read.1.table",
+            id="counts in a buffer",
+        ),
+        pytest.param({"step": _three_outcomes}, r"each of q0, q1, got \[4, 3", id="three outcomes"),
+        pytest.param(
+            {"step": _with_scores(torch.squeeze)}, r"rows_do_not.* got \[2\]", id="squeezed"
+        ),
+        pytest.param(
+            {"step": _with_scores(torch.Tensor.long)},
+            "each of q0, q1, got .* torch.int64",
+            id="scores that are no real numbers",
+        ),
+        pytest.param(
+            {"step": lambda m, c, f: (1, 2, 3)},
+            r"returns \(scores, carried\).* got 1, 2, 3",
+            id="three things",
+        ),
+        pytest.param(
+            {"step": lambda m, c, f: None},
+            r"returns \(scores, carried\).* got None",
+            id="nothing",
+        ),
+        pytest.param({"step": _swapped}, r"returns \(scores, carried\)", id="a swapped pair"),
+        pytest.param({"step": _array}, "got an ndarray of shape", id="an array"),
+        pytest.param({"initial": _complex_start}, "a tensor of real numbers", id="a complex start"),
+        pytest.param(
+            {"sizes": {"n_experts": 8}}, "a layout has its sizes", id="sizes beside a layout"
+        ),
+        pytest.param({"points": ["cell"]}, "points= names what to look at", id="a list of points"),
+        pytest.param(
+            {"points": {"read": interp.Point("read", item=1)}},
+            "item=1. names nothing: there is 0$",
+            id="an item of one tensor",
+        ),
+        pytest.param(
+            {"points": {"c": interp.Point("cell", axes="pos", labels=("a",))}, "step": step},
+            r"axes \[batch, pos, vector\]",
+            id="labels of other places",
+        ),
+        pytest.param(
+            {"channels": [("h", (16,)), ("c", (50, 16), 1), ("c_length", (1,))]},
+            "of their own, got h, c, c_length, c",
+            id="a channel named as the length of another",
+        ),
+        pytest.param(
+            {"points": {3: "cell"}},
+            "an identifier but 'latent', got 3",
+            id="a point without a name",
+        ),
+        pytest.param({"module": body().to("meta")}, "where no numbers are", id="the device meta"),
+        pytest.param({"channels": [("h", (10**12,))]}, "would take about", id="a huge channel"),
+    ],
+)
+def test_what_was_taken_in_silence_or_raised_raw_is_told(options, sentence):
+    refuses(sentence, adapted, **options)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-@pytest.mark.parametrize("fault", TAKEN)
-def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
-    options, sentence = TAKEN[fault]
-    if fault == "a scripted point":
-        options["module"] = body()
-        options["module"].read = torch.jit.script(options["module"].read)
-    refuses(sentence, adapted, **options)
+def test_a_point_in_a_scripted_module_is_refused():
+    module = body()
+    module.read = torch.jit.script(module.read)
+    refuses("calls no hooks", adapted, module=module, points={"read": "read"})
 
 
 of_cell = functools.partial(
     interp.machines.cell, body(), task=LAYOUT, core="cell", hear=len, read=len
 )
-test_arguments_of_points_that_were_ignored_are_refused = refused(
-    *(
-        (lambda of=direction: interp.Point("cell", of=of), "of must be 'output' or 'input'")
-        for direction in ("out", None)
-    ),
-    *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
-    (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"of": "out"}, "of must be 'output' or 'input'"),
+        ({"of": None}, "of must be 'output' or 'input'"),
+        ({"times": True}, "times"),
+        ({"times": 1.5}, "times"),
+        ({"times": "2"}, "times"),
+        ({"times": None}, "times"),
+        ({"times": 10**6}, "times"),
+        ({"labels": "ab"}, "labels must be a list"),
+        ({"labels": ("a", "b")}, "name the places along an axis"),
+        ({"item": (0, -1)}, "item of a Point must be an integer >= 0, got -1"),
+    ],
 )
-test_labels_of_points_without_an_axis_are_refused = refused(
-    (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
+def test_arguments_of_points_that_were_ignored_are_refused(options, sentence):
+    refuses(sentence, interp.Point, "cell", **options)
+
+
+@pytest.mark.parametrize("growing", [1.5, True, 9])
+def test_an_axis_that_does_not_grow_is_refused(growing):
+    refuses("grow", interp.Channel, "h", (8, 2), growing)
+
+
+def test_a_shape_on_the_device_meta_is_refused():
+    shape = torch.ones(2, device="meta").long()
+    refuses("shape must be a list of which each is an int", interp.Channel, "h", shape)
+
+
+@pytest.mark.parametrize(
+    ("read", "sentence"),
+    [
+        (lambda tree: tree, "read= .* a tensor, got"),
+        (lambda tree: 1 / 0, "read= raised ZeroDivision"),
+    ],
+    ids=["a tree", "an error"],
 )
-test_arguments_of_channels_that_were_ignored_are_refused = refused(
-    *((lambda n=n: interp.Channel("h", (8, 2), n), "grow") for n in (1.5, True, 9)),
+def test_readers_that_read_nothing_are_refused(read, sentence):
+    refuses(sentence, unchecked(read=read).read_state, torch.zeros(2, 1, 16))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"task": "experts", "sizes": {"n_states": 4}}, "n_st"),
+        ({"channels": ()}, "option of an adapter, beside its own 'channels'"),
+        ({"name": 3}, "name must be a text, got 3"),
+        (
+            {"hear": lambda m, f: f.values.numpy(), "hears": "before"},
+            r"'cell' hears \[batch, 5\].* an ndarray",
+        ),
+    ],
+    ids=["sizes", "channels", "name", "hear"],
 )
-test_readers_that_read_nothing_are_refused = refused(
-    (
-        lambda: unchecked(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)),
-        "read= .* a tensor, got",
-    ),
-    (
-        lambda: unchecked(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)),
-        "read= raised ZeroDivision",
-    ),
-)
-test_arguments_of_adapters_that_were_ignored_are_refused = refused(
-    (lambda: of_cell(task="experts", sizes={"n_states": 4}), "n_st"),
-    (lambda: of_cell(channels=()), "option of an adapter, beside its own 'channels'"),
-    (lambda: of_cell(name=3), "name must be a text, got 3"),
-    (
-        lambda: of_cell(hear=lambda m, f: f.values.numpy(), hears="before"),
-        r"'cell' hears \[batch, 5\].* an ndarray",
-    ),
-)
-test_arguments_of_models_that_were_ignored_are_refused = refused(
-    (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
-    (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
-    (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
-    (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
-)
-test_budgets_and_devices_that_were_ignored_are_refused = refused(
-    *((lambda n=n: Budget(battery=n), "battery") for n in (0, -1, 10**7)),
-    (lambda: Workload(fits=-1), "fits must be an integer >= 1, got -1"),
-    (
-        lambda: interp.Channel("h", torch.ones(2, device="meta").long()),
-        "shape must be a list of which each is an int",
-    ),
-)
+def test_arguments_of_adapters_that_were_ignored_are_refused(options, sentence):
+    refuses(sentence, of_cell, **options)
+
+
+def test_arguments_of_models_that_were_ignored_are_refused():
+    refuses("log_gamma must be a finite number", interp.load, "wma-handwired", log_gamma="a")
+    refuses("the model has a name of more than 255 bytes", interp.load, "x" * 3000)
+    model = interp.load("qlearning-handwired")
+    refuses("acts in worlds", interp.play, model, EPISODES, 3, 0)
+
+
+@pytest.mark.parametrize("battery", [0, -1, 10**7])
+def test_a_battery_without_a_use_is_refused(battery):
+    refuses("battery", Budget, battery=battery)
+
+
+def test_a_negative_number_of_fits_is_refused():
+    refuses("fits must be an integer >= 1, got -1", Workload, fits=-1)
 
 
 def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():
     shared = nn.Linear(16, 16)
     module = body(shared, nn.ReLU(), shared)
     for name in ("read.1", "read.3"):
-        assert (
-            unchecked(module, points={"shared": interp.Point(name, times=2)})
-            .points["shared"]
-            .n_layers
-            == 2
-        )
+        machine = unchecked(module, points={"shared": interp.Point(name, times=2)})
+        assert machine.points["shared"].n_layers == 2
 
     class Steps:
         def __call__(self, m, carried, fed):
             return step(m, carried, fed)
 
-    assert torch.equal(predicted(unchecked(body(), Steps())), predicted(unchecked(body())))
+    unnamed, named = unchecked(body(), Steps()), unchecked(body())
+    assert torch.equal(predicted(unnamed), predicted(named))
 
 
 @pytest.mark.parametrize(
