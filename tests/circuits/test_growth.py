@@ -15,7 +15,7 @@ N_EPISODES, N_ROUNDS = 2, 2
 
 
 class MultiplyAdds(TorchDispatchMode):
-    """Counts the multiply-adds of matrix products; zeros that a sparse matrix leaves out are free."""
+    """Counts the multiply-adds of matrix products; zeros that a sparse matrix omits are free."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,22 +26,22 @@ class MultiplyAdds(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name in ("mm", "bmm", "addmm", "baddbmm", "_sparse_addmm"):
             tensors = [argument for argument in args if isinstance(argument, Tensor)]
-            left, right = tensors[-2:]
-            if left.is_sparse:
-                self.total += left._nnz() * right.shape[-1]
+            first, second = tensors[-2:]
+            if first.is_sparse:
+                self.total += first._nnz() * second.shape[-1]
             else:
-                self.total += result.numel() * left.shape[-1]
+                self.total += result.numel() * first.shape[-1]
         return result
 
 
 def test_a_product_that_fits_on_a_napkin() -> None:
-    """2 x 3 times 3 x 5 takes 30 multiply-adds; with two entries left in the first matrix, 10."""
-    left, right = torch.zeros(2, 3), torch.ones(3, 5)
-    left[0, 0] = left[1, 2] = 1.0
+    """2 x 3 times 3 x 5 takes 30 multiply-adds; with two entries in a sparse first matrix, 10."""
+    first, second = torch.zeros(2, 3), torch.ones(3, 5)
+    first[0, 0] = first[1, 2] = 1.0
     with MultiplyAdds() as dense:
-        left @ right
+        first @ second
     with MultiplyAdds() as sparse:
-        torch.sparse.mm(left.to_sparse(), right)
+        torch.sparse.mm(first.to_sparse(), second)
     assert (dense.total, sparse.total) == (30, 10)
 
 
