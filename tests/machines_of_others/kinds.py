@@ -77,23 +77,21 @@ def hrm(n_fast: int = 1, **options: Any) -> Any:
 
 def observed(actor: Any, fed: Any) -> Tensor:
     """What the environment of the agent showed: its state, the last action and the last reward."""
-    one_hot, places = (
-        nn.functional.one_hot,
-        {label: MDP.position(label) for label in ("s'", "a", "r")},
-    )
-    state = one_hot(fed.tokens[:, places["s'"]] - MDP.token_ids["s_1"], 4)
-    action = one_hot(fed.tokens[:, places["a"]] - MDP.token_ids["a_1"], 3)
-    return torch.cat([state.to(fed.values), action.to(fed.values), fed.values[:, [places["r"]]]], 1)
+    state = fed.tokens[:, MDP.position("s'")] - MDP.token_ids["s_1"]
+    action = fed.tokens[:, MDP.position("a")] - MDP.token_ids["a_1"]
+    state_one_hot = nn.functional.one_hot(state, 4).to(fed.values)
+    action_one_hot = nn.functional.one_hot(action, 3).to(fed.values)
+    reward = fed.values[:, [MDP.position("r")]]
+    return torch.cat([state_one_hot, action_one_hot, reward], 1)
 
 
 def agent_file(folder: Path, **more: Tensor) -> Path:
     """A file as RecurrentPPO saves it, of the weights in :data:`REAL`."""
     arrays = np.load(REAL)
-    weights = {
-        name.removeprefix("policy/"): torch.tensor(arrays[name])
-        for name in arrays.files
-        if "/" in name
-    }
+    weights = {}
+    for name in arrays.files:
+        if "/" in name:
+            weights[name.removeprefix("policy/")] = torch.tensor(arrays[name])
     tensors = io.BytesIO()
     torch.save({**weights, **more}, tensors)
     with zipfile.ZipFile(folder / "agent.zip", "w") as archive:

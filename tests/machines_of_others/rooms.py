@@ -50,31 +50,28 @@ def _probes(machine: Any, folder: Path) -> str:
 def _patching(machine: Any, folder: Path) -> str:
     task = catalog.of(machine)
     corruption = task.corruption(task.analysis.default_corruption)
-    effects = sweep(machine, *corruption.build(pair(machine)[0], 3), 3, read_round=4).to_frame()
-    assert (
-        effects.set_index("site")
-        .loc[[f"latent@{machine.channels[0].labels[0]}"], "effect"]
-        .notna()
-        .all()
-    )
+    episodes, _ = pair(machine)
+    clean, corrupted = corruption.build(episodes, 3)
+    effects = sweep(machine, clean, corrupted, 3, read_round=4).to_frame()
+    first_label = machine.channels[0].labels[0]
+    effects_of_label = effects[effects["site"] == f"latent@{first_label}"]["effect"]
+    assert len(effects_of_label)
+    assert effects_of_label.notna().all()
     return RAN
 
 
 def _interchange(machine: Any, folder: Path) -> str:
     algorithm = catalog.of(machine).explains(machine)
-    assert len(
-        interchange(machine, *pair(machine), algorithm, algorithm.memory, "latent").to_frame()
-    )
+    result = interchange(machine, *pair(machine), algorithm, algorithm.memory, "latent")
+    assert len(result.to_frame())
     return RAN
 
 
 def _mediation(machine: Any, folder: Path) -> str:
-    through = [
-        key if not part.n_layers else f"{key}[0]"
-        for key, part in machine.points.items()
-        if key != "latent"
-    ]
-    mediated = mediation.mediate(machine, *pair(machine), "latent", through[:1], round=[3])
+    through = [key for key in machine.points if key != "latent"][:1]
+    if through and machine.points[through[0]].n_layers:
+        through = [f"{through[0]}[0]"]
+    mediated = mediation.mediate(machine, *pair(machine), "latent", through, round=[3])
     return mediated.reason or RAN
 
 
@@ -83,9 +80,8 @@ def _steps(machine: Any, folder: Path) -> str:
     algorithm = catalog.of(machine).explains(machine)
     state = tuple(variable.key for variable in algorithm.variables if variable.role == "state")
     writer = Writer.fit(machine, interp.rollout(machine, known), algorithm.run(known), state)
-    assert (
-        transition(machine, episodes, writer, round=[2], horizon=2).under(algorithm).r2().low <= 1
-    )
+    steps = transition(machine, episodes, writer, round=[2], horizon=2)
+    assert steps.under(algorithm).r2().low <= 1
     return RAN
 
 
@@ -94,11 +90,11 @@ def _compare(machine: Any, folder: Path) -> str:
     if machine.layout.task != "experts":
         known = interp.load("qlearning-handwired", n_states=4, n_actions=3)
     comparison = compare.machines(machine, known, budget=TINY)
-    lacking = [
-        str(measure).rstrip(".").replace(known.name, "another")
-        for measure in comparison
-        if measure.verdict == "not applicable"
-    ]
+    lacking = []
+    for measure in comparison:
+        if measure.verdict == "not applicable":
+            sentence = str(measure).rstrip(".")
+            lacking.append(sentence.replace(known.name, "another"))
     assert len(lacking) < len(comparison.measures)
     return "; ".join([RAN, *lacking])
 
@@ -110,15 +106,13 @@ def _audit(machine: Any, folder: Path) -> str:
 
 
 def _report(machine: Any, folder: Path) -> str:
-    page = write(machine, out=folder, n_episodes=12, n_rounds=10, quick=True).path.read_text(
-        "utf-8"
-    )
+    report = write(machine, out=folder, n_episodes=12, n_rounds=10, quick=True)
+    page = report.path.read_text("utf-8")
     assert "Not computed" not in page
     text = re.sub(r'"data:[^"]*"', "", page)  # the tables that a reader may save say it again
-    lacking = sorted(
-        {part.strip(" .()") for part in re.findall(r"[Nn]ot applicable:?([^<.]*)", text)} - {""}
-    )
-    return "; ".join([RAN, *lacking])
+    reasons = re.findall(r"[Nn]ot applicable:?([^<.]*)", text)
+    lacking = {reason.strip(" .()") for reason in reasons} - {""}
+    return "; ".join([RAN, *sorted(lacking)])
 
 
 ROOMS: dict[str, Callable[[Any, Path], str]] = {
@@ -142,8 +136,9 @@ def said(kind: str, room: str, folder: Path) -> str:
         text = ROOMS[room](machine, folder)
     except interp.InputError as error:
         text = f"not applicable: {error}"
-    ran, *why = re.sub(rf"\b{re.escape(machine.name)}\b", "it", text).split("; ")
-    return "; ".join([ran, *sorted(why)])
+    text_of_it = re.sub(rf"\b{re.escape(machine.name)}\b", "it", text)
+    outcome, *why = text_of_it.split("; ")
+    return "; ".join([outcome, *sorted(why)])
 
 
 def main() -> None:
@@ -154,15 +149,18 @@ def main() -> None:
         cells = []
         for room in ROOMS:
             with tempfile.TemporaryDirectory() as folder:
-                *state, why = [*said(kind, room, Path(folder)).partition("; ")[::2]]
+                cell, _, why = said(kind, room, Path(folder)).partition("; ")
             if why and why not in notes:
                 notes.append(why)
-            cells.append(" ".join(state) + (f" ({notes.index(why) + 1})" if why else ""))
-            sys.stderr.write(f"{kind}, {room}: {cells[-1]}\n")
+            if why:
+                cell += f" ({notes.index(why) + 1})"
+            cells.append(cell)
+            sys.stderr.write(f"{kind}, {room}: {cell}\n")
         rows.append(f"| {kind} | {' | '.join(cells)} |")
-    head = [f"| | {' | '.join(ROOMS)} |", f"|{' --- |' * (len(ROOMS) + 1)}"]
-    text = [*head, *rows, *(f"\n({i + 1}) {note}." for i, note in enumerate(notes))]
-    sys.stdout.write("\n".join(text) + "\n")
+    head = f"| | {' | '.join(ROOMS)} |"
+    rule = f"|{' --- |' * (len(ROOMS) + 1)}"
+    footnotes = [f"\n({i}) {note}." for i, note in enumerate(notes, 1)]
+    sys.stdout.write("\n".join([head, rule, *rows, *footnotes]) + "\n")
 
 
 if __name__ == "__main__":

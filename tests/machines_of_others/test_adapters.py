@@ -45,14 +45,16 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
     """One step after the other, from zeros: what each leaves, predicts, and shows at every point."""
     machine = made(kind)
     episodes, _ = pair(machine)
-    names = [
-        part.hook.format(layer=run)
-        for part in machine.points.values()
-        for run in range(part.n_layers or 1)
-    ]
+    names = []
+    for part in machine.points.values():
+        names += [part.hook.format(layer=layer) for layer in range(part.n_layers or 1)]
     run = interp.rollout(machine, episodes, commit="target", names_filter=names)
     carried, state_held = machine.initial(len(episodes)), {}
-    hooks = [(name, lambda x, hook: state_held.update({hook.name: x})) for name in names]
+
+    def hold(x, hook):
+        state_held[hook.name] = x
+
+    hooks = [(name, hold) for name in names]
     for t in range(episodes.n_rounds):
         with torch.no_grad():
             assert torch.equal(carried, run.latents[:, t])
@@ -76,14 +78,19 @@ def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
     machine = made(kind)
     episodes, _ = pair(machine)
     clean = interp.rollout(machine, episodes, commit="target")
+
+    def shift(x, hook):
+        grid = torch.linspace(-1, 1, x.shape[-1])
+        return x + 0.7 * grid.cos()
+
     for component in machine.points.values():
-        hook = component.hook.format(layer=0)
-        patch = {3: [(hook, lambda x, hook: x + 0.7 * torch.linspace(-1, 1, x.shape[-1]).cos())]}
+        patch = {3: [(component.hook.format(layer=0), shift)]}
         run = interp.rollout(machine, episodes, commit="target", fwd_hooks=patch)
         assert torch.equal(run.predictions[:, :3], clean.predictions[:, :3])
         assert torch.equal(run.latents[:, :4], clean.latents[:, :4])
-        later = torch.equal(run.predictions[:, 3:], clean.predictions[:, 3:])
-        assert not (later and torch.equal(run.latents[:, 4:], clean.latents[:, 4:]))
+        same_predictions = torch.equal(run.predictions[:, 3:], clean.predictions[:, 3:])
+        same_latents = torch.equal(run.latents[:, 4:], clean.latents[:, 4:])
+        assert not (same_predictions and same_latents)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,17 +99,13 @@ def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     machine = made(kind)
     fresh = dict(machine.untrained(5).named_parameters())
     other_seed = dict(machine.untrained(6).named_parameters())
+    drawn = {name for name in fresh if not torch.equal(fresh[name], other_seed[name])}
     for name, weight in machine.named_parameters():
-        if weight.requires_grad and not torch.equal(fresh[name], other_seed[name]):
+        if weight.requires_grad and name in drawn:
             assert not torch.equal(weight, fresh[name]), name
-    drawn = [
-        name
-        for name in fresh
-        if fresh[name].ndim == 2 and not torch.equal(fresh[name], other_seed[name])
-    ]
-    assert len(drawn) >= sum(weight.ndim == 2 for weight in fresh.values()) - 2 * (
-        kind == "Mamba"
-    )  # A_log is a grid
+    matrices = {name for name, weight in fresh.items() if weight.ndim == 2}
+    n_grids = 2 if kind == "Mamba" else 0  # A_log is a grid
+    assert len(drawn & matrices) >= len(matrices) - n_grids
 
 
 # Cells.
@@ -128,13 +131,10 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
     with torch.no_grad():
         for t in range(episodes.n_rounds):
             x = SAID.after(run.fed.at(t))
-            fused_state = fused(x, state) if not layers else fused(x.unsqueeze(0), state)[1]
-            parts = fused_state if isinstance(fused_state, tuple) else (fused_state,)
-            rows = torch.cat(
-                [part.unsqueeze(0) if not layers else part for part in parts]
-            ).transpose(0, 1)
-            assert torch.equal(run.latents[:, t + 1], rows)
-            state = fused_state
+            state = fused(x.unsqueeze(0), state)[1] if layers else fused(x, state)
+            parts = state if isinstance(state, tuple) else (state,)
+            stacked = torch.cat(parts) if layers else torch.stack(parts)
+            assert torch.equal(run.latents[:, t + 1], stacked.transpose(0, 1))
 
 
 LAYERS, CELLS = (nn.RNN, nn.GRU, nn.LSTM), (nn.GRUCell, nn.LSTMCell)
@@ -159,21 +159,24 @@ def test_open_layers_and_cells_are_the_fused_ones_to_rounding(core, options, dty
 
 
 def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something():
-    layout, reader = LAYOUT, SAID
-    module = nn.ModuleDict({"core": nn.GRUCell(reader.n_asked, 5), "head": nn.Linear(5, 2)})
-    begun = torch.ones(1, reader.n_asked)
-    options = {
-        "hear": lambda m, fed: reader.before(fed),
-        "read": lambda m, h, fed: m["head"](h),
-        "first": lambda m: begun,
-    }
-    machine = interp.machines.cell(module, layout, **options, hears="before", show_gates=False)
+    core, head = nn.GRUCell(SAID.n_asked, 5), nn.Linear(5, 2)
+    begun = torch.ones(1, SAID.n_asked)
+    machine = interp.machines.cell(
+        nn.ModuleDict({"core": core, "head": head}),
+        LAYOUT,
+        hear=lambda m, fed: SAID.before(fed),
+        read=lambda m, h, fed: m["head"](h),
+        first=lambda m: begun,
+        hears="before",
+        show_gates=False,
+    )
     episodes, _ = pair(machine)
     run = interp.rollout(machine, episodes)
-    start = module["core"](begun)
-    assert torch.equal(run.latents[:, 0, 0], start.expand(len(episodes), -1))
-    after = module["core"](reader.before(run.fed.at(0)), start.expand(len(episodes), -1))
-    torch.testing.assert_close(run.predictions[:, 0], module["head"](after).softmax(1)[:, 1])
+    start = core(begun).expand(len(episodes), -1)
+    assert torch.equal(run.latents[:, 0, 0], start)
+    after = core(SAID.before(run.fed.at(0)), start)
+    predictions = head(after).softmax(1)[:, 1]
+    torch.testing.assert_close(run.predictions[:, 0], predictions)
 
 
 def test_cells_that_cannot_be_machines_are_refused():
@@ -247,9 +250,8 @@ def test_thoughts_without_a_part_do_not_read_it():
         machine = coconut(uses=[used])
         episodes, _ = pair(machine)
         plain = interp.rollout(machine, episodes)
-        changed = interp.rollout(
-            machine, episodes, fwd_hooks={3: [(f"points.{dead}", lambda x, hook: x + 1)]}
-        )
+        add_one = (f"points.{dead}", lambda x, hook: x + 1)
+        changed = interp.rollout(machine, episodes, fwd_hooks={3: [add_one]})
         assert torch.equal(plain.predictions, changed.predictions)
     for uses in ([], ["memory"]):
         refuses("uses says which of 'thought', 'cache' a round reads", coconut, uses=uses)
@@ -279,17 +281,16 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
     assert again.config.n_layer == 2
     assert again.config.n_positions == 156
     tokens = torch.randint(0, 9, (2, 7))
-    assert torch.equal(again(tokens).logits, model.eval()(tokens).logits)
+    logits = model.eval()(tokens).logits
+    assert torch.equal(again(tokens).logits, logits)
     state_dict["base_causallm.transformer.h.0.attn.bias"] = torch.ones(
         1, 1, 156, 156
     )  # a mask that older versions stored
     torch.save(state_dict, tmp_path / "old")
-    assert (
-        interp.machines.read_coconut(tmp_path / "old").config.n_head == 1
-    )  # of fewer than 64 dimensions
-    torch.save(
-        {**state_dict, "embedding.weight": model.transformer.wte.weight + 1}, tmp_path / "apart"
-    )
+    old = interp.machines.read_coconut(tmp_path / "old")
+    assert old.config.n_head == 1  # of fewer than 64 dimensions
+    other_numbers = model.transformer.wte.weight + 1
+    torch.save({**state_dict, "embedding.weight": other_numbers}, tmp_path / "apart")
     refuses(
         r"other numbers in embedding\.weight than where",
         interp.machines.read_coconut,
@@ -315,22 +316,19 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
     )
 
 
-NO_STATE_DICT = {
-    "a list": ([1], r"must hold tensors by their names, got \[1\]"),
-    "keys that are numbers": ({1: torch.zeros(1)}, "must hold tensors by their names, got {1: T"),
-    "a text": ("x", "must hold tensors by their names, got 'x'"),
-    "values that are texts": ({"a": "b"}, "must hold tensors by their names"),
-    "a module": (
-        nn.Linear(2, 2),
-        "holds Python objects, which could run code, .*; it is not opened$",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", NO_STATE_DICT)
-def test_a_file_that_holds_no_state_dict_is_refused(what, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ([1], r"must hold tensors by their names, got \[1\]"),
+        ({1: torch.zeros(1)}, "must hold tensors by their names, got {1: T"),
+        ("x", "must hold tensors by their names, got 'x'"),
+        ({"a": "b"}, "must hold tensors by their names"),
+        (nn.Linear(2, 2), "holds Python objects, which could run code, .*; it is not opened$"),
+    ],
+    ids=["a list", "keys that are numbers", "a text", "values that are texts", "a module"],
+)
+def test_a_file_that_holds_no_state_dict_is_refused(content, sentence, tmp_path):
     """Neither as a checkpoint nor as the weights of an agent; nothing in it runs."""
-    content, sentence = NO_STATE_DICT[what]
     torch.save(content, tmp_path / "file")
     refuses(sentence, interp.machines.read_coconut, tmp_path / "file")
     with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
@@ -364,7 +362,8 @@ def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
         for t in range(9):
             y = x[:, t]
             for i, layer in enumerate(model.layers):
-                out, *states[i] = _mix(layer.mixer, layer.norm(y), *states[i])
+                out, *state = _mix(layer.mixer, layer.norm(y), *states[i])
+                states[i] = state
                 y = y + out
             torch.testing.assert_close(model.norm_f(y), whole[:, t], rtol=1e-4, atol=1e-5)
 
@@ -389,9 +388,10 @@ def test_an_agent_plays_in_our_worlds():
 
     machine = made("agent")
     episodes, run = interp.play(machine, mdp.sample_mdps(5, 4, 3, seed=0), n_rounds=7, seed=0)
-    assert np.array_equal(run.predictions.argmax(-1)[:, :-1].numpy(), episodes.actions[:, 1:])
-    state, fed = None, run.fed.at(0)
-    out, state = machine.module.core(observed(None, fed).unsqueeze(0), state)
+    chosen = run.predictions.argmax(-1).numpy()
+    assert np.array_equal(chosen[:, :-1], episodes.actions[:, 1:])
+    first_observation = observed(None, run.fed.at(0)).unsqueeze(0)
+    out, _ = machine.module.core(first_observation, None)
     torch.testing.assert_close(run.latents[:, 1, 0], out[0].detach(), rtol=0, atol=1e-6)
 
 
@@ -411,7 +411,8 @@ def test_files_that_hold_no_agent_are_refused(tmp_path):
 
 def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp_path):
     without_core = Mine(nn.GRU(5, WIDTH))
-    options = {"embedded": Embedded(lambda m, fed: None, 2, 0, 0), "read": lambda m, y, fed: y}
+    nothing_embedded = Embedded(lambda m, fed: None, 2, 0, 0)
+    options = {"embedded": nothing_embedded, "read": lambda m, y, fed: y}
     with pytest.raises(
         InputError,
         match="core 'memory' must name a model of transformers with recurrent layers, got GRU",

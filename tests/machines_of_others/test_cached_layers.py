@@ -49,12 +49,15 @@ class Learner(nn.Module):
         config = getattr(transformers, f"{kind}Config")(**sizes)
         width = config.hidden_size
         self.core = getattr(transformers, f"{kind}Model")(config)
-        self.ask, self.hear = nn.Linear(SAID.n_asked, width), nn.Linear(SAID.n_told, width)
+        self.ask = nn.Linear(SAID.n_asked, width)
+        self.hear = nn.Linear(SAID.n_told, width)
         self.read = nn.Linear(width, 2)
 
 
 def embed(module, fed):
-    return torch.stack([module.ask(SAID.before(fed)), module.hear(SAID.after(fed))], 1)
+    before = module.ask(SAID.before(fed))
+    after = module.hear(SAID.after(fed))
+    return torch.stack([before, after], 1)
 
 
 def grid(hidden):
@@ -65,9 +68,11 @@ def grid(hidden):
 def make(kind, sizes):
     rounds = Embedded(embed, 2, at=0, slot=0)
     module = drawn(lambda: Learner(kind, sizes))
-    return machines.state_space(
-        module, LAYOUT, embedded=rounds, read=lambda m, y, fed: m.read(y), name=kind
-    )
+
+    def read(m, y, fed):
+        return m.read(y)
+
+    return machines.state_space(module, LAYOUT, embedded=rounds, read=read, name=kind)
 
 
 @pytest.mark.parametrize("kind", TAKEN)
@@ -77,12 +82,16 @@ def test_rounds_are_the_librarys_pass_over_the_whole_sequence(kind):
     module, n_rounds = machine.module.eval(), 3
     episodes = experts.sample(4, n_rounds, 4, seed=0)
     run = interp.rollout(machine, episodes)
-    x = torch.cat([embed(module, run.fed.at(t)) for t in range(n_rounds)], 1)
+    embedded_rounds = [embed(module, run.fed.at(t)) for t in range(n_rounds)]
+    x = torch.cat(embedded_rounds, 1)
     component = machine.points["layer_1"]
     runs = [component.hook.format(layer=i) for i in range(component.n_layers or 1)]
-    edited = interp.rollout(
-        machine, episodes, fwd_hooks={1: [(name, lambda y, hook: y + grid(y)) for name in runs]}
-    )
+
+    def add_grid(y, hook):
+        return y + grid(y)
+
+    edits = [(name, add_grid) for name in runs]
+    edited = interp.rollout(machine, episodes, fwd_hooks={1: edits})
 
     def shift(layer, args, output):
         hidden = output if isinstance(output, torch.Tensor) else output[0]
@@ -99,7 +108,8 @@ def test_rounds_are_the_librarys_pass_over_the_whole_sequence(kind):
         for result, reference_run in ((run, whole), (edited, changed)):
             expected = module.read(reference_run[:, ::2]).softmax(-1)[..., 1]
             torch.testing.assert_close(result.predictions, expected, rtol=1e-4, atol=1e-5)
-    assert (edited.predictions - run.predictions)[:, 1:].abs().min() > 1e-6
+    change = edited.predictions - run.predictions
+    assert change[:, 1:].abs().min() > 1e-6
 
 
 @pytest.mark.parametrize("kind", REFUSED)
