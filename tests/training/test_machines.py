@@ -551,7 +551,7 @@ def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatc
         tmp_path,
         *sizes,
     )
-    assert trained.output.splitlines()[-1] == str(tmp_path / "mine" / "model")
+    assert trained.stdout.splitlines()[-1] == str(tmp_path / "mine" / "model")
     first = load_run(tmp_path / "mine", "mine")
     assert interp.load(tmp_path / "mine" / "model").origin["arguments"] == {"seed": 3}
     again = shlex.split(command(first.config, "mine"))[3:]  # without interp --import MODULE
