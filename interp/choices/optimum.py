@@ -523,10 +523,14 @@ class PlayerFits:
         point = np.zeros((n_players, len(self.family.searched) + 1))
         best = Fit(point[:, None], np.full((n_players, 1), np.inf))
         point[:, -1] = inner_points[:, -1]
+        inner_names = [searched.name for searched in inner.searched]
         for options in contained_points(self.family, inner):
             for place, searched in enumerate(self.family.searched):
                 value = options[searched.name]
-                point[:, place] = inner_points[:, value] if isinstance(value, int) else value
+                if isinstance(value, str):
+                    point[:, place] = inner_points[:, inner_names.index(value)]
+                else:
+                    point[:, place] = value
             point[:, :-1] = point[:, :-1].clip(self.predict.low, self.predict.high)
             best = best.better_of(self._evaluate(point[:, None], masks=np.zeros(1, np.int64)))
         nats = np.full((n_players, n_masks), np.inf)
@@ -678,7 +682,7 @@ def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
     return Fit(fit.points, nats)
 
 
-def contained_points(family: Family, inner: Family) -> list[dict[str, float | int]]:
+def contained_points(family: Family, inner: Family) -> list[dict[str, float | str]]:
     """Find the members of a family that equal a member of a simpler family that it extends.
 
     Args:
@@ -686,18 +690,16 @@ def contained_points(family: Family, inner: Family) -> list[dict[str, float | in
         inner: the simpler family.
 
     Returns:
-        A list of mappings from each parameter of ``family`` to its value. An int is the index of
-        the parameter of ``inner`` whose value it takes; a float is the value itself.
+        A list of mappings from each parameter of ``family`` to its value. A string is the name of
+        the parameter of ``inner`` whose value it takes; a number is the value itself.
     """
     names = [searched.name for searched in family.searched]
     inner_names = [searched.name for searched in inner.searched]
-    shared: dict[str, float | int] = {
-        name: place for place, name in enumerate(inner_names) if name in names
-    }
+    shared: dict[str, float | str] = {name: name for name in inner_names if name in names}
     free = [searched for searched in family.searched if searched.name not in inner_names]
-    renamed = [place for place, name in enumerate(inner_names) if name not in names]
+    renamed = [name for name in inner_names if name not in names]
     points = []
-    for values in product(*(map(float, searched.grid) for searched in free)):
+    for values in product(*(searched.grid for searched in free)):
         free_names = (searched.name for searched in free)
         points.append(shared | dict(zip(free_names, values, strict=True)))
     if len(renamed) == 1:

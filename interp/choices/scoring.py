@@ -486,14 +486,13 @@ def _try_contained(search: _Search, inner: _Search) -> None:
         search: the search of the family, which stores parameters that fit better than before.
         inner: the search of the simpler family.
     """
-    inner_names = [searched.name for searched in inner.family.searched]
     for point in contained_points(search.family, inner.family):
         for inner_parameters in inner.parameters:
             parameters = {}
             for searched in search.family.searched:
                 value = point[searched.name]
-                if isinstance(value, int):
-                    value = inner_parameters[inner_names[value]]
+                if isinstance(value, str):
+                    value = inner_parameters[value]
                 low, high = searched.grid[0], searched.grid[-1]
                 parameters[searched.name] = min(max(value, low), high)
             search.try_point(parameters)

@@ -8,6 +8,7 @@ import pytest
 from scipy import optimize
 
 from interp.choices.link import HALF_CHI2, profile_ends
+from interp.choices.optimum import contained_points
 from interp.choices.players import by_participant
 from interp.choices.scoring import (
     N_FOLDS,
@@ -17,7 +18,7 @@ from interp.choices.scoring import (
     score_families,
     score_guess,
 )
-from interp.tasks import bandit
+from interp.tasks import bandit, experts
 from interp.tasks.bandit.algorithms import (
     choice_kernel,
     fixed_bias,
@@ -255,3 +256,13 @@ def test_a_row_of_by_participant_is_that_of_its_participant_alone():
     rows = by_participant(FAMILIES["fixed_bias"], played, played.choices)
     alone = by_participant(FAMILIES["fixed_bias"], played.select([1]), played.choices[1:])
     assert rows["first"][1] == pytest.approx(alone["first"][0], abs=0.03)
+
+
+def test_a_contained_member_keeps_whole_numbers() -> None:
+    """A lag of 1.0 rounds would be no length of a queue."""
+    families = experts.TASK.rivals()
+    points = contained_points(families["bayes_late"], families["bayes"])
+    lags = [point["lag"] for point in points[:2]]
+    assert lags == [1, 2]
+    assert all(isinstance(lag, int) for lag in lags)
+    assert points[0]["room"] == "room", "the name of a parameter of the simpler family"
