@@ -249,6 +249,7 @@ JUNK_OF_FUNCTIONS = {
     ),
 }
 JUNK_OF_METHODS = {
+    "Algorithm.step": ({"state": {}, "inputs": {}}, "it lacks '"),
     "AdaptedMachine.train": ({"mode": np.ones(3)}, "mode must be"),
     "CircuitScorer.run": ({"keeps": 2}, "keeps must be a list"),
     "AdaptedMachine.run_with_cache": ({}, "got nothing; give episodes"),

@@ -364,16 +364,19 @@ class Algorithm:
         do = {} if do is None else do
         for key in do:
             self.variable(key)
+        state = self._given("the state", state, self.state)
+        inputs = self._given("inputs", inputs, self._inputs)
         values = _compute(self.variables, state, inputs, do)
         after = {key: values[NEXT + key] for key in self.state}
-        later: dict[str, NDArray[Any]] = dict(after)
+        later = dict(after)
         for key in self.of_the_state:
-            if NEXT + key not in values:
+            next_key = NEXT + key
+            if next_key not in values:
                 equation = self._by_key[key].equation
                 assert equation is not None
-                is_set = NEXT + key in do
-                values[NEXT + key] = np.asarray(do[NEXT + key] if is_set else equation(later))
-            later[key] = values[NEXT + key]
+                next_value = do[next_key] if next_key in do else equation(later)
+                values[next_key] = np.asarray(next_value)
+            later[key] = values[next_key]
         return after, values
 
     def run(self, episodes: Episodes, do: Values | None = None) -> Values:
@@ -513,14 +516,13 @@ class Algorithm:
         )
 
     def _refuse_others(self, episodes: Episodes) -> None:
-        kind = type(episodes).__name__
         require(
             getattr(episodes, "task", None) == self.task,
-            f"{self.name} runs on {self.task} episodes, got {kind}",
+            f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}",
         )
 
     def _given(
-        self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]
+        self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...] = ()
     ) -> dict[str, NDArray[Any]]:
         """Check that one of the algorithm's functions returned a mapping of the right keys to
         arrays of the right shapes.
@@ -607,9 +609,8 @@ class Algorithm:
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):
                 value[place] = source[key][place]
-        state = {name: base[name] for name in self.state}
-        inputs = {name: base[name] for name in self._inputs}
-        _, values_after = self.step(state, inputs, {key: value})
+        # The values of a run have the state before each round and its inputs.
+        _, values_after = self.step(state=base, inputs=base, do={key: value})
         return values_after
 
     def varied(
