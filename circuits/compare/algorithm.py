@@ -410,29 +410,34 @@ def _standardised(
     missed, slopes, names = [], [], list[str]()
     for episodes in batches:
         p = checked_distributions(predict(episodes), episodes)
-        q, slopes_of_batch, names = _changed(algorithm, episodes)
+        q, slopes_of_batch, names = _differentiate_by_update(algorithm, episodes)
         deviation = np.sqrt(p + q + _RARE)
         missed.append((p - q) / deviation)
         slopes.append(slopes_of_batch / deviation[..., None])
     return np.concatenate(missed, 1), np.concatenate(slopes, 1), names
 
 
-def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
-    """Compute an algorithm's predictions, and their derivative with respect to each small change of
-    its update.
+def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
+    """Return an algorithm's predictions, and their finite-difference derivatives with respect to
+    small additions to the updated state (:func:`_list_directions`).
+
+    Each addition is made in every round, and in all real-valued state variables with elements at
+    once.
 
     Returns:
         Predictions ``[episode, scored round, outcome]``; derivatives ``[episode, scored round,
-        outcome, change]``; the changes in words.
+        outcome, change]``; the additions in words.
     """
     values, inputs = algorithm.run(episodes), algorithm.read(episodes)
     directions = {}
+    names: list[str] = []  # the same for all variables
     for key in algorithm.state:
         if values[key].ndim > 2 and algorithm.variable(key).kind == "real":
             directions[key] = _list_directions(values[key], values[NEXT + key], inputs)
+            names = list(directions[key])
     moves = {key: _STEP * np.stack(list(of_key.values())) for key, of_key in directions.items()}
-    names = max(directions.values(), key=len, default={})
     n_changes = max(len(names), 1)
+    # Axis 0: one copy of the state per addition.
     state = {key: np.repeat(values[key][None, :, 0], n_changes, 0) for key in algorithm.state}
     repeated = {key: np.broadcast_to(x, (n_changes, *x.shape)) for key, x in inputs.items()}
     states = []
@@ -445,7 +450,7 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
     changed_p = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
     p = asked_rounds(algorithm.distribution(values), episodes)
     slopes = [(asked_rounds(of_change, episodes) - p) / _STEP for of_change in changed_p]
-    return p, np.nan_to_num(np.stack(slopes, -1)), list(names)
+    return p, np.nan_to_num(np.stack(slopes, -1)), names
 
 
 def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -617,8 +622,8 @@ def _score_even_guess(
 
 
 def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
-    """Choose the family that is closest where it was fitted, and decide by the scores on other
-    episodes whether it explains the model's predictions.
+    """Choose the family with the smallest divergence on the episodes it was fitted to, and decide by
+    the scores on other episodes whether it explains the model's predictions.
 
     A family that extends a simpler one is chosen only if it removes most of the simpler one's
     divergence, or if it explains the predictions and the simpler one does not.
@@ -770,7 +775,8 @@ class _Agreement:
         """Return the measure of the claim that two models predict the same.
 
         Three quantities must support it: average similarity, the share of rounds that differ
-        plainly, and the similarity of responses. The measure reports the one that decides.
+        plainly, and the similarity of responses. The measure reports the first with the verdict
+        "no"; if there is none, the first with "undecided", then "not applicable", then "yes".
 
         Args:
             control: average similarity of untrained copies; None for no control.
@@ -814,8 +820,8 @@ class _Agreement:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Behaviour(Result):
-    """How similarly two models predict: the model and its reference, or without a reference its
-    closest algorithm.
+    """How similar the model's predictions are to the reference's, or, without a reference, to those
+    of the closest algorithm.
 
     Attributes:
         plain: agreement of the models as they are.
@@ -883,22 +889,26 @@ class Behaviour(Result):
 def _compare_behaviour(compared: Compared) -> Behaviour:
     """Compare the predictions of the model with those of the reference; without a reference, with
     those of the closest algorithm.
+
+    If the reference's predictions are not clearly the same, also fit read-out parameters and
+    compare again.
     """
-    explained, model, reference = compared.parts["algorithm"], compared.model, compared.reference
+    algorithm_part = compared.parts["algorithm"]
+    model, reference = compared.model, compared.reference
     if reference is None:
-        closest = explained.algorithm
+        closest = algorithm_part.algorithm
         if closest is None:
-            return Behaviour(_Agreement(explained.explained, NO_NUMBER, ()))
+            return Behaviour(_Agreement(alike=algorithm_part.explained, apart=NO_NUMBER, cells=()))
         agreement, _ = _compare_predictions(compared, model, closest)
-        plain = replace(agreement, alike=explained.explained)
+        plain = replace(agreement, alike=algorithm_part.explained)
         return Behaviour(plain, untrained=_compare_untrained(compared, closest))
     plain, failures = _compare_predictions(compared, model, reference.model)
-    read = None
+    read_out_fit = None
     if plain.measure().verdict != "yes":
-        read = _fit_read_out(compared)
+        read_out_fit = _fit_read_out(compared)
     fitted, searched = None, dict[str, float]()
-    if read is not None:
-        subject, algorithm, searched = read
+    if read_out_fit is not None:
+        subject, algorithm, searched = read_out_fit
         fitted, _ = _compare_predictions(compared, subject, algorithm)
     worst = sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES]
     return Behaviour(

@@ -101,8 +101,8 @@ class HeadTable:
 class HeadShares(NamedTuple):
     """A table of heads as shares of the whole model, which can be compared between models.
 
-    The last axis is (prediction, state). Along it, the entries of each array sum to a half, or to 0
-    if no head changes the prediction, or the state.
+    The last axis is (prediction, state). For each of the two, all entries of an array sum to 1/2,
+    or to 0 if nothing has an effect.
 
     Attributes:
         reads: importance of a head at query positions of a kind, divided among the key positions

@@ -180,8 +180,8 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "")
 
 
 def describe(measures: pd.DataFrame) -> list[str]:
-    """Return a sentence for each claim and seed that says from which training step on its verdict
-    stays "yes".
+    """Return one sentence per claim and seed: the training step from which its verdict remains
+    "yes", or "not yes at the end".
 
     Args:
         measures: the tables "measures" that :func:`measure_state` returns for all checkpoints,

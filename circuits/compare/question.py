@@ -646,12 +646,12 @@ class Compared:
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
-        """Algorithms that may describe the model's state, by key: the one that is closest to its
-        predictions, then the reference's.
+        """Algorithms that may describe the model's state, by key.
 
-        The reference's is the algorithm that the task names for the reference (without a reference,
-        for the model). The closest one is left out if it is the same, or carries no state. State
-        variables are centred if no prediction depends on their sum (:func:`modulo_sum`).
+        First: the algorithm closest to the model's predictions, unless it has the same key as the
+        second, or no state. Second: the algorithm that the task assigns to the reference, or to the
+        model if there is none. A state variable is centred if adding a constant to its elements
+        changes no prediction (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model

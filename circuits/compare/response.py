@@ -215,12 +215,12 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
     Args:
         subject: the model.
         algorithm: the algorithm that computes how the state changes.
-        edits: the edits.
+        edits: the changes of inputs.
 
     Returns:
         Changes of predictions ``[edit, round, outcome]``, measured 1, 2, 3, 5, 9 and 17 rounds
-        after the edit; NaN in other rounds. Also NaN where noise of 1 % of the latents' size
-        changes the prediction, as at a tie.
+        after the change of the input; NaN in other rounds. Also NaN where noise of 1 % of the
+        latents' size changes the prediction, as at a tie.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     writer = subject.writer(algorithm)
@@ -241,26 +241,28 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
             continue
         run_of_rows = base.select(edits.episode[rows])
         clean = run_of_rows.latents[:, t : t + 1]
-        here = {key: change[rows, t : t + 1] for key, change in changes.items()}
-        step = writer.step(here, (len(rows), 1)).to(clean)
+        state_change = {key: change[rows, t : t + 1] for key, change in changes.items()}
+        step = writer.step(state_change, (len(rows), 1)).to(clean)
         size = (clean + step).square().mean().sqrt()
-        shake = _NOISE * size * torch.randn(clean.shape, generator=generator).to(clean)
+        noise = _NOISE * size * torch.randn(clean.shape, generator=generator).to(clean)
         shifts = {
-            "moved": step,
-            "moved, shaken": step + shake,
-            "moved, shaken back": step - shake,
-            "shaken": shake,
-            "shaken back": -shake,
+            "step": step,
+            "step plus noise": step + noise,
+            "step minus noise": step - noise,
+            "noise": noise,
+            "minus noise": -noise,
         }
-        edits_here = {}
+        latent_edits = {}
         for name, shift in shifts.items():
-            edits_here[name] = [Edit.of("latent", clean + shift, model)]
-        experiment = Experiment(model, run_of_rows, edits_here, [t], update=False)
-        effects = run(experiment).effects[:, :, 0].numpy(force=True)
-        moved, moved_shaken, moved_back, shaken, shaken_back = effects
-        by_noise = np.abs([moved_shaken - moved, moved_back - moved, shaken, shaken_back])
+            latent_edits[name] = [Edit.of("latent", clean + shift, model)]
+        experiment = Experiment(model, run_of_rows, latent_edits, [t], update=False)
+        effects = run(experiment).effects[:, :, 0].numpy(force=True)  # [shift, row, outcome]
+        of_step, of_step_plus_noise, of_step_minus_noise, of_noise, of_minus_noise = effects
+        by_noise = np.abs(
+            [of_step_plus_noise - of_step, of_step_minus_noise - of_step, of_noise, of_minus_noise]
+        )
         is_tied = by_noise.max((0, -1)) > _SMALLEST_RESPONSE
-        result[rows, t] = np.where(is_tied[:, None], np.nan, moved)
+        result[rows, t] = np.where(is_tied[:, None], np.nan, of_step)
     return result
 
 
@@ -296,9 +298,9 @@ class Cell:
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
     """Compare two responses in every cell where at least 8 episodes respond.
 
-    A cell is an input together with a range of rounds after its change, or a round with all its
-    inputs. The similarity is ``2 sum(ours * theirs) / sum(ours^2 + theirs^2)``, up to a small
-    constant.
+    A cell groups responses: to changes of one input, read within one range of lags; or to all
+    changes made in one round, read from that round on. The similarity is ``2 sum(ours * theirs) /
+    sum(ours^2 + theirs^2)``, up to a small constant.
 
     Args:
         edits: the edits that both respond to.

@@ -373,8 +373,10 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
 
 
 def is_hard(target: Participant) -> bool:
-    """Return True if a handwired model predicts choices: nearly one-hot distributions, which show
-    little of its state.
+    """Return True if the model is handwired and more than nine tenths of its predicted distributions
+    give one outcome a probability above .99.
+
+    Such nearly one-hot distributions show little of the model's state.
     """
     if not target.model.is_handwired or target.task.kind != "classes":
         return False

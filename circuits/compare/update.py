@@ -422,19 +422,21 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
     """
     writer = subject.writer(algorithm)
     keys = tuple(writer.shapes)
-    fits = transition(subject.model, subject.samples.other, writer, round=budget.at)
-    scores = transition(subject.model, subject.samples.test, writer, round=budget.at)
-    by_algorithm = scores.under(algorithm)
+    steps_to_fit = transition(subject.model, subject.samples.other, writer, round=budget.at)
+    steps_to_score = transition(subject.model, subject.samples.test, writer, round=budget.at)
+    errors_of_algorithm = steps_to_score.under(algorithm)
     families = subject.task.update_families()
     missed: dict[str, float] = {}
     results: dict[str, FittedUpdate] = {}
     for family in families.values():
-        if not set(keys) <= set(_member(family, {}).state):
+        if not set(keys) <= set(_member(family, {}).state):  # it lacks a decoded variable
             continue
         if family.extends == algorithm.key:
-            fitted = _fit_extension(subject, family, algorithm, keys, by_algorithm, budget)
+            fitted = _fit_extension(subject, family, algorithm, keys, errors_of_algorithm, budget)
         else:
-            fitted = _fit_family(family, algorithm, fits, scores, by_algorithm, budget.seed)
+            fitted = _fit_family(
+                family, algorithm, steps_to_fit, steps_to_score, errors_of_algorithm, budget.seed
+            )
         missed[family.key], results[family.key] = fitted
 
     def rank(key: str) -> tuple[float, float]:
@@ -460,9 +462,9 @@ def _rank(missed: float, base: float) -> tuple[float, float]:
 def _fit_family(
     family: Family,
     algorithm: Algorithm,
-    fits: Transition,
-    scores: Transition,
-    by_algorithm: StepResult,
+    steps_to_fit: Transition,
+    steps_to_score: Transition,
+    errors_of_algorithm: StepResult,
     seed: int,
 ) -> tuple[float, FittedUpdate]:
     """Fit the parameters of a family of update rules to steps (changes of the decoded state over a
@@ -472,8 +474,8 @@ def _fit_family(
         family: the family of update rules.
         algorithm: the candidate algorithm. If it subtracts the mean over a variable's elements, the
             rules do so, too.
-        fits, scores: decoded steps to fit on, and to score on.
-        by_algorithm: the candidate algorithm's errors on the steps to score on.
+        steps_to_fit, steps_to_score: decoded steps.
+        errors_of_algorithm: the candidate algorithm's errors on the steps to score on.
         seed: seed of the bootstrap.
 
     Returns:
@@ -483,12 +485,13 @@ def _fit_family(
     free = [parameter for parameter in family.searched if not parameter.enters]
 
     def loss(parameters: Mapping[str, float]) -> float:
-        return fits.left(centre_states(_member(family, parameters), centred))
+        return steps_to_fit.left(centre_states(_member(family, parameters), centred))
 
     missed, parameters = search(free, loss)
     member = centre_states(_member(family, parameters), centred)
+    errors = steps_to_score.under(member)
     return missed, _scored_update(
-        family, parameters, scores, scores.under(member), by_algorithm, seed
+        family, parameters, steps_to_score, errors, errors_of_algorithm, seed
     )
 
 
@@ -497,7 +500,7 @@ def _fit_extension(
     family: Family,
     algorithm: Algorithm,
     keys: tuple[str, ...],
-    by_algorithm: StepResult,
+    errors_of_algorithm: StepResult,
     budget: Budget,
 ) -> tuple[float, FittedUpdate]:
     """Fit a family of update rules that extends ``algorithm``: take the best point of its parameter
@@ -511,7 +514,7 @@ def _fit_extension(
         family: the extension.
         algorithm: the algorithm that it extends; shared parameters keep the algorithm's values.
         keys: the state variables that are decoded.
-        by_algorithm: the algorithm's errors on the test episodes.
+        errors_of_algorithm: the algorithm's errors on the test episodes.
         budget: the rounds that steps start from, and the seed.
 
     Returns:
@@ -537,9 +540,9 @@ def _fit_extension(
         if missed < smallest:
             smallest, best, best_parameters = missed, member, parameters
     steps = steps_of(best, subject.samples.test)
-    scores = steps.under(best)
+    errors = steps.under(best)
     return smallest, _scored_update(
-        family, best_parameters, steps, scores, by_algorithm, budget.seed
+        family, best_parameters, steps, errors, errors_of_algorithm, budget.seed
     )
 
 
@@ -547,8 +550,8 @@ def _scored_update(
     family: Family,
     parameters: Mapping[str, float],
     steps: Transition,
-    scores: StepResult,
-    by_algorithm: StepResult,
+    errors: StepResult,
+    errors_of_algorithm: StepResult,
     seed: int,
 ) -> FittedUpdate:
     """Return a fitted update rule with its step R2, and its error divided by the candidate
@@ -558,21 +561,21 @@ def _scored_update(
         family: the family of the rule.
         parameters: the fitted parameters.
         steps: the decoded steps to score on.
-        scores: the rule's errors on these steps.
-        by_algorithm: the algorithm's errors, relative to which the rule's are reported.
+        errors: the rule's errors on these steps.
+        errors_of_algorithm: the algorithm's errors, relative to which the rule's are reported.
         seed: seed of the bootstrap.
     """
-    missed = scores.missed.sum(1) / scores.varied.sum()
-    missed_by_algorithm = by_algorithm.missed.sum(1) / by_algorithm.varied.sum()
+    missed = errors.missed.sum(1) / errors.varied.sum()
+    missed_by_algorithm = errors_of_algorithm.missed.sum(1) / errors_of_algorithm.varied.sum()
     relative_error = ratio_interval(
-        missed, missed_by_algorithm, seed=seed, participants=by_algorithm.participants
+        missed, missed_by_algorithm, seed=seed, participants=errors_of_algorithm.participants
     )
     return FittedUpdate(
         key=family.key,
         name=family.name,
         state=tuple(steps.shapes),
         parameters=parameters,
-        r2=scores.r2(seed),
+        r2=errors.r2(seed),
         left=relative_error,
     )
 
@@ -691,20 +694,20 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
 
 
 def _require_next_state(evidence: Evidence) -> list[Measure]:
-    """Return the correlation of model and algorithm, when each round gets the state of the next
-    round, as a measure.
+    """Return the correlation of changes of the model's and the algorithm's predictions as a measure,
+    in a list that is empty unless the interval's lower end is below .5.
 
-    The list is empty unless the correlation is too small. The measure is never "no": it can only
-    turn a "yes" into "undecided".
+    The changes are those that occur if the next round's state is inserted into each round. The
+    measure is never "no": it can only turn a "yes" into "undecided".
     """
-    if not evidence.response.later.low < HALF:
+    if not evidence.response.later.low < HALF:  # NaN passes: the correlation was not measured
         return []
     measure = Measure(
         "update",
         "",
         evidence.response.later,
         HALF,
-        no_threshold=-1.0,
+        no_threshold=-1.0,  # a correlation is never below this
         unit="correlation of changes",
         needs_control=False,
         about="prediction from the state of the round after",

@@ -13,8 +13,8 @@ from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
 from circuits.compare.algorithm import (
-    _changed,
     _compare_untrained,
+    _differentiate_by_update,
     _judge_responses,
     _list_directions,
     _measure_left,
@@ -206,7 +206,7 @@ def weighed_misses(subject, algorithm, batches):
     missed, slopes_of_all = [], []
     for episodes in batches:
         p = predictor(subject)(episodes)
-        q, slopes, _ = _changed(algorithm, episodes)
+        q, slopes, _ = _differentiate_by_update(algorithm, episodes)
         scale = np.sqrt(p + q + 0.001)
         missed.append(((p - q) / scale).ravel())
         slopes_of_all.append((slopes / scale[..., None]).reshape(-1, 20))
@@ -223,7 +223,7 @@ def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_c
     )
     episodes, _ = sets["graded"]
     for plain, changed in cases:
-        p, slopes, names = _changed(plain, episodes)
+        p, slopes, names = _differentiate_by_update(plain, episodes)
         larger = slopes[..., names.index("a larger step")]
         assert len(names) == 20
         assert np.array_equal(p, predictor(plain)(episodes))
@@ -238,7 +238,7 @@ def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_c
             slope = (more_for_ones - more_for_zeros) / 0.001
             by_label = slopes[..., names.index("steps that depend on label")]
             assert 2 * by_label - larger == pytest.approx(slope, abs=1e-2)
-    none = _changed(experts.majority_vote(), episodes)[1]
+    none = _differentiate_by_update(experts.majority_vote(), episodes)[1]
     assert none.shape == (*p.shape, 1)
     assert not none.any()
 
