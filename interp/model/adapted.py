@@ -481,21 +481,26 @@ class AdaptedMachine(HookedMachine):
     def untrained(self, seed: int = 0) -> AdaptedMachine:
         """Return a control: a copy with fresh random weights, drawn with ``seed``. The global
         random generator is not changed.
+
+        Raises:
+            InputError: rounds read weights that no module of the model holds, so that the copy
+                would share the trained ones.
         """
         draw = self.reset or reset_parameters
-        blank = draw_anew(self, seed, lambda fresh: self._call("reset=", draw, fresh.module))
-        blank.name = f"{self.name}-untrained"
-        blank.reader = None
-        blank.algorithm = None
-        reads = OutsideReads(blank.state_tensors().values())
-        blank._describe_behaviour(reads)
+        fresh = draw_anew(self, seed, lambda machine: self._call("reset=", draw, machine.module))
+        fresh.name = f"{self.name}-untrained"
+        fresh.reader = None
+        fresh.algorithm = None
+        # Run a few rounds to record reads of weights outside the module.
+        reads = OutsideReads(fresh.state_tensors().values())
+        fresh._describe_behaviour(reads)
         shapes = ", ".join(sorted(reads.shapes))
         require(
             not shapes,
             f"rounds of {self.name!r} read weights of shape {shapes} that none of its modules "
             "holds, and an untrained copy would have them: make them its parameters or submodules, constants buffers",
         )
-        return blank
+        return fresh
 
     def said(self) -> str:
         """Return the text that the digest includes besides the weights: a description of the model,
@@ -611,18 +616,19 @@ def adapt(
         step: ``(module, carried, fed) -> (scores, carried)`` runs one round of a batch. ``carried``
             maps each channel's name to ``[batch, *shape]``. For a growing channel, ``carried`` also
             has ``NAME_length``, Int[batch], the number of rows that are filled, and the step
-            returns only the new rows. ``fed`` has the round's ``tokens`` and ``values``, ``[batch,
-            pos]`` each. ``scores`` are ``[batch, outcome]``. For a real number they are its mean,
-            ``[batch]`` or ``[batch, 1]``, or mean and log variance, ``[batch, 2]``. The step must
-            be pure, and must not use the tokens after the prediction to predict.
+            returns only the new rows. ``fed`` has the round's ``tokens`` and ``values`` (numbers
+            that tokens carry, 0 if none), ``[batch, pos]`` each. ``scores`` are ``[batch,
+            outcome]``. For a real number they are its mean, ``[batch]`` or ``[batch, 1]``, or mean
+            and log variance, ``[batch, 2]``. The step must be pure, and must not use the tokens
+            after the prediction to predict.
         channels: everything that passes from round to round.
         points: where hooks can be attached: key -> name of a submodule (its output), or a
             :class:`Point`.
         sizes: sizes of the task's episodes, such as ``n_experts``; the task's defaults when
             missing.
         initial: maps the module to the state that the first round reads, ``[*shape]`` per channel;
-            missing channels are zero. If it takes a second argument, a ``torch.Generator``, the
-            state is random, by the seed of :meth:`AdaptedMachine.started`.
+            missing channels are zero. If it takes a second argument, a ``torch.Generator``, it
+            draws a random initial state; choose its seed with ``model.started(seed)``.
         read: maps channels ``{name: [..., *shape]}`` to the algorithm's state, for a model whose
             state is known exactly.
         algorithm: the algorithm that a model with ``read`` was built to compute; analyses compare

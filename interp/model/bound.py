@@ -108,10 +108,10 @@ class BoundRounds:
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the tokens ``[batch, pos]``, latents ``[batch, latent, d_model]`` and scalar
-        payloads ``[batch, pos]`` of rows of the bank.
+        payloads ``[batch, pos]`` of rows of the bank (table of stored rounds).
 
         Args:
-            tokens: row numbers, ``[batch, pos]``, equal at every position.
+            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
         """
         n_rows, n_positions = self.bank_tokens.shape
         are_integers = not tokens.is_floating_point() and not tokens.is_complex()
@@ -134,20 +134,20 @@ class BoundRounds:
         model's output is "probability".
 
         Args:
-            tokens: row numbers, ``[batch, pos]``, equal at every position.
+            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
         """
         return self.model(*self.rows(tokens)).logits
 
     forward = __call__
 
     def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
-        """Run rows of the bank, and return logits of the outcomes at the prediction position, for
-        cross-entropy and DAS (distributed alignment search).
+        """Run rows of the bank (table of stored rounds), and return logits of the outcomes at the
+        prediction position, for cross-entropy and DAS (distributed alignment search).
 
         For a model whose output is "probability" these are log probabilities.
 
         Args:
-            tokens: row numbers, ``[batch, pos]``, equal at every position.
+            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
         """
         outcomes = self(tokens)[:, self.predict_position, : self.round_layout.n_outputs]
         if self.model.config.output == "probability":
@@ -161,7 +161,7 @@ class BoundRounds:
         logits.
 
         Args:
-            tokens: row numbers, ``[batch, pos]``, equal at every position.
+            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
             fwd_hooks, bwd_hooks, options: as in TransformerLens; options about tokenization are
                 ignored.
         """
@@ -175,7 +175,7 @@ class BoundRounds:
         TransformerLens' ``run_with_cache``.
 
         Args:
-            tokens: row numbers, ``[batch, pos]``, equal at every position.
+            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
             options: as in TransformerLens.
         """
         options.pop("return_type", None)

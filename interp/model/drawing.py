@@ -55,7 +55,7 @@ def draw_anew(
         for name, buffer in buffers.items():
             if buffer.isnan().all():  # a constant that nothing initialises, such as a mask
                 buffer.copy_(constants[name])
-    _require_draws(machine, fresh, weights)
+    _require_initialised(machine, fresh, weights)
     addresses = {weight.data_ptr() for weight in machine.parameters() if weight.numel()}
     is_separate = addresses.isdisjoint(weight.data_ptr() for weight in fresh.parameters())
     require(
@@ -70,8 +70,13 @@ def _select_real(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
     return {name: tensor for name, tensor in tensors if tensor.is_floating_point()}
 
 
-def _require_draws(machine: HookedMachine, fresh: HookedMachine, weights: dict[str, Any]) -> None:
-    """Refuse a copy of a model with weights that were not initialised anew, and so are still NaN.
+def _require_initialised(
+    machine: HookedMachine, fresh: HookedMachine, weights: dict[str, Any]
+) -> None:
+    """Refuse a copy of a model in which a weight was not initialised, or which has no weights.
+
+    :func:`draw_anew` filled the copy with NaN. A weight or buffer that still contains NaN was not
+    initialised.
 
     Args:
         machine: the original model.

@@ -253,13 +253,13 @@ class HookedMachine(HookedRootModule):
         return hooks
 
     def remove_all_hook_fns(self, direction: Any = "both", *which: Any, **options: Any) -> None:
-        """Remove all hooks, like TransformerLens' method, but visit only hook points that have
-        hooks.
+        """Remove hooks, like TransformerLens' method, but visit only hook points that have hooks.
 
-        Every context of hooks calls this when it closes, so it must be quick.
+        ``hooks(...)`` calls this on exit by default, so it must be quick.
 
         Args:
-            direction, which, options: as in TransformerLens.
+            direction, which, options: as in TransformerLens; ``direction`` selects "fwd", "bwd" or
+                "both" kinds of hooks.
         """
         for point in self.hook_points():
             if point.fwd_hooks or point.bwd_hooks:

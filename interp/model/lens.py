@@ -200,7 +200,9 @@ class LensSurface(HookedMachine):
         return [_name_tokens(layout, row) for row in rounds]
 
     def _find_layout(self, tokens: Any) -> RoundLayout | None:
-        """Return the layout whose length is that of ``tokens``; None if they are not rounds."""
+        """Return the layout with as many positions as ``tokens``, ``[pos]`` or ``[batch, pos]``;
+        otherwise None.
+        """
         if not isinstance(tokens, Tensor) or tokens.ndim not in (1, 2):
             return None
         layouts = (*self.config.layout.family, self.config.layout)

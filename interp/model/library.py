@@ -163,7 +163,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
         return built(name, arguments, _BUILT[name].task)
     folder = _find_checkpoint(name)
     if arguments:
-        raise _refuse_arguments(name, _read_record(folder), arguments)
+        raise _arguments_error(name, _read_record(folder), arguments)
     return load_checkpoint(folder, max_gb=max_gb)
 
 
@@ -182,8 +182,8 @@ def _find_checkpoint(name: str) -> Path:
     raise unknown_name("model", name, [record.name for record in models()])
 
 
-def _refuse_arguments(name: str, record: ModelRecord, arguments: Mapping[str, Any]) -> InputError:
-    """Return the error for arguments passed to a learned model.
+def _arguments_error(name: str, record: ModelRecord, arguments: Mapping[str, Any]) -> InputError:
+    """Return the error for arguments passed to a learned model, to be raised by the caller.
 
     If the arguments are sizes, the error names models that can read them.
 

@@ -108,9 +108,10 @@ def rollout(
         _refuse_large_cache(model, episodes, names, len(chosen), commit)
     if hooks and not propagate and clean is None:
         clean = _run_without_hooks(model, episodes, encoded, layout, commit)
-    # Of a few rounds, the run is one that others may share, and these rounds run again.
-    runs_again = not hooks and len(chosen) < n_rounds
-    recorder = _CacheRecorder([] if runs_again else names, chosen, len(episodes))
+    # Only some rounds are cached and there are no hooks: run without caching, so that the run can be
+    # shared, then replay the chosen rounds to fill the cache.
+    caches_by_replay = not hooks and len(chosen) < n_rounds
+    recorder = _CacheRecorder([] if caches_by_replay else names, chosen, len(episodes))
     if hooks or clean is not None:
         run = sequential(
             model, encoded, layout, commit, hooks, clean, hold=not propagate, recorder=recorder
@@ -120,7 +121,7 @@ def rollout(
         run = _run_without_hooks(model, episodes, encoded, layout, commit, recorder)
     if names:
         cache = recorder.tensors
-        if runs_again:
+        if caches_by_replay:
             cache = replay(model, run, rounds=chosen, names_filter=names)[2]
         in_order = Cache({name: cache[name] for name in names})
         run = replace(run, cache=in_order, cached_rounds=tuple(chosen))
@@ -609,7 +610,7 @@ class _Record:
         return value.new_empty((len(value), n_rounds, *value.shape[1:]))
 
     def add(self, step: Step) -> None:
-        """Store the prediction, the state and the inputs of the next round."""
+        """Append one round that has run: prediction, inputs, and the state after it."""
         values = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.tensors:
             self.fed = step.fed

@@ -80,7 +80,9 @@ def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -
 
 
 def _check_analysis(task: Task) -> None:
-    """Refuse a task whose default corruption, or a variable to probe, does not exist."""
+    """Raise an error if the default corruption is not one of the task's corruptions, or a variable
+    in ``probed`` belongs to none of its algorithms.
+    """
     analysis = task.analysis
     corruptions = _call("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
     default = analysis.default_corruption
@@ -97,6 +99,9 @@ def _check_analysis(task: Task) -> None:
 
 
 def _check_layout(task: Task, layout: Any) -> None:
+    """Refuse a layout of the wrong type or task, with repeated names, a single class, or too many or
+    too few latents.
+    """
     kind = type(layout).__name__
     _require(isinstance(layout, RoundLayout), f"layout gives {kind}, no RoundLayout")
     _require(
@@ -111,9 +116,9 @@ def _check_layout(task: Task, layout: Any) -> None:
     )
     n_latents = _call("n_latents", getattr, layout, "n_latents")
     room = layout.predict_position - 1
-    fits = fitted(int, n_latents) in range(1, room + 1)
+    converted = fitted(int, n_latents)
     _require(
-        fits,
+        converted in range(1, room + 1),
         f"n_latents must be 1 to {room}, the positions between the first and {layout.predict_label!r}, got "
         f"{shown(n_latents)}",
     )

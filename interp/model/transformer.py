@@ -368,17 +368,19 @@ class HookedLatentTransformer(LensSurface):
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """Return encoded rounds on the model's device and in its dtype; refuse payloads (numbers
-        that tokens carry, such as rewards) outside of the model's range.
+        """Return encoded rounds on the model's device and in its dtype.
+
+        Refuse payloads (numbers that tokens carry, such as rewards) outside of the model's range;
+        also refuse parameters of several dtypes.
         """
         if self.config.value_range is not None:
             self._require_payloads_in(*self.config.value_range, fed.values)
-        names: dict[torch.dtype, str] = {}
+        example_by_dtype: dict[torch.dtype, str] = {}
         for name, weight in self.named_parameters():
-            names.setdefault(weight.dtype, name)
-        if len(names) > 1:
-            dtypes = ", ".join(sorted(map(str, names)))
-            example = next(name for dtype, name in names.items() if dtype != self.dtype)
+            example_by_dtype.setdefault(weight.dtype, name)
+        if len(example_by_dtype) > 1:
+            dtypes = ", ".join(sorted(map(str, example_by_dtype)))
+            example = next(name for dtype, name in example_by_dtype.items() if dtype != self.dtype)
             raise InputError(f"the weights of {self.name!r} are of {dtypes} ({example}); {AS_REAL}")
         return super().prepare(fed)
 
@@ -629,11 +631,12 @@ class _Stepper:
         return self._write(normalized, prediction, carried, fed, layout)
 
     def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
-        """Return the prediction of a round, in the layout's form, from the residual stream.
+        """Return the prediction, usually probabilities ``[batch, outcome]``.
 
         Args:
-            normalized: the normalised residual stream after the last block, at the last positions,
-                from the prediction on.
+            normalized: output of ``ln_final``, the final normalisation, ``[batch, pos, d_model]``;
+                may lack leading positions, but must include the prediction position and all later
+                ones.
             layout: layout of the round.
         """
         read = normalized[:, -layout.n_read]
