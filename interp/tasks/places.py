@@ -116,6 +116,6 @@ class Model:
 
         Args:
             site: name of the component, such as "embed".
-            start: beginning of the labels, such as "p_".
+            start: beginning of the labels, such as ``p_``.
         """
         return tuple(f"{site}@{label}" for label in self._labels if label.startswith(start))
