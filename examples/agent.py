@@ -79,10 +79,11 @@ def make_worlds(n: int, seed: int) -> Any:
             reward = self.mdps.rewards[taken]
             cumulative = self.mdps.transitions[taken].cumsum(-1)
             next_state = (self.rng.random((n, 1)) > cumulative[:, :-1]).sum(-1)
+            one_hot_states, one_hot_actions = np.eye(N_STATES), np.eye(N_ACTIONS)
             parts = [
-                np.eye(N_STATES)[self.state],
-                np.eye(N_ACTIONS)[self.actions],
-                np.eye(N_STATES)[next_state],
+                one_hot_states[self.state],
+                one_hot_actions[self.actions],
+                one_hot_states[next_state],
                 reward[:, None],
             ]
             observation = np.concatenate(parts, 1).astype(np.float32)

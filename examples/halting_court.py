@@ -374,7 +374,8 @@ def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
     fitted_on = run_loop(machine, 1)
     run = run_loop(machine, 2)
     readout = LogisticRegression(max_iter=500)
-    readout.fit(fitted_on.states[:, 1:].reshape(-1, WIDTH), fitted_on.reached.ravel())
+    known_states = fitted_on.states[:, 1:].reshape(-1, WIDTH)
+    readout.fit(known_states, fitted_on.reached.ravel())
     read = readout.predict(run.states[:, 1:].reshape(-1, WIDTH))
     decoded = read.reshape(run.reached.shape)
 

@@ -57,6 +57,8 @@ def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(registry):
 @pytest.mark.slow(
     reason="fetches a wheel of 11 MB, probes and audits an LSTM of 128: a minute of one core"
 )
+# The vendor's file is TorchScript, which torch.export does not read.
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, registry):
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command = [*pip, "silero-vad==6.2.3", "-d", str(tmp_path)]
