@@ -7,7 +7,7 @@ inside the fold. An estimator that searches over settings must split by episode 
 :data:`LOGISTIC` is logistic regression with nested cross-validation, equal to
 ``Pipeline(StandardScaler, LogisticRegression)`` in ``GridSearchCV`` with ``GroupKFold`` (a test
 compares them). It fits each pair of left-out folds only once, and two classes by Newton's method,
-which takes .36 to .59 of scikit-learn's time.
+which takes about half of scikit-learn's time.
 """
 
 from __future__ import annotations

@@ -475,8 +475,8 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
 def _join_targets(
     targets: Sequence[TargetValues], episodes: Episodes, further_episodes: Episodes, n_rounds: int
 ) -> list[TargetValues] | None:
-    """Return targets in ``episodes`` followed by ``more``; their values are computed again from
-    their keys.
+    """Return targets in ``episodes`` followed by ``further_episodes``; their values are computed
+    again from their keys.
 
     Args:
         targets: targets of the first ``n_rounds`` rounds of ``episodes``.

@@ -95,6 +95,8 @@ docs/method/naming-an-algorithm.md gives the reason.
 """
 _STEP = 1e-3
 """Step of the finite differences by which a small change of an update moves predictions."""
+_SMALLEST_SINGULAR_VALUE = 1e-3
+"""Smaller singular values, relative to the largest, count as 0 where small changes are fitted."""
 _EVENLY = "evenly"
 """Key of the guess without memory: equal probabilities, or for real numbers one constant."""
 _RECORDED = (
@@ -379,7 +381,7 @@ def _measure_left(
 
     def left_by(changes: list[int]) -> Interval:
         chosen = slopes[..., changes].reshape(missed.size, -1)
-        weights = np.linalg.lstsq(chosen, missed.ravel(), rcond=_STEP)[0]
+        weights = np.linalg.lstsq(chosen, missed.ravel(), rcond=_SMALLEST_SINGULAR_VALUE)[0]
         rest = other_missed - other_slopes[..., changes] @ weights
         sums = [np.square(nats).sum((1, 2)) for nats in (rest, other_missed)]
         return ratio_interval(*sums, seed=seed, participants=participants)

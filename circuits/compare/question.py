@@ -57,12 +57,12 @@ Measured values: ``wma-learned-additive`` 1.05, an update that waits after mista
 (docs/method/naming-an-algorithm.md).
 """
 HALF = 0.5
-"""Threshold on remainders and similarities of which only the larger half counts.
+"""Threshold of one half, for errors that remain and for similarities.
 
-An extension replaces a simpler family or update if it leaves at most this share of its error.
-Responses to a changed input and to the matching change of state, and two tables of roles of heads,
-are alike from this similarity on. Measured similarities: docs/method/naming-an-algorithm.md and
-docs/method/roles-of-heads.md.
+An extension replaces the simpler family or update if at most half of the simpler one's error
+remains. Two things are alike if their similarity is at least half: the responses to a changed input
+and to the matching change of state, or the roles of two models' heads. The measured similarities
+are in docs/method/naming-an-algorithm.md and docs/method/roles-of-heads.md.
 """
 GAIN = 0.01
 """Gain in score that justifies maps without a ridge penalty, or with the round number as an input.

@@ -211,9 +211,8 @@ def updates(
         decoded = _decoding_r2(writer, subject, algorithm)
         nonlinear = _nonlinear_r2(subject, algorithm, keys)
         moves = draw_strange_states(pooled_values(algorithm, subject.samples), keys, budget)
-        for (manifold, changes), horizon in product(
-            {ON: None, OFF: moves}.items(), (1, budget.horizon)
-        ):
+        manifolds = {ON: None, OFF: moves}
+        for (manifold, changes), horizon in product(manifolds.items(), (1, budget.horizon)):
             steps = _Steps(algorithm, keys, budget.at, horizon, changes, subject.penalty(algorithm))
             scores.append(
                 StepScore(

@@ -245,7 +245,7 @@ class Client(backend.Backend):
             raise _TransientError(
                 f"what it sent is not a chat completion: {json.dumps(completion)[:300]}"
             )
-        if not isinstance(content, list):  # a list of parts stays in ``more``
+        if not isinstance(content, list):  # a list of parts stays in ``body``
             message.pop("content", None)
         usage = body.pop("usage", None)
         if not isinstance(usage, dict):
