@@ -16,7 +16,7 @@ from tests.refusals import refuses
 
 EXPERTS = ("weighted_majority", "bayes", "follow_the_leader", "majority_vote")
 seeds = st.integers(0, 10_000)
-few = settings(max_examples=8, deadline=None)
+few = settings(max_examples=8)
 
 
 def advice(seed, n_rounds=6, n_experts=3):

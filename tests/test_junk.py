@@ -199,12 +199,12 @@ def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell)
     assert not found, "\n".join(map(str, found))
 
 
-NUMBERS, WORDS = np.ones(3), np.array(["a"])
+THREE_ONES, ARRAY_OF_TEXT = np.ones(3), np.array(["a"])
 JUNK_OF_FUNCTIONS = {
     "interp.choices.players.explain_each": ({"episodes": b"x", "choices": 0.5}, "episodes must be"),
     "interp.core.task.exchange_history": ({"episodes": [], "round": 1}, "episodes must be"),
     "interp.llm.runner.play_demo": ({"folder": "a\0b"}, "folder must be a path"),
-    "interp.tasks.bandit.algorithms.choice_kernel": ({"rate": WORDS}, "rate must be"),
+    "interp.tasks.bandit.algorithms.choice_kernel": ({"rate": ARRAY_OF_TEXT}, "rate must be"),
     "interp.tasks.bandit.algorithms.fixed_bias": ({"first": np.zeros(0)}, "first is empty"),
     "circuits.compare.development.draw": (
         {"measures": pd.DataFrame({"a": [1.0]}), "algorithms": pd.DataFrame(), "shown": []},
@@ -240,7 +240,7 @@ JUNK_OF_FUNCTIONS = {
     ),
     "probes.controls.ProbeScore": (
         dict.fromkeys(("estimate", "low", "high"), 0.5)
-        | dict.fromkeys(("losses", "references"), NUMBERS)
+        | dict.fromkeys(("losses", "references"), THREE_ONES)
         | {"kind": "x"},
         "kind must be",
     ),
@@ -251,11 +251,11 @@ JUNK_OF_FUNCTIONS = {
 }
 JUNK_OF_METHODS = {
     "Algorithm.step": ({"state": {}, "inputs": {}}, "it lacks '"),
-    "AdaptedMachine.train": ({"mode": NUMBERS}, "mode must be"),
+    "AdaptedMachine.train": ({"mode": THREE_ONES}, "mode must be"),
     "CircuitScorer.run": ({"keeps": 2}, "keeps must be a list"),
     "AdaptedMachine.run_with_cache": ({}, "got nothing; give episodes"),
     "HookedLatentTransformer.run_with_hooks": ({"fwd_hooks": ["x"]}, "got nothing; give episodes"),
-    "ProbeScore.of": ({"losses": np.ones(1), "references": WORDS}, "references must be"),
+    "ProbeScore.of": ({"losses": np.ones(1), "references": ARRAY_OF_TEXT}, "references must be"),
     "Rollout.joined": ({"runs": []}, "runs is empty"),
     "Interaction.episodes": ({}, "no round is played yet"),
     "Task.sets_for": (

@@ -100,6 +100,23 @@ def _starting(varied: Algorithm, base: Algorithm, **starts: Callable[[Any], Any]
     return replace(varied, initial=initial)
 
 
+def _counting(base: Any, key: str, name: str, predict: Any) -> Any:
+    """A machine that counts rounds, and predicts from the count and what ``base`` predicts from."""
+    parents = ("elapsed", *base.variable("prediction").parents)
+    variables = (ELAPSED, *base.variables, FOLLOWING)
+    varied = base.varied(
+        key,
+        name,
+        {},
+        {"prediction": (parents, predict)},
+        variables=variables,
+        memory="elapsed",
+        written="",
+    )
+    started = _starting(varied, base, elapsed=_zeros)
+    return by_algorithm.machine(started, EXPERTS.layout(n_experts=4), name=key)
+
+
 def _pausing() -> Any:
     """It counts rounds; in the first three it says nothing, and then what the majority of the round says."""
     base = majority_vote()
@@ -108,19 +125,7 @@ def _pausing() -> Any:
     def pause_then_vote(v: Any) -> Any:
         return np.where(v["elapsed"] >= 3, rule.equation(v), 0.5)  # type: ignore[misc]
 
-    parents = ("elapsed", *rule.parents)
-    variables = (ELAPSED, *base.variables, FOLLOWING)
-    varied = base.varied(
-        "pausing",
-        "a pause, then a vote",
-        {},
-        {"prediction": (parents, pause_then_vote)},
-        variables=variables,
-        memory="elapsed",
-        written="",
-    )
-    started = _starting(varied, base, elapsed=_zeros)
-    return by_algorithm.machine(started, EXPERTS.layout(n_experts=4), name="pausing")
+    return _counting(base, "pausing", "a pause, then a vote", pause_then_vote)
 
 
 def _by_turns() -> Any:
@@ -133,19 +138,7 @@ def _by_turns() -> Any:
         vote = np.take_along_axis(v["votes"], expert[..., None], -1)[..., 0]
         return 0.25 + 0.5 * vote
 
-    parents = ("elapsed", *base.variable("prediction").parents)
-    variables = (ELAPSED, *base.variables, FOLLOWING)
-    turning = base.varied(
-        "turns",
-        "one expert after the other",
-        {},
-        {"prediction": (parents, follow)},
-        variables=variables,
-        memory="elapsed",
-        written="",
-    )
-    started = _starting(turning, base, elapsed=_zeros)
-    return by_algorithm.machine(started, EXPERTS.layout(n_experts=4), name="turns")
+    return _counting(base, "turns", "one expert after the other", follow)
 
 
 def _from_the_root() -> Algorithm:

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.special import softmax
 
 from circuits.basis import Basis, PositionCode
-from circuits.heads import fixed_offset, numbered
+from circuits.heads import Head, fixed_offset, numbered
 from interp.support.checks import checked
 from interp.support.errors import require
 
@@ -40,6 +40,16 @@ def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     return math.log(n / eps) / separation, 3 * d / separation
 
 
+def score_visible(head: Head, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Return a head's scores ``[query, key]``; -inf for positions after the query's."""
+    n = len(queries)
+    scores = np.zeros((n, n))
+    for query, key in head.scores:
+        scores += np.outer(queries @ query.vector(), keys @ key.vector())
+    is_visible = np.tril(np.ones((n, n), bool))
+    return np.where(is_visible, scores, -np.inf)
+
+
 def measure_attention(code: PositionCode, offset: int, eta: float) -> float:
     """Measure the least softmax attention on the right key, over firing and silent queries at every
     position.
@@ -56,14 +66,10 @@ def measure_attention(code: PositionCode, offset: int, eta: float) -> float:
     stream = np.stack([(basis.code(i) + basis.one).vector() for i in range(n)])
     keys = stream.copy()
     keys[0] += ids["sink"].vector()
-    is_visible = np.tril(np.ones((n, n), bool))
     smallest = 1.0
     for fires in (True, False):
         queries = stream + ids["fires"].vector() if fires else stream
-        scores = np.zeros((n, n))
-        for query, key in head.scores:
-            scores += np.outer(queries @ query.vector(), keys @ key.vector())
-        weights = softmax(np.where(is_visible, eta * scores, -np.inf), axis=-1)
+        weights = softmax(eta * score_visible(head, queries, keys), axis=-1)
         # A target at the first position is the sink itself, whose positional score is taken away.
         right = [i - offset if fires and i > offset else 0 for i in range(n)]
         smallest = min(smallest, float(weights[np.arange(n), right].min()))

@@ -10,7 +10,7 @@ from circuits.heads import (
     shift_terms,
 )
 from interp.support.errors import InputError
-from tests.circuits.chooser import chooser_table, measure_attention, required_eta
+from tests.circuits.chooser import chooser_table, measure_attention, required_eta, score_visible
 from tests.refusals import refused, refuses
 
 LABELS = ("w", "z", "e_1", "p_1", "p?", "y", "w?")
@@ -101,11 +101,7 @@ def attended(basis: Basis, head: Head) -> np.ndarray:
     queries = np.stack([direction.vector() for direction in inputs])
     keys = queries.copy()
     keys[0] += basis["id"]["sink"].vector()
-    scores = np.zeros((n, n))
-    for query, key in head.scores:
-        scores += np.outer(queries @ query.vector(), keys @ key.vector())
-    is_visible = np.tril(np.ones((n, n), bool))
-    scores = np.where(is_visible, scores, -np.inf)
+    scores = score_visible(head, queries, keys)
     best = scores >= scores.max(-1, keepdims=True) - 1e-12
     return best / best.sum(-1, keepdims=True)
 

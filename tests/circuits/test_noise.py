@@ -29,7 +29,7 @@ def chosen(run: Any) -> np.ndarray:
     return np.asarray(run.predictions.argmax(-1))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(
     n_states=st.integers(1, 5), n_actions=st.integers(1, 4), epsilon=st.floats(0, 1), seed=st.integers(0, 10**6),
     variant=st.sampled_from(VARIANTS),

@@ -28,7 +28,7 @@ def hooked(model, call, *rounds):
         return call(*rounds)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     data=st.data(),
     seed=st.integers(0, 2**31),

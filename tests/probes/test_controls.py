@@ -196,7 +196,7 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
     classes = replace(target(), values=labels, kind="class")
 
     def fit(x, targets, folds, groups):
-        calls.append((len(x), [fit_of_sample.kind for fit_of_sample in targets], groups.tolist()))
+        calls.append((len(x), [fitted_target.kind for fitted_target in targets], groups.tolist()))
         return [Fitted(score(0.5), lambda: {"predictions": x}) for _ in targets]
 
     kind, lacking = Kind("recorder", of_classes, fit), (0, 1, 0)
@@ -204,9 +204,9 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
     shown = "class" if of_classes else "real"
     targets_of_problem = Problem.of(sample, kind).sample.targets
     assert [fitted_target.kind for fitted_target in targets_of_problem] == [shown] * 3
-    for fit_of_sample, i in zip(sample.fit(kind, x), lacking, strict=True):
+    for fitted, i in zip(sample.fit(kind, x), lacking, strict=True):
         expected = np.where(gone[i][..., None], np.nan, x)
-        np.testing.assert_array_equal(fit_of_sample.details()["predictions"], expected)
+        np.testing.assert_array_equal(fitted.details()["predictions"], expected)
     counted = []
     for is_gone in gone:
         n_rounds = (~is_gone).sum(1)

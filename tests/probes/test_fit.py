@@ -103,10 +103,10 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     assert len(ran) == 4, "two copies, over these episodes and over more"
     twin = replace(run, model=copy.deepcopy(learned))
     again = probes.fit(twin, probes.targets.counts(few), n_untrained=2, seed=11)
-    second_probe = probes.fit(run, probes.targets.log_weights_centred(few), n_untrained=2, seed=11)
+    other_target = probes.fit(run, probes.targets.log_weights_centred(few), n_untrained=2, seed=11)
     assert len(ran) == 4
     assert again.measure == first.measure
-    assert "untrained" in second_probe.controls
+    assert "untrained" in other_target.controls
     probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=12)
     assert len(ran) == 7, (
         "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"

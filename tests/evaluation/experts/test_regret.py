@@ -75,7 +75,7 @@ def test_expected_mistakes_are_the_mean_of_tossed_coins():
     assert abs(wrong.mean() - expected.mean()) < 5 * standard_error
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_an_expert_has_no_regret_against_itself_or_more(seed, n_experts):
     """Following one expert: regret >= 0 always, and 0 at the end for the best of them."""

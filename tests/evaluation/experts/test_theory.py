@@ -22,7 +22,7 @@ def test_all_checks_hold_on_the_defaults():
     assert checks[2].right > 3 * checks[2].bound  # the simulation could have told a wrong identity
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(1, 8))
 def test_the_gradient_is_autograds(seed, n_experts):
     rng = np.random.default_rng(seed)

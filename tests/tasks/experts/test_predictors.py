@@ -152,7 +152,7 @@ REGIME_NAMES = st.sampled_from(sorted(REGIMES))
 KEYS = sorted(PREDICTORS)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(REGIME_NAMES, st.integers(0, 2**32), st.permutations(range(4)))
 def test_permuting_experts_keeps_predictions(regime, seed, order):
     original = sample(3, 25, 4, regime, seed)
@@ -165,7 +165,7 @@ def test_permuting_experts_keeps_predictions(regime, seed, order):
         assert np.allclose(run.predictions, permuted_run.predictions, rtol=0, atol=1e-10), key
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(REGIME_NAMES, st.integers(0, 2**32), st.integers(2, 6))
 def test_swapping_the_labels_mirrors_predictions(regime, seed, n_experts):
     n_experts = max(n_experts, REGIMES[regime].min_experts)
@@ -182,7 +182,7 @@ def test_swapping_the_labels_mirrors_predictions(regime, seed, n_experts):
         assert n_mistakes == pytest.approx(n_mirrored_mistakes), key
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(REGIME_NAMES, st.integers(0, 2**32), st.integers(0, 24))
 def test_no_prediction_looks_ahead(regime, seed, t):
     """Changing label t and everything after it moves no prediction up to t."""
@@ -200,7 +200,7 @@ def test_no_prediction_looks_ahead(regime, seed, t):
         assert np.allclose(before_change, after_change, rtol=0, atol=1e-12), key
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.floats(0.05, 3))
 def test_weighted_majority_keeps_its_worst_case_bounds(seed, n_experts, eta):
     """On any sequence, random or not: regret <= ln n / eta + eta T / 8 in expectation when randomised, and at most

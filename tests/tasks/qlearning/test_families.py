@@ -69,11 +69,19 @@ LEARNERS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def model():
+    return interp.load("qlearning-handwired", n_states=3, n_actions=2)
+
+
+@pytest.fixture(scope="module")
+def others():
+    return mdp.sample(5, 12, 3, 2, seed=2, epsilon=1.0)
+
+
 @pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: learner.key)
-def test_a_round_writes_one_column_under_every_learner(episodes, learner):
+def test_a_round_writes_one_column_under_every_learner(model, episodes, others, learner):
     """What a slot holds, so that a swapped reward can be judged under any of them, whichever comes closest."""
-    model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
-    others = mdp.sample(5, 12, 3, 2, seed=2, epsilon=1.0)
     values = learner.run(episodes)
     is_taken = np.eye(2, dtype=bool)[values["action"]]
     columns = np.moveaxis(values["next_table"], -1, -2)

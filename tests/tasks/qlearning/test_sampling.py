@@ -139,7 +139,7 @@ def test_labels_are_shuffled():
     assert abs(shares - 0.25).max() < 0.03
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(**SIZES, **RATES)
 def test_permuting_states_and_actions_permutes_the_table(n_states, n_actions, alpha, gamma, seed):
     """Q-learning knows labels only as labels."""

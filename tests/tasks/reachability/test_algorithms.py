@@ -29,7 +29,7 @@ def batches(draw: Any) -> ReachabilityEpisodes:
     return sample(4, 6, **SIZES, regime=regime, seed=draw(st.integers(0, 10_000)), depths=depths)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(batches())
 def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: ReachabilityEpisodes) -> None:
     values = algorithms.breadth_first().run(episodes)
@@ -42,7 +42,7 @@ def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: Reachability
     assert not values["reached"][:, 0].any()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(batches())
 def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(
     episodes: ReachabilityEpisodes,
@@ -66,7 +66,7 @@ def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
     refuses("lag must be an integer >= 0, got -1", algorithms.late_search, -1)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(batches(), st.integers(0, 1000))
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
     in_order = np.tile(np.arange(9), (4, 1))
@@ -81,7 +81,7 @@ def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, see
         assert np.array_equal(back, values["prediction"]), algorithm.key
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(batches(), st.integers(0, 13), st.integers(0, 8), st.integers(0, 8))
 def test_adding_an_edge_never_shrinks_the_set(
     episodes: ReachabilityEpisodes, slot: int, source: int, target: int

@@ -25,6 +25,11 @@ def test_the_same_arguments_give_the_same_bytes(regime: str) -> None:
     assert not np.array_equal(first.edges, other_seed.edges)
 
 
+@pytest.fixture(scope="module")
+def matched() -> ReachabilityEpisodes:
+    return sample(200, 5, 28, 54, regime="matched", seed=0)
+
+
 @pytest.mark.parametrize(
     "count",
     [
@@ -33,18 +38,16 @@ def test_the_same_arguments_give_the_same_bytes(regime: str) -> None:
         pytest.param(lambda adjacency: graphs.closure(adjacency).sum(-2), id="ancestors"),
     ],
 )
-def test_matched_candidates_look_alike(count) -> None:
-    episodes = sample(200, 5, 28, 54, regime="matched", seed=0)
-    counts = count(episodes.adjacency)
-    rows = np.arange(len(episodes))
-    of_targets = counts[rows, episodes.targets]
-    of_negatives = counts[rows, episodes.negatives]
+def test_matched_candidates_look_alike(matched, count) -> None:
+    counts = count(matched.adjacency)
+    rows = np.arange(len(matched))
+    of_targets = counts[rows, matched.targets]
+    of_negatives = counts[rows, matched.negatives]
     assert np.array_equal(of_targets, of_negatives)
 
 
-def test_depths_of_matched_candidates_are_equally_frequent() -> None:
-    episodes = sample(200, 5, 28, 54, regime="matched", seed=0)
-    _, frequencies = np.unique(episodes.depths, return_counts=True)
+def test_depths_of_matched_candidates_are_equally_frequent(matched) -> None:
+    _, frequencies = np.unique(matched.depths, return_counts=True)
     assert frequencies.tolist() == [50, 50, 50, 50]
 
 
@@ -204,11 +207,9 @@ def test_degrees_and_ancestors_are_those_of_networkx(regime: str) -> None:
 
 def count_ancestors(graph: nx.DiGraph, node: int) -> int:
     """Count a node's ancestors; networkx leaves a node out of its own, but on a cycle it is one."""
-    n_others = len(nx.ancestors(graph, node))
-    is_on_a_cycle = graph.has_edge(node, node)
-    for successor in graph[node]:
-        is_on_a_cycle |= node in nx.descendants(graph, successor)
-    return n_others + is_on_a_cycle
+    others = nx.ancestors(graph, node)
+    is_on_a_cycle = any(successor == node or successor in others for successor in graph[node])
+    return len(others) + is_on_a_cycle
 
 
 CHAIN = ReachabilityEpisodes(
