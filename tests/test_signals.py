@@ -69,7 +69,7 @@ def test_a_run_of_many_parts_keeps_those_that_are_finished(tmp_path: Path) -> No
     It ignores Ctrl-C, as a shell's background does; SIGTERM it does not ignore.
     """
     command = [*PROGRAM, "llm", "run", "--agent", "counter", "--out", str(tmp_path)]
-    command += ["--episodes", "40", "--regime", "flat", "--conditions", "online-no-note"]
+    command += ["--episodes", "8", "--regime", "flat", "--conditions", "online-no-note"]
     process = start(command, interrupt=signal.SIG_IGN)
     wait_for(process, lambda: len(list(tmp_path.rglob("*.jsonl"))) >= 2)
     process.send_signal(signal.SIGTERM)
@@ -80,7 +80,7 @@ def test_a_run_of_many_parts_keeps_those_that_are_finished(tmp_path: Path) -> No
     for trace in tmp_path.rglob("*.jsonl"):
         n_calls += sum("reply" in record for record in read_lines(trace)[0])
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert f"{40 * 100 - n_calls:,} calls now and {n_calls:,} before" in done.stdout
+    assert f"{8 * 100 - n_calls:,} calls now and {n_calls:,} before" in done.stdout
 
 
 def test_a_second_signal_ends_at_once() -> None:

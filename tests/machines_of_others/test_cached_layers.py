@@ -22,7 +22,14 @@ HYBRID = {
     "layer_types": ["linear_attention", "full_attention"],
 }
 TAKEN = {
-    "Mamba2": {**SMALL, "state_size": 4, "num_heads": 4, "head_dim": 8, "n_groups": 1},
+    "Mamba2": {
+        **SMALL,
+        "state_size": 4,
+        "num_heads": 4,
+        "head_dim": 8,
+        "n_groups": 1,
+        "chunk_size": 8,  # sequences are padded to whole chunks
+    },
     "FalconMamba": {**SMALL, "state_size": 4},
     "Rwkv": {**SMALL, "attention_hidden_size": 16, "intermediate_size": 24},
     "xLSTM": {**SIZES, "hidden_size": 128, "embedding_dim": 128, "num_heads": 2, "num_blocks": 2},

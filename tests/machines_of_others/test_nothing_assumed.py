@@ -216,7 +216,9 @@ class _Scaled(MambaModel):
     "core",
     [
         lambda: FalconMambaModel(FalconMambaConfig(**SIZES)),
-        lambda: Mamba2Model(Mamba2Config(**SIZES, num_heads=2, head_dim=8, n_groups=1)),
+        lambda: Mamba2Model(
+            Mamba2Config(**SIZES, num_heads=2, head_dim=8, n_groups=1, chunk_size=8)
+        ),
     ],
     ids=["falcon", "second"],
 )

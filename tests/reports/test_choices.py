@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from interp.choices import players
 from interp.choices.explain import explain_choices
 from interp.choices.recorded import fit_cell
+from interp.choices.recovery import recovery_of_design
 from interp.model.checkpoints import save_checkpoint
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
@@ -19,7 +21,9 @@ from tests.shell import invoked
 
 @pytest.fixture
 def few(monkeypatch):
-    """Three families are enough."""
+    """Three families, two simulated players of each, and cells of five training steps are enough."""
+    monkeypatch.setattr(choices, "recovery_of_design", partial(recovery_of_design, n_players=2))
+    monkeypatch.setattr(choices, "fit_cell", partial(fit_cell, steps=5))
     known = [
         family
         for family in algorithms.families()
@@ -115,9 +119,7 @@ def test_each_player_is_analysed_as_alone(few, tmp_path):
     for column in ("participants, nats", "others, nats", "others, in set", "others, sets"):
         assert column in text
     side_by_side = text[text.index("Side by side</h2>") :]
-    assert (
-        side_by_side.count("16 simulated players") + side_by_side.count("24 simulated players") > 1
-    )
+    assert side_by_side.count("4 simulated players") + side_by_side.count("6 simulated players") > 1
 
 
 @pytest.mark.parametrize(
@@ -151,24 +153,25 @@ def test_a_page_says_how_many_of_a_cohort_are_fitted_as_one(table, tmp_path, mon
     assert drawn in (tmp_path / "people.html").read_text()
 
 
-def test_four_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypatch):
+def test_two_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypatch):
     """A share of another table or seed is refused by the name of what differs; --quick has nothing to divide."""
-    monkeypatch.setattr(players, "CHOICES_A_PART", 100)
+    monkeypatch.setattr(players, "CHOICES_A_PART", 60)
     people = pd.read_csv(table)
-    twice = [people.assign(trial=people["trial"] + 30 * i) for i in range(2)]
+    three = people[people["who"] < 3]
+    twice = [three.assign(trial=three["trial"] + 30 * i) for i in range(2)]
     pd.concat(twice).to_csv(table, index=False)
     command = ["choices", table, "--participant", "who"]
     together = [*command, "--out", tmp_path / "together"]
     planned = invoked(*together, "--plan").stdout
-    assert "1 of 7 parts are in" in planned
-    assert "sbatch --array=1-6 " in planned
-    for shard in ("1/4", "2/4", "3/4", "4/4"):
+    assert "1 of 3 parts are in" in planned
+    assert "sbatch --array=1-2 " in planned
+    for shard in ("1/2", "2/2"):
         assert invoked(*together, "--shard", shard).exit_code == 0
     status = json.loads(invoked("status", tmp_path / "together/parts", "--json").stdout)
     assert {part["state"] for part in status["parts"]} == {"done"}
     assert "this command has seed=1" in invoked(*together, "--seed", "1").stderr
-    assert "made with table=" in invoked(*together, "--scale", "50", "--shard", "1/4").stderr
-    assert "nothing is left to divide" in invoked(*together, "--quick", "--shard", "1/4").stderr
+    assert "made with table=" in invoked(*together, "--scale", "50", "--shard", "1/2").stderr
+    assert "nothing is left to divide" in invoked(*together, "--quick", "--shard", "1/2").stderr
     invoked(*command, "--out", tmp_path / "alone")
     monkeypatch.setattr(choices, "explain_part", _refuse_to_fit)
     assert invoked(*together).exit_code == 0
