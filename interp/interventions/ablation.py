@@ -226,8 +226,10 @@ def ablate(scorer: CircuitScorer) -> pd.DataFrame:
     measure by how much the metric of ``scorer`` drops.
 
     Returns:
-        One row per node: the mean drop with its 95 % interval over episodes, and ``share``, the
-        drop as a share of the gap between the whole model and the empty circuit.
+        One row per node: its ``name``; ``drop``, the metric of the whole model minus the metric
+        without the node, averaged over episodes, with its 95 % interval (``low``, ``high``);
+        ``share``, the drop divided by the gap between the whole model and the empty circuit; and
+        the ``metric`` and ``ablation`` of the scorer.
     """
     rows = []
     for i, name in enumerate(scorer.graph.sources):
@@ -266,11 +268,14 @@ def evaluate(
         seed: seed of random circuits, sets and the bootstrap.
 
     Returns:
-        A result whose table has one row: number of edges, faithfulness with its 95 % interval, mean
-        and maximum of the random circuits, and two further numbers, as shares of the gap between
-        the whole model and the empty circuit. ``incompleteness`` is the mean difference between
-        circuit and model after a set is left out. ``least_minimal`` is the effect of the edge that
-        matters least, NaN if not measured.
+        A result whose table has one row. ``size`` is the number of edges of the circuit and ``of``
+        that of the whole model. ``faithfulness`` has a 95 % interval (``low``, ``high``);
+        ``random_mean`` and ``random_max`` are the mean and the maximum faithfulness of the random
+        circuits. Two further numbers are shares of the gap between the whole model and the empty
+        circuit. ``incompleteness``: one set of edges is removed from the circuit and from the whole
+        model, and their metrics are compared; the absolute difference is averaged over sets.
+        ``least_minimal``: the effect of an edge is the largest change of the metric, over sets, when
+        the edge is removed as well; this is the smallest effect of any edge, NaN if not measured.
     """
     require(
         n_random >= 1 and n_sets >= 1,
@@ -393,8 +398,12 @@ def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float,
     curve and 1.
 
     Args:
-        shares: sizes of the circuits, as shares of all edges.
-        faithfulness: ``[share]``, or ``[share, circuit]`` for several circuits per size.
+        shares: sizes of the circuits, as shares of all edges, in increasing order.
+        faithfulness: faithfulness of the circuit of each size, ``[share]``; or ``[share,
+            circuit]`` for several circuits per size, over which the curves are averaged.
+
+    Returns:
+        The pair (CPR, CMD), by the trapezoid rule.
     """
     by_share = np.asarray(faithfulness).reshape(len(shares), -1)
     cpr = np.trapezoid(by_share.mean(1), shares)
@@ -424,8 +433,10 @@ def faithfulness_curve(
         seed: seed of the random circuits.
 
     Returns:
-        A result whose table has one row per size. CPR and CMD, also those of random circuits, are
-        columns with the same value in every row.
+        A result whose table has one row per size: ``share`` of all edges, ``size`` (number of
+        edges), ``faithfulness`` of the highest-scored edges, and mean and maximum faithfulness of
+        the random circuits (``random_mean``, ``random_max``). ``cpr``, ``cmd``, ``random_cpr`` and
+        ``random_cmd`` describe the whole curve, so every row has the same value.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
@@ -484,8 +495,8 @@ def _select_top_edges(
 def smallest(
     scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float
 ) -> _Keep:
-    """Find the smallest circuit of highest-scored edges whose faithfulness is within ``tolerance``
-    of 1.
+    """Find the smallest number of edges such that the circuit of the highest-scored edges has a
+    faithfulness within ``tolerance`` of 1, and return this circuit.
 
     The search is a bisection, which assumes that larger circuits are not worse.
 

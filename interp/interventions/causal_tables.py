@@ -57,11 +57,12 @@ class Sample:
         corruption: key of the task's corruption; empty for its default.
         n_episodes: number of episodes.
         n_rounds: number of rounds per episode; by default as many as the analysis reads.
-        n_map: number of rounds, from the patched one on, in the map of effects by round patched and
-            round read; 0 for no map.
+        n_map: number of rounds in the map of effects, from the analysed round on. Each of these
+            rounds is patched in turn, and each is read. 0 makes no map.
         seed: seed of the episodes.
         regime: regime (named distribution of episodes) to sample from; empty for the default.
-        sizes: sizes of the episodes that differ from the model's, such as the number of experts.
+        sizes: name of a size -> its value, such as ``{"n_experts": 3}``, for sizes that should
+            differ from the model's.
     """
 
     corruption: str = ""
@@ -109,8 +110,8 @@ def patch(
         round: index of the round that is corrupted and patched.
         components: components to patch; empty for residual stream, attention outputs and heads, or
             every hook point of a model that is no transformer.
-        metrics: keys of metrics. Empty for one that reads the prediction and one that reads the
-            state. If the prediction cannot show the corruption, it is only the latter.
+        metrics: keys of metrics. Empty for two: one of the prediction and one of the state, or
+            only the one of the state if the prediction cannot show the corruption.
         read_round: index of the round in which metrics are read; by default the first one in which
             the corruption can show.
         propagate: whether later rounds read the changed state; False gives them the state of the
@@ -120,7 +121,9 @@ def patch(
         sample: settings of the episodes and the corruption.
 
     Returns:
-        One patching sweep per metric, and the map of effects by round patched and round read.
+        A record of three: ``corruption``, its key; ``sweeps``, a
+        :class:`~interp.interventions.patching.PatchingResult` for each metric; and ``rounds``, the
+        map of the first metric's effects by round patched and round read (None if there is none).
     """
     record = corruption(model, sample.corruption)
     require(
@@ -214,7 +217,8 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
     """Return a table of the ``n`` sites with the largest effects on each metric, from the results
-    of :func:`patch`. It has one row per metric and site.
+    of :func:`patch`. It has one row per metric and site: the effect with its 95 % interval, a
+    p-value and the fraction (:meth:`interp.interventions.patching.PatchingResult.to_frame`).
     """
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]
@@ -256,7 +260,9 @@ def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFra
         round: index of the round that is corrupted and patched.
 
     Returns:
-        One row per corruption and site: effect and fraction with 95 % intervals.
+        One row per ``corruption`` (its key) and site, with the columns of
+        :meth:`interp.interventions.patching.PatchingResult.to_frame`: effect and fraction with 95 %
+        intervals, and more.
     """
     task = catalog.of(model)
     frames: list[pd.DataFrame] = []
@@ -281,8 +287,9 @@ def interchange_table(
 
     Args:
         model: the model.
-        episodes, other: paired episodes, or the model's rollouts of them.
-        round: index of the last of five rounds that are tested.
+        episodes, other: base and source episodes, paired by their order, or the model's rollouts of
+            them. Sites in a base episode are set to their values in its source.
+        round: index of the last of five rounds that are tested; fewer at the beginning.
         seed: seed of controls and decoder.
         claims: claims that sites carry a variable; by default those of the task.
         drawn: (regime, sizes) of the episodes on which the decoder of a learned model's state is
@@ -290,7 +297,8 @@ def interchange_table(
         n_decoded: number of episodes on which this decoder is fitted.
 
     Returns:
-        One row per claim: interchange accuracy and score with intervals, and those of its control.
+        The table of :func:`interp.interventions.interchange.carriers`, one row per claim:
+        interchange accuracy and score with intervals, and those of its control.
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
@@ -323,19 +331,20 @@ def _find_recent(round: int) -> slice:
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
-    """Train subspaces for variables at the sites where the task's record expects them, with
-    controls.
+    """Train subspaces that carry a variable, at each site where the task's record expects the
+    variable (distributed alignment search), and measure their interchange accuracy.
 
     Args:
         model: the model.
-        episodes, other: base and source episodes, or rollouts of them.
-        round: index of the last of five rounds that pairs are taken from.
+        episodes, other: base and source episodes, paired by their order, or rollouts of them.
+        round: index of the last of five rounds that pairs are taken from; fewer at the beginning.
         seed: seed of the search.
         smooth: model to train with if the model has hard choices without gradients.
 
     Returns:
-        One row per site and condition. If no subspace could be trained, the column ``refused`` has
-        the reason.
+        One row per site and condition (the learned subspace or a control), with the columns of
+        :meth:`interp.interventions.alignment.AlignmentResult.to_frame`. If no subspace could be
+        trained, the column ``refused`` has the reason.
     """
     from interp.interventions.alignment import (
         COLUMNS,
@@ -361,8 +370,8 @@ def alignment_table(
 
 
 def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.DataFrame:
-    """Add multiples of a change to the model's carried state, and compare predictions with the
-    algorithm's and with those for random directions.
+    """Add multiples of a change to the model's carried state. Compare the predictions with those of
+    the algorithm after the same change, and with the model's after changes in random directions.
 
     The task's record defines the change.
 
@@ -373,7 +382,8 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
         seed: seed of the random directions.
 
     Returns:
-        One row per dose (multiple of the change).
+        The table of :func:`interp.interventions.steering.steer`, one row per dose (multiple of the
+        change).
     """
     task = catalog.of(model)
     base = run_of(model, episodes, "steering")
@@ -425,8 +435,12 @@ def circuit_tables(
             work.
 
     Returns:
-        Tables by name: "edges", "faithfulness" (by circuit size), "circuit", and "ablation" with
-        every kind of ablation, for the prediction and the state.
+        Name of a table -> the table. "edges" has one row per edge: its score, and whether the
+        circuit keeps it (``kept``). "faithfulness" has one row per circuit size
+        (:func:`~interp.interventions.ablation.faithfulness_curve`). "circuit" has one row about the
+        circuit that was found (:func:`~interp.interventions.ablation.evaluate`). "ablation" has one
+        row per node, kind of ablation and metric: one metric of the prediction and one of the state
+        (:func:`~interp.interventions.ablation.ablate`).
     """
     config = with_heads(model, "circuits of edges").config
     require(
@@ -472,7 +486,9 @@ def table_makers(
         sample: settings of the episodes: their number, seed, regime and sizes.
 
     Returns:
-        Name of a part -> function that returns the part's tables by name.
+        Name of a part ("patching", "interchange", "alignment", "steering" or "circuits of edges")
+        -> function without arguments that computes the part's tables, and returns them as a
+        dictionary: name of a table -> the table.
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task = catalog.of(model.eval())

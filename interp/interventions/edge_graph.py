@@ -64,8 +64,8 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
 
 
 def split_head(name: str) -> tuple[int, int, str]:
-    """Return layer, head and port ("q", "k" or "v") of a head's name in the graph. The port of a
-    source is "".
+    """Return layer, head and input ("q", "k" or "v") from the name of a head in the graph. The
+    name of a source, "L1H0", has no input: it is "" then.
 
     >>> split_head("L1H0.q"), split_head("L1H0")
     ((1, 0, 'q'), (1, 0, ''))
@@ -91,8 +91,8 @@ def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[i
 
 @checked
 class EdgeGraph:
-    """The graph of the edges between the parts of a transformer in one round. Sources and
-    destinations are in the order of computation.
+    """The graph of the edges between the parts of a transformer in one round. Sources write to the
+    residual stream, and destinations read it. Both are in the order of computation.
 
     Args:
         model: the transformer; a model without heads is refused.
@@ -100,7 +100,8 @@ class EdgeGraph:
     Attributes:
         sources: names: "embed", "L0H0", ..., "mlp 0", ...
         destinations: names: "L0H0.q", ..., "mlp 0", "prediction", "update".
-        exists: whether the source is computed before the destination, ``[source, destination]``.
+        exists: whether there is an edge, that is, whether the source is computed before the
+            destination, ``[source, destination]``.
     """
 
     def __init__(self, model: Machine) -> None:
@@ -365,8 +366,9 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Return hooks that add ``sum_s weights[s, d] * shifts[s]``, over sources s, to the input of
-    each destination d that has a cut edge.
+    """Return hooks that change what destinations read: ``sum_s weights[s, d] * shifts[s]``, over
+    sources s, is added to the input of each destination d that has a cut edge. With the weight 1
+    and the shift "ablated value minus current value", an edge carries the ablated value.
 
     Args:
         graph: the graph.
@@ -459,8 +461,9 @@ class _AttributionResult(Tabulated):
 def attribute(
     pair: Pair, metric: str | Metric | None = None, *, steps: int = 5
 ) -> _AttributionResult:
-    """Estimate the effect of every edge by gradients: edge attribution patching with integrated
-    gradients (EAP-IG).
+    """Estimate the effect of every edge on a metric by gradients: edge attribution patching with
+    integrated gradients (EAP-IG). The score of an edge estimates the mean metric of the clean run
+    minus that with the edge cut, where the cut edge carries the corrupted run's value.
 
     Args:
         pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`); the round that
@@ -471,7 +474,9 @@ def attribute(
             taken; 1 is plain EAP.
 
     Returns:
-        The scores per episode and averaged, with a table of the edges by score.
+        A result with ``scores``, ``[source, destination, episode]``, and their means ``edges``,
+        ``[source, destination]``. Its table has one row per edge, the largest absolute score first:
+        ``source``, ``destination``, ``score`` (the mean) and ``std`` (over episodes).
     """
     integer("steps", steps, 1, _MOST_STEPS)
     model = with_heads(pair.model, "edges")

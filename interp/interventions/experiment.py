@@ -60,13 +60,14 @@ class Effects(Result):
     Attributes:
         edits: names of the edits.
         rounds: pairs (round edited, round read), one for each entry of the round axis.
-        outcomes: names of the entries of the last axis.
+        outcomes: names of the entries of the last axis, such as the possible labels.
         values: outcomes with the edits, ``[edit, episode, round, outcome]``.
         unpatched: outcomes of the unedited run, ``[episode, round, outcome]``.
-        seen: for each edit, the activations at the watched sites, ``[episode, round edited, ...]``.
+        seen: for each edit, a dictionary: watched site -> its activation, ``[episode, round
+            edited, ...]``.
         counted: which episodes have both the round edited and the round read, ``[episode, round]``;
-            None if all do. Values of other episodes are NaN and are left out of means. The same
-            holds for edits of an iteration that a looped model did not run.
+            None if all do. Values of other episodes are NaN and are left out of means. Values are
+            also NaN if the edit is at an iteration of a loop that the model did not run there.
         participants: participant of each episode; intervals are over participants.
     """
 
@@ -85,8 +86,9 @@ class Effects(Result):
         return self.values - self.unpatched
 
     def require_taken(self, analysis: str) -> Effects:
-        """Return these effects; raise an error if an edit was to change an iteration ("cycle") that
-        a looped model did not run in some episode and round.
+        """Return these effects, unless an edit had nothing to change in some episode and round: a
+        looped model did not run the iteration ("cycle") of the edited site there. Raise an error
+        then.
 
         Args:
             analysis: name of the analysis, for the error message.
@@ -104,8 +106,12 @@ class Effects(Result):
 
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return a table with one row per edit, pair of rounds and outcome: the mean effect over
-        episodes with its 95 % interval, the largest first. ``seed`` is that of the bootstrap.
+        """Return a table with one row per edit, pair of rounds (``edited``, ``read``) and outcome,
+        the largest absolute effect first.
+
+        ``effect`` is the mean over episodes of the outcome with the edit minus the outcome without
+        it, with its 95 % interval ``effect_low`` to ``effect_high``. A column ``n_episodes`` is
+        added if not every episode counts. ``seed`` is that of the bootstrap.
         """
         mean, low, high, n_episodes = self._summarize(seed)
         names = [
@@ -214,21 +220,25 @@ def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataF
     axis.
 
     Args:
-        x: name of the axis -> its values.
-        lines: name of a line -> its values.
+        x: name of the horizontal axis -> the points on it; one entry.
+        lines: name of a line -> its value at each of these points.
 
     Returns:
-        The columns are the axis, "algorithm" (the name of the line) and "mean" (its value).
+        One row per line and point. The columns are the axis (under its name), "algorithm" (the name
+        of the line) and "mean" (its value).
     """
     frames = [pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()]
     return pd.concat(frames)
 
 
 def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
-    """Make a table for :func:`interp.results.figures.intervals`.
+    """Make a table for :func:`interp.results.figures.intervals`, which draws one interval per row.
 
     Args:
         rows: name of a row -> its interval.
+
+    Returns:
+        One row per interval. The columns are "name", "estimate", "low" and "high".
     """
     return pd.DataFrame([{"name": name, **vars(interval)} for name, interval in rows.items()])
 
@@ -246,7 +256,7 @@ class Rows(NamedTuple):
 
     Attributes:
         latents: carried state that the model reads in each row, ``[row, latent, d_model]``.
-        fed: encoded tokens and values of each row.
+        fed: inputs of each row, encoded as tokens and values.
     """
 
     latents: Tensor
@@ -332,18 +342,23 @@ def passed(
 class Edit:
     """A change of the activation at one place (a site, or a subspace of it).
 
+    An :class:`Experiment` makes the edit in each of its rounds separately: each of them starts one
+    edited run. With ``rounds``, one edited run has the edit in several rounds.
+
     Attributes:
         place: the place; None changes the input of the rounds.
         value: the new value. A rollout provides its own activation in the same round. A tensor has
-            axes ``[episode, round, ...]``. Encoded rounds replace the input. A function maps the
-            current value ``[row, ...]`` and the slice of rows to the new value.
+            axes ``[episode, round, ...]``, where the rounds are those in which the edit is made.
+            Encoded rounds replace the input. A function maps the current value ``[row, ...]`` (a
+            row is one round of one episode) and the slice of these rows among all edited ones to
+            the new value.
         add: whether the tensor is added to the current value instead of replacing it.
-        again: optional function that also changes the state in later rounds. It gets the round
-            edited, the later round, and the state ``[episode, row, width]`` that this round would
-            read, and returns the state that it reads.
-        rounds: rounds in which the edit is made together, as the model continues from the
-            experiment's round: an int, a slice, a list or "all". A tensor then has these rounds on
-            its axis ``round``. By default, the edit is made only in the experiment's rounds.
+        again: optional function that also changes the state in later rounds. Its arguments are the
+            round edited, the later round, and the state ``[episode, row, width]`` that the later
+            round would read. It returns the state that the later round reads instead.
+        rounds: all rounds in which one edited run has the edit: an int, a slice, a list or "all".
+            The experiment must start in one of them. By default, the edit is made only in the round
+            in which the edited run starts.
     """
 
     place: Place | None
@@ -361,16 +376,17 @@ class Edit:
         add: bool = False,
         rounds: Rounds | None = None,
     ) -> Edit:
-        """Make an edit.
+        """Make an edit of a site, which may be named by its text.
 
         Args:
             site: a place, a site, or the text of a site, such as "latent" or "L1H0@p?".
             value: the new value: a rollout (its own activation in the same round), a tensor
-                ``[episode, round, ...]``, or a function of the current value and the slice of rows.
+                ``[episode, round, ...]``, or a function of the current value and the slice of rows
+                (:class:`Edit`).
             model: the model that has the site; by default any transformer.
             add: whether the tensor is added to the current value instead of replacing it.
-            rounds: rounds in which the edit is made together, as the model continues; by default it
-                is made only in the experiment's rounds.
+            rounds: all rounds in which one edited run has the edit; by default, only the round in
+                which it starts.
         """
         place = site if isinstance(site, Place) else Place.of(site, model=model)
         return cls(place, value, add, rounds=rounds)
@@ -385,22 +401,25 @@ class Edit:
         return site.component == "latent" and site.position is None and place.basis is None
 
     def acts_in(self, t: int, n_rounds: int) -> bool:
-        """Return whether the edit is also made in round ``t``, a round after the one at which the
-        experiment starts.
+        """Return whether the edit is made in round ``t`` of a run that was edited from an earlier
+        round on. False without :attr:`rounds`: such an edit is made only in the first edited round.
 
         Args:
             t: index of the round.
-            n_rounds: number of rounds of the run.
+            n_rounds: number of rounds of the run, to which slices, "all" and negative numbers in
+                :attr:`rounds` refer.
         """
         return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
-        """Return the edit's tensor in some rounds, ``[row, ...]``, with a row for every episode and
-        round. Values are arbitrary in rounds in which the edit is not made.
+        """Return what the edit's tensor says for some rounds, ``[row, ...]``. Row ``e *
+        len(rounds) + i`` is the i-th of the rounds in episode e. Rows of rounds in which the edit
+        is not made have arbitrary values. An edit without :attr:`rounds` returns its whole tensor.
 
         Args:
             rounds: indices of the rounds.
-            n_rounds: number of rounds of the run.
+            n_rounds: number of rounds of the run, to which slices, "all" and negative numbers in
+                :attr:`rounds` refer.
         """
         assert isinstance(self.value, Tensor)
         if self.rounds is None:
@@ -416,10 +435,11 @@ class Outcome:
     """The numbers that are read from a round.
 
     Attributes:
-        key: "prediction" (the predicted distribution), "state" (what the round writes into the
-            algorithm's state), or "latents" (the whole carried state after the round).
-        decode: function from latents to the state, for "state"; by default the exact readout of a
-            handwired model.
+        key: "prediction" (the predicted distribution), "state" (the part of the algorithm's state
+            that the round's update writes, decoded from the latents), or "latents" (the whole
+            carried state after the round).
+        decode: function from latents to the algorithm's state, for "state"; by default the exact
+            readout of a handwired model.
     """
 
     key: str = "prediction"
@@ -441,14 +461,15 @@ class Outcome:
         carried: Tensor,
         slots: Tensor,
     ) -> Float[Tensor, "*axes number"]:
-        """Compute the numbers that this outcome reads from rounds.
+        """Compute the numbers that this outcome reads from rounds. ``*axes`` are any leading axes,
+        such as episode and round.
 
         Args:
             model: the model.
             layout: token layout of the rounds.
             prediction: predictions, ``[*axes, ...]``.
             carried: carried state after the rounds, ``[*axes, row, width]``.
-            slots: index of the latent that each round wrote to, ``[*axes]``.
+            slots: index of the latent that each round wrote to, ``[*axes]``; used for "state".
 
         Returns:
             The numbers, flattened into the last axis, in float64.
@@ -468,13 +489,13 @@ class Outputs(NamedTuple):
     """Predictions and carried states of the edited runs, as :func:`batches` yields them.
 
     Attributes:
-        edits: indices of the edits.
+        edits: which edits these are, as indices into the names in ``Experiment.edits``.
         predictions: ``[edit, episode, round edited, lag, ...]``; the lag is the number of rounds
             since the edit.
         carried: carried state, ``[edit, episode, round edited, read, row, width]``, after each
             round that is read, or after the last one only.
-        seen: activations at the watched sites, ``[episode, round edited, ...]``; only if there is a
-            single edit.
+        seen: watched site -> its activation, ``[episode, round edited, ...]``; empty if there are
+            several edits.
     """
 
     edits: Sequence[int]
@@ -506,8 +527,9 @@ class Experiment:
             "target" the choice in ``run``.
         update: False skips the part of a round after the prediction, if it is not read.
         watched: sites whose activations in the edited rounds are returned.
-        known: activations of the unedited rounds, as another experiment watched them. If the
-            residual stream before the first edited layer is among them, rounds start from there.
+        known: site -> its activation in the unedited rounds, as another experiment watched it. If
+            the residual stream before the first edited layer is among the sites, the computation
+            starts there instead of at the tokens, to save time.
     """
 
     model: Machine
@@ -736,7 +758,8 @@ def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
 
 
 def batches(experiment: Experiment) -> Iterator[Outputs]:
-    """Run every edit of an experiment. Edits that share computations are run together.
+    """Run every edit of an experiment, and yield the results without keeping them all in memory.
+    Edits that share computations are run together.
 
     Yields:
         Predictions and carried states of one or several edits.
@@ -803,7 +826,8 @@ def run_on(
             reads instead; None changes nothing.
 
     Returns:
-        Predictions of all rounds that were run, and the carried state after the last one.
+        Predictions of all rounds that were run, and the carried state after the last one, as for an
+        experiment with one edit.
     """
     place = Place.of("latent", model=model)
     edits = {"state": [Edit(place, latents, again=again)]}

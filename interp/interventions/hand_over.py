@@ -59,10 +59,12 @@ class Memory:
 
     Attributes:
         round: index of the round that reads the state.
-        state: decoded variables by key, ``[episode, 1, ...]``.
+        state: key of a decoded variable -> its decoded values, ``[episode, 1, ...]``; the second
+            axis is this one round.
         not_read: keys of the algorithm's variables that could not be decoded from the state.
         known: other episodes, on which the decoder was fitted.
-        known_state: the algorithm's variables in these episodes, by key, ``[episode, 1, ...]``.
+        known_state: key of a decoded variable -> its values in these other episodes, computed by
+            the algorithm, ``[episode, 1, ...]``.
     """
 
     round: int
@@ -77,20 +79,25 @@ class Memory:
 class HandOver(Tabulated):
     """What a receiver predicts after it got the memory of another model.
 
-    Predictions are ``[episode, round, outcome]``, from the round of the transfer on.
+    Predictions are ``[episode, round, outcome]``, from the round of the transfer on. The table has
+    one row per ``memory`` ("handed over", "another episode's", "starts anew"). ``distance`` is half
+    the sum of absolute differences between the distribution predicted with this memory and that of
+    a receiver that played the whole episode, averaged over rounds and episodes, with its 95 %
+    interval (``low``, ``high``).
 
     Attributes:
         round: index of the first round that the receiver plays.
         read: keys of the transferred variables.
-        not_read: keys of the algorithm's variables that could not be decoded. A model gets values
-            that are usual at this round instead, an algorithm its initial ones.
+        not_read: keys of the algorithm's variables that could not be decoded. In their place, a
+            receiving model has what is usual in this round, a receiving algorithm its initial
+            values.
         handed_over: predictions with the memory of the same episode.
         saw_everything: predictions of a receiver that played the whole episode.
         starts_anew: predictions with the receiver's initial memory.
         another_episode: predictions with the memory of another episode.
         share: ``1 - |handed_over - saw_everything| / |starts_anew - saw_everything|``, with
-            distances summed over rounds and episodes: 1 if the transferred memory is as good as the
-            receiver's own, 0 if it is no better than an initial memory.
+            absolute differences summed over outcomes, rounds and episodes: 1 if the transferred
+            memory is as good as the receiver's own, 0 if it is no better than an initial memory.
     """
 
     round: int
@@ -199,7 +206,11 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
     Args:
         memory: the decoded variables, for as many episodes as the run has.
         receiver: the model whose state is written.
-        run: the receiver's rollout, from which counters and padding are taken.
+        run: the receiver's rollout. Numbers of the state that are the length of a channel that
+            grows, or that only pad rows to a common width, are copied from it.
+
+    Returns:
+        The state that the receiver reads in the memory's round, ``[episode, row, width]``.
     """
     usual = rollout(receiver, memory.known).latents[:, memory.round]
     writer = Affine.fit(_flatten(memory.known_state), usual.flatten(1).double().cpu())
@@ -208,11 +219,12 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
 
 
 def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
-    """Return states for a round, with counters and padding taken from a run.
+    """Return a copy of some states in which a run's values replace two kinds of numbers: the length
+    of a channel that grows, and the padding of rows to a common width.
 
     Args:
         written: new states, ``[episode, row, width]``.
-        run: the rollout with the right counters and padding.
+        run: the rollout with the right lengths and padding.
         round: index of the round that reads the states.
 
     Returns:
@@ -244,8 +256,9 @@ def state_difference(
 
     Returns:
         One row per episode and element of a variable that can be decoded from both states. Columns
-        are ``first``, ``second`` and ``difference`` (second minus first); the largest difference
-        comes first.
+        are ``episode`` (its index), ``variable`` (its key), ``element`` (its label, such as the
+        name of an expert), the values decoded from the ``first`` and the ``second`` run, and
+        ``difference`` (second minus first). The largest absolute difference comes first.
 
     Example:
         >>> import interp

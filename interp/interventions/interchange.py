@@ -51,14 +51,13 @@ class InterchangeResult(Result):
         variable: key of the variable.
         places: the sites (or subspaces) that were interchanged, as texts.
         outcome: the compared outcome, "prediction" or "state".
-        correct: whether the outcome with the intervention equals the algorithm's counterfactual,
-            ``[episode, round]``.
-        unpatched: whether the outcome without the intervention equals the counterfactual.
+        correct: whether the model's outcome with the intervention equals the counterfactual: the
+            algorithm's outcome on the base with the variable set to its value in the source.
+        unpatched: whether the model's outcome without the intervention equals the counterfactual.
         informative: whether the counterfactual differs from the algorithm's outcome on the base.
-        error: largest absolute difference, over the numbers of the outcome, from the
-            counterfactual.
-        effect: change of each number of the model's outcome by the intervention, ``[episode, round,
-            number]``.
+        error: absolute difference between the model's outcome with the intervention and the
+            counterfactual; the largest over the numbers of the outcome.
+        effect: change of each number of the model's outcome by the intervention.
         wanted: change of each number of the algorithm's outcome if the variable is set.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: participant of each episode; intervals are over participants.
@@ -99,16 +98,17 @@ class InterchangeResult(Result):
         return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
-        """Return ``1 - |effect - wanted|^2 / |wanted|^2``, summed over pairs, with its 95 %
-        interval. 1 means that every effect is the algorithm's; NaN means that no pair has a wanted
-        effect.
+        """Return ``1 - sum |effect - wanted|^2 / sum |wanted|^2``, with sums over pairs, and its
+        95 % interval. ``effect`` is the change of the model's outcome, ``wanted`` that of the
+        algorithm's. 1 means that they are equal in every pair, and 0 is no better than no effect.
+        It is NaN if no pair has a wanted effect.
         """
         missed, wanted = self._sums
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
-        """Return the least-squares slope of the model's effects over the algorithm's effects, with
-        its 95 % interval; 1 means effects of the same size.
+        """Return the least-squares slope (without intercept) of the model's effects over the
+        algorithm's effects, with its 95 % interval; 1 means effects of the same size.
         """
         along = _sum_products(self.effect, self.wanted)
         _, wanted = self._sums
@@ -139,8 +139,13 @@ class InterchangeResult(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row: accuracies, score and slope with intervals, ``chance`` (the
-        accuracy without an intervention), and numbers of pairs.
+        """Return a table with one row.
+
+        ``iia`` is the accuracy over all pairs, and ``chance`` is this accuracy without an
+        intervention. ``iia_informative`` (with its 95 % interval ``low`` to ``high``) and
+        ``chance_informative`` are the same over the informative pairs. ``score`` and ``slope`` have
+        intervals as well (``score_low``, ...). ``n_pairs`` and ``n_informative`` are numbers of
+        pairs, and ``max_error`` is the largest difference from the counterfactual.
         """
         interval = self.interval()
         chance = float("nan")
@@ -335,8 +340,8 @@ def graded(
         rounds: indices of the edited rounds.
         outcome: what is compared.
         algorithm: the algorithm.
-        counterfactual: the algorithm's variables on the base, and its variables with one of them
-            set, ``[episode, round, ...]`` each.
+        counterfactual: the algorithm's variables on the base, and its variables after one of them
+            was set: key -> values ``[episode, round, ...]`` each.
         **settings: further settings to record in the result.
     """
     of_state = outcome.key == "state"
@@ -473,7 +478,9 @@ def interchange(
 @dataclass(frozen=True)
 @checked_fields
 class Claim:
-    """The claim that some places together carry a variable, and that an outcome shows it.
+    """The claim that some places together carry a variable: if their activations are replaced by
+    those of another episode, the model's outcome changes as the algorithm's does when the variable
+    is replaced.
 
     >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
     Site(component='latent', layer=None, head=None, position='<z>')
@@ -567,6 +574,11 @@ def carriers(
     """Test claims about which sites carry which variables, each with a random subspace as the
     control.
 
+    A pair is a base episode and the source episode at the same index, in one round. The model runs
+    the base with the claim's sites set to their values in the source. Its outcome is compared with
+    the *counterfactual*: the algorithm's outcome on the base with the variable set to its value in
+    the source.
+
     Args:
         model: the model.
         base, source: episodes of the same sizes, or the model's rollouts of them.
@@ -578,9 +590,15 @@ def carriers(
         seed: seed of the random subspaces and of the bootstrap.
 
     Returns:
-        A table with one row per claim: accuracy over informative pairs and score with intervals,
-        and the accuracy and score of its control. A site with a single number has no other
-        direction: ``random`` is NaN there, and a column ``no_random`` says so.
+        A table with one row per claim. ``iia_informative`` is the share of pairs in which the
+        model's outcome equals the counterfactual, among the pairs in which the counterfactual
+        differs from the algorithm's outcome on the base. Its 95 % interval is ``low`` to ``high``.
+        ``score`` compares sizes of effects (:meth:`InterchangeResult.score`): 1 means that every
+        effect is the algorithm's, 0 is no better than no effect. ``random`` and ``random_score``
+        are this accuracy and this score if a random subspace of the same site is replaced instead.
+        A site with a single number has no other direction: ``random`` is NaN there, and a column
+        ``no_random`` says so. ``control`` is True for claims that should fail
+        (:attr:`Claim.control`). Other columns are those of :meth:`InterchangeResult.to_frame`.
     """
     claims = non_empty("claims", claims, "at least one claim")
     runs = paired_runs(model, base, source, "interchange")

@@ -295,13 +295,16 @@ class MediationResult(Result):
         outcome: key of the outcome.
         mediators: names of the mediators; the last is "all".
         total: <TE, TE>, summed over the rounds of an episode, ``[episode]``.
-        lost: <TE - DE, TE>, summed over the rounds of an episode, ``[mediator, episode]``.
-        brought: <IE, TE>, summed over the rounds of an episode, ``[mediator, episode]``.
+        lost: <TE - DE, TE>, summed over the rounds of an episode, ``[mediator, episode]``. Divided
+            by ``total``, it is the share that is lost if the mediator is frozen.
+        brought: <IE, TE>, summed over the rounds of an episode, ``[mediator, episode]``. Divided by
+            ``total``, it is the share that the mediator brings about alone.
         moved: share of rows (pairs of episode and round) in which the cause changes the mediator at
             all.
-        random: shares (blocked, carried) of random other sites, as many as the mediators and of the
-            same components. For the mediators in ``settings["random_of_any_point"]``, sites of any
-            component were drawn.
+        random: the control: shares (blocked, carried) of random other sites, as many as the
+            mediators and of the same components, for each random draw. If the components have no
+            other site, sites of any component were drawn; ``settings["random_of_any_point"]`` lists
+            the mediators for which this was so.
         n_random_sites: number of sites in each random draw; fewer than the mediators if the model
             has no more.
         n_pairs: number of rows (pairs of episode and round).
@@ -382,11 +385,14 @@ class MediationResult(Result):
         return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per mediator and one for all together.
+        """Return a table with one row per mediator and one for all together ("all").
 
         A row has the share of the effect that is lost if the mediator is frozen (``blocked``) and
-        the share that it brings about alone (``carried``), with intervals, and the same shares of
-        random other sites. The largest share carried comes first.
+        the share that it brings about alone (``carried``), with 95 % intervals (``blocked_low``,
+        ...), and the mean of these shares for random other sites (``random_blocked``,
+        ``random_carried``). ``moved`` is the share of pairs of episode and round in which the cause
+        changes the mediator, and ``effect`` the root mean square of the total effect. The largest
+        absolute ``carried`` comes first.
         """
         size = float(np.sqrt(self.total.sum() / self.n_pairs))
         rows = [self._make_row(i, size) for i in range(len(self.mediators))]
@@ -437,15 +443,18 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
 @dataclass(frozen=True)
 @checked_fields
 class Split:
-    """How an effect is divided among mediators, and controls of the shares.
+    """Settings of :func:`mediate`: which shares to measure, and with how many controls.
+
+    The control of a mediator is the same measurement for random other sites of its component. In a
+    model that is not a transformer, a component may have no other site. Then sites of any component
+    are drawn, and :attr:`MediationResult.settings` lists the mediator under the key
+    "random_of_any_point".
 
     Attributes:
-        each: whether to measure every mediator alone, too; False measures only all of them
-            together, which is less work.
-        n_random: number of random draws of other sites for the control, as many as the mediators
-            and of the same components. In a model that is not a transformer, a component may have
-            no other site. Then sites of any component are drawn, and the result's settings list the
-            mediator under "random_of_any_point".
+        each: True to measure each mediator alone as well as all of them together; False to measure
+            only all of them together, which is less work.
+        n_random: number of random draws for the control. Each draw has as many sites as there are
+            mediators. 0 for no control.
         seed: seed of the draws and of the bootstrap.
     """
 
@@ -485,7 +494,7 @@ def mediate(
             that add updates to their latents, a changed latent affects the last two directly,
             without any mediator.
         round: rounds in which the cause is set, each separately.
-        split: how the effect is divided, and controls.
+        split: settings: which shares are measured, and with how many controls.
 
     Returns:
         The shares that are lost if a mediator is frozen (``blocked``), and that arise if only the

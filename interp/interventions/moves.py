@@ -71,10 +71,10 @@ class Writer:
         size: number of rows (latents) and width of the activation; one row at a site of a single
             vector.
         decoder: decoder from the activation to the concatenated elements of all variables.
-        apart: only for a control: a direction ``[row, width]``. Every change of the activation is
-            replaced by one of equal length in this direction.
-        held: False for numbers of the activation that are only padding, ``[row, width]``; None if
-            there is no padding.
+        apart: only for a control (:meth:`placebo`): a direction ``[row, width]``. Every change of
+            the activation is replaced by one of equal length in this direction.
+        held: True for the numbers of the activation that may be changed, False for those that are
+            only padding, ``[row, width]``; None if there is no padding.
     """
 
     site: Site
@@ -145,11 +145,13 @@ class Writer:
         sites: Site | str | Sequence[Site | str] = "latent",
         ridge: float = RIDGE,
     ) -> Writer:
-        """Fit a writer (a decoder that can also change what it decodes) for the variables that an
-        algorithm carries from round to round, and from which it computes its memory.
+        """Fit a writer (a decoder that can also change what it decodes) for variables that an
+        algorithm carries from round to round.
 
-        The first such variable is always decoded. Each further one is decoded only if the carried
-        state predicts it much better than the earlier variables do (:func:`decodable`).
+        Candidates are the carried variables from which the algorithm computes its memory (the
+        variable that summarises earlier rounds, such as log-weights), or all carried variables if
+        it has no memory. The first candidate is always decoded. Each further one is decoded only if
+        the carried state predicts it much better than the earlier ones do (:func:`decodable`).
 
         Args:
             model: the model.
@@ -180,7 +182,7 @@ class Writer:
         Args:
             changes: key -> change of this variable, of a shape that broadcasts to ``[episode,
                 round, *shape of the variable]``; missing keys are not changed.
-            shape: (number of episodes, number of rounds).
+            shape: number of episodes and number of rounds of the result.
         """
         for key in changes:
             require_known("variable of this writer", key, self.shapes)
@@ -232,8 +234,8 @@ class Writer:
 
     def placebo(self, seed: int = 0) -> Writer:
         """Return the control: a writer whose changes of the activation have the same lengths, but
-        all go in one random direction, drawn with ``seed``, orthogonal to all changes that this
-        writer makes.
+        all go in one random direction. The direction is drawn with ``seed``, and is orthogonal to
+        all changes that this writer makes.
         """
         basis, n_free = self._compute_moves()
         n_moves = basis.shape[1]
@@ -340,9 +342,10 @@ def decodable(
 
     Args:
         run: the rollout.
-        values: an algorithm's variables in the run's episodes, ``[episode, round, ...]``.
+        values: key -> values of an algorithm's variable in the run's episodes, ``[episode, round,
+            ...]``.
         keys: keys of the variables to test, in order.
-        sites: the carried state, or some rows of it.
+        sites: "latent" for the whole carried state, or some channels of it ("latent@h").
         ridge: ridge penalty of the decoders.
     """
     require(
@@ -379,6 +382,9 @@ def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
         x: activations, ``[episode, round, row, width]``.
         target: values to decode, ``[episode, round, element]``.
         ridge: ridge penalty.
+
+    Returns:
+        The sum over episodes, rounds and elements.
     """
     half = len(target) // 2
     decoder = Decoder.fit(x[:half], target[:half], ridge=ridge)
@@ -405,15 +411,17 @@ def move(
         episodes: the episodes, or a rollout of them.
         algorithm: the algorithm that makes the same change. If it has no variable of this name, the
             wanted effect is 0.
-        writer: decodes and changes the variable.
-        by: the variable's key, and what is added to it; of a shape that broadcasts to ``[episode,
-            chosen round, ...]``.
-        outcome: what is compared, "prediction" or "state".
+        writer: decodes and changes the variable; fitted on other episodes.
+        by: key of the variable -> what is added to it, of a shape that broadcasts to ``[episode,
+            chosen round, ...]``; one entry.
+        outcome: what is compared: "prediction" (the predicted distribution) or "state" (the part of
+            the algorithm's state that the round writes).
         round: rounds in which the variable is changed, each separately: an int, a slice, a list or
             "all".
 
     Returns:
-        Accuracy and size of the effects, compared with those in the algorithm.
+        The comparison of the model's outcomes with the algorithm's after the same change, for each
+        episode and round: are they equal, and how large are the effects?
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -457,14 +465,20 @@ def flat(x: NDArray[Any]) -> NDArray[np.float64]:
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class StepResult(Tabulated):
-    """How well the change of a decoded state follows an algorithm's update.
+    """How well the change of a decoded state follows an algorithm's update: the algorithm starts
+    from the state that was decoded before a round, and its result is compared with the state that
+    was decoded after it. A *step* is the change of the state in between.
+
+    The table has one row: ``state`` (keys of the decoded variables), ``horizon`` (number of
+    rounds), ``r2`` (:meth:`r2`) and its 95 % interval ``low`` to ``high``.
 
     Attributes:
         missed: squared distance between the decoded state after the round and the state that the
             algorithm computes, ``[episode, round]``. Each variable is in units of the root mean
-            square of its step.
-        varied: squared deviation of the algorithm's steps (changes of the state) from the round's
-            mean, ``[episode, round]``, times n / (n - 1) for n episodes (an unbiased estimate).
+            square of the algorithm's step.
+        varied: squared deviation of the algorithm's steps from their mean over the episodes in this
+            round, ``[episode, round]``, in the same units, times n / (n - 1) for n episodes (an
+            unbiased estimate).
         participants: participant of each episode; intervals are over participants.
     """
 
@@ -474,7 +488,8 @@ class StepResult(Tabulated):
 
     def r2(self, seed: int = 0) -> Interval:
         """Return the R2 with which the model's decoded steps (changes of the state) predict the
-        algorithm's, ``1 - sum missed / sum varied``, with its 95 % interval over episodes.
+        algorithm's, ``1 - sum missed / sum varied``, with its 95 % interval over episodes. 1 means
+        equal steps; 0 is as good as the algorithm's mean step in each round.
         """
         missed, varied = self.missed.sum(1), self.varied.sum(1)
         return ratio_interval(missed, varied, seed=seed, participants=self.participants).complement
@@ -491,7 +506,7 @@ class Transition:
         rounds: indices of the rounds that the model starts from.
         horizon: number of rounds between the two states.
         shapes: key of a decoded variable -> its shape.
-        before, after: decoded variables before and after, each ``[episode, round, ...]``.
+        before, after: decoded variables before and after: key -> values ``[episode, round, ...]``.
         settings: settings of the analysis, name and digest of the model, versions of packages.
     """
 
@@ -569,7 +584,8 @@ class Transition:
             algorithm: the algorithm, which starts from the state that was decoded before the round.
 
         Returns:
-            The R2 of the algorithm's steps, as a sentence, a table and a figure over rounds.
+            The R2 with which the model's steps (changes of the decoded state) predict the
+            algorithm's, as a sentence, a table with one row, and a figure over rounds.
         """
         missed, varied = self._sum_squares(algorithm)
         players, keys = participants_of(self.episodes), " + ".join(self.shapes)
@@ -600,7 +616,8 @@ class Transition:
         """Return the share of the model's steps (changes of the decoded state over the rounds) that
         the algorithm's update does not explain; it can exceed 1.
 
-        Every variable is in units of the model's steps. The mean is over the variables that change.
+        For one variable, the share is ``mean |after - algorithm's|^2 / mean |after - before|^2``,
+        with means over episodes and rounds. The result is the mean over the variables that change.
         """
         goal = self.goal(algorithm)
         missed, n_moving = 0.0, 0
@@ -634,8 +651,8 @@ def transition(
             carried state ("latent@h"); other channels stay as they are.
         round: rounds at which the model starts, each separately: an int, a slice or a list.
         horizon: number of rounds to run before decoding again.
-        by: changes of decoded variables before the model continues, ``{key: [episode, round,
-            ...]}``; None for no change.
+        by: key of a decoded variable -> what is added to it before the model continues,
+            ``[episode, round, ...]``; None for no change.
 
     Returns:
         The decoded variables before and after, which :meth:`Transition.under` compares with an

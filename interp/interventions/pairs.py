@@ -116,6 +116,9 @@ class Pair:
         Args:
             predictions: predictions in the rounds from :attr:`round` to :attr:`read_round`,
                 ``[*batch, episode, round, ...]``.
+
+        Returns:
+            One loss for each episode and round, ``[*batch, episode, round]``.
         """
         wanted = tuple(self.clean.predictions[:, self._span].shape)
         shape = tuple(predictions.shape)
@@ -134,7 +137,11 @@ def corruption(model: Machine, key: str = "") -> Corruption:
 
     Args:
         model: the model, which determines the task.
-        key: key of the corruption, such as "flip-vote"; empty for the task's default.
+        key: key of the corruption, such as "flip-vote" (another advice of one expert in one round);
+            empty for the task's default.
+
+    Returns:
+        The corruption. Its method ``build(episodes, round)`` makes the pair (clean, corrupted).
     """
     task = catalog.of(model)
     key = key or task.analysis.default_corruption
@@ -220,8 +227,8 @@ episodes."""
 
 
 def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
-    """Warn if the inputs of paired clean and corrupted episodes differ as much as those of unpaired
-    ones in every round.
+    """Issue a ``UserWarning`` if, in every round, the inputs of paired clean and corrupted episodes
+    differ as much as those of unpaired ones.
 
     A patch would then insert activations of an unrelated episode, but be scored with the labels of
     the clean one.
@@ -320,7 +327,8 @@ class Metric:
         key: its key.
         name: its name in sentences and figures.
         unit: its unit, such as "nats".
-        measure: function ``(readout, pair)`` -> numbers ``[*cell, episode]``; ``*cell`` are any
+        measure: function of a :class:`Readout` (the patched runs) and a :class:`Pair` (the clean
+            and the corrupted run) that returns numbers ``[*cell, episode]``; ``*cell`` are any
             leading axes of the readout.
         needs_update: whether it reads the state after a round, and not only its prediction.
         kinds: kinds of prediction that it can read: "classes" (probabilities of outcomes), "mean"

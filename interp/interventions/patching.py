@@ -96,16 +96,16 @@ class PatchingResult(Result):
             model did not run the site's iteration; these are left out of the site's means.
         base: metric of the run that is patched, ``[episode]``.
         source: metric of the run that activations are taken from, ``[episode]``.
-        metric: key of the metric.
-        unit: unit of the metric.
+        metric: key of the metric, such as "logit_diff".
+        unit: unit of the metric, such as "nats".
         direction: "denoising" (the corrupted run is patched with clean activations) or "noising"
             (the reverse).
         round: index of the patched round.
         read_round: index of the round that is read.
         propagate: whether later rounds read the changed state.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: participant of each episode; the table averages over the episodes of a
-            participant.
+        participants: participant of each episode, if people played them; the table averages over
+            the episodes of a participant first. None if every episode counts alone.
     """
 
     sites: tuple[Site, ...]
@@ -148,8 +148,14 @@ class PatchingResult(Result):
         return self.effects.nanmean(-1) / of_counted
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return a table with one row per site, the largest effect first: effect and fraction with
-        95 % intervals, and a p-value. ``seed`` is that of the bootstrap and the permutations.
+        """Return a table with one row per site, the largest absolute effect first.
+
+        ``effect`` is the mean over episodes of the metric with the patch minus the metric of the
+        base, with its 95 % interval (``effect_low``, ``effect_high``) and ``p_value``, that of a
+        permutation test against no effect. ``fraction`` (with ``fraction_low``, ``fraction_high``)
+        is the effect divided by the mean difference between source and base. Other columns name
+        the site (``site``, ``component``, ``layer``, ``head``, ``position``) and the settings.
+        ``seed`` is that of the bootstrap and the permutations.
         """
         is_counted = ~self.values.isnan()
         frames: list[pd.DataFrame] = []
@@ -239,8 +245,8 @@ class PatchingResult(Result):
 
         Args:
             component: name of the component.
-            value: "effect" for mean effects on the metric, "fraction" for effects divided by the
-                difference between source and base.
+            value: "effect" for mean effects on the metric, "fraction" for mean effects divided by the
+                mean difference between source and base.
         """
         key = ALIASES.get(component, component)
         patched = [i for i, site in enumerate(self.sites) if site.component == key]
@@ -345,9 +351,9 @@ class RoundsResult(Result):
     by_round: tuple[PatchingResult, ...]
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return a table with one row per site and round, the largest effect first: effect and
-        fraction with 95 % intervals, and a p-value. ``seed`` is that of the bootstrap and the
-        permutations.
+        """Return a table with one row per site and round, the largest absolute effect first, with
+        the columns of :meth:`PatchingResult.to_frame`: effect and fraction with 95 % intervals, a
+        p-value, and more. ``seed`` is that of the bootstrap and the permutations.
         """
         frames = [result.to_frame(seed=seed) for result in self.by_round]
         return by_size(pd.concat(frames, ignore_index=True))
@@ -581,8 +587,8 @@ def round_map(
     metric: str | Metric | None = None,
     direction: str = "denoising",
 ) -> Tabulated:
-    """Patch some sites together in one round, for each of several rounds, and read the patched
-    round and those of these rounds that come later.
+    """Patch some sites together, in each of several rounds separately. After each patch, read the
+    patched round and the later ones of these rounds.
 
     Metrics are computed separately for each round that is read; the metric "regret" is the loss in
     this round alone.
@@ -597,9 +603,9 @@ def round_map(
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Returns:
-        A table with one row per pair (round patched, round read): mean ``effect`` with its 95 %
-        interval, mean absolute effect of an episode (``size``), and the difference between source
-        and base without a patch (``gap``).
+        A result whose table has one row per pair of rounds (``patched``, ``read``): mean ``effect``
+        over episodes with its 95 % interval, mean over episodes of the absolute effect (``size``),
+        and the mean difference between source and base in the round that is read (``gap``).
     """
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))

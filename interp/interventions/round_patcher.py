@@ -111,6 +111,10 @@ class RoundPatcher:
 
         Args:
             cells: the sites.
+
+        Yields:
+            A batch of patches: which sites (as indices into ``cells``), and the predictions and
+            carried states of these patched rounds.
         """
         layout = self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))

@@ -106,7 +106,8 @@ class Site:
         component: name of the component, such as "resid_pre".
         layer: index of the layer; None if the component has no layers.
         head: index of the head; None means all heads.
-        position: label of the position; None means all positions.
+        position: label of the position (for attention patterns and scores, that of the query); None
+            means all positions.
         kind: description of the component: its hook and its axes.
     """
 
@@ -218,8 +219,9 @@ class Site:
         return tuple(layout.labels[i] for i in layout.latent_positions)
 
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
-        """Return the tuple with which the site is selected from its activation ``[batch, ...]``, in
-        rounds with this layout. It has one entry per axis, without the last (the vector).
+        """Return the index that selects the site from an activation ``[batch, ...]`` of its hook:
+        ``activation[site.index(layout)]``. It has one entry per axis, except for the last axis,
+        along which the vector of numbers lies.
         """
         place = self._find_place(self.labels(layout))
         head: slice | int = slice(None) if self.head is None else self.head
@@ -321,7 +323,7 @@ def sites(
 def select_sites(
     model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
-    """Return the sites that a user's input stands for.
+    """Turn what a user passes as ``sites=`` into a list of sites.
 
     The name of a component with layers, such as "resid_pre", stands for every layer, head and
     position, each as a separate site. "resid_pre@p?" stands for every layer and head at one
@@ -333,6 +335,9 @@ def select_sites(
         layout: token layout of the rounds.
         given: sites, texts of sites, or names of components; None for residual stream, attention
             outputs and heads, or every hook point of a model that is no transformer.
+
+    Returns:
+        The sites, each checked against the model.
     """
     if given is None:
         return sites(model, layout)
@@ -457,7 +462,8 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
 
 
 def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
-    """Return ``new``, with infinity in the entries that are NaN in both ``new`` and ``activation``.
+    """Return a copy of ``new`` with infinity in the entries that are NaN in both ``new`` and
+    ``activation``.
 
     Such entries belong to an iteration ("cycle") that a looped model did not run in this episode;
     infinity marks that something was to be written there.
@@ -472,8 +478,8 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """Return a copy of an activation with new values at a site.
 
-    An activation is NaN where a looped model did not run its iteration ("cycle"). NaN that would be
-    written there becomes infinity, to mark that something was to be written.
+    An activation is NaN where a looped model did not run the site's iteration ("cycle"). If a new
+    value is NaN there, too, infinity is written, which marks that the site was to be changed.
 
     Args:
         activation: activation at the site's hook, ``[batch, ...]``.
@@ -505,7 +511,7 @@ class Place:
         site: the site.
         basis: orthonormal basis of the subspace, ``[d, rank]``; None for the whole activation.
         elsewhere: for a control only: orthonormal basis of another subspace, ``[d, rank]``. The
-            activation changes by the same distance, but within this subspace.
+            activation then changes by the same distance, but within this other subspace.
 
     >>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
     >>> str(place)

@@ -70,12 +70,13 @@ def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
 
 
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """Return the smallest change of the latents, ``[latent, d_model]``, that changes a handwired
-    transformer's state by ``change``.
+    """Return the smallest change of a handwired transformer's latents, ``[latent, d_model]``, that
+    changes the algorithm's state in them by ``change``.
 
     Args:
         model: the handwired transformer.
-        change: change of the algorithm's state, in the shape and units of the state of one episode.
+        change: change of the algorithm's state, in the shape and units of the state of one episode
+            and round, such as one log-weight per expert.
     """
     state_map = _find_state_map(model)
     numbers = array_of("change", change).astype(np.float64)
@@ -96,8 +97,8 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """Return a handwired transformer's latents after the smallest change that makes its state equal
-    to ``state``.
+    """Return a handwired transformer's latents after the smallest change that makes the algorithm's
+    state in them equal to ``state``.
 
     Args:
         model: the handwired transformer.
@@ -126,8 +127,8 @@ def fitted_direction(
     change: ArrayLike,
     sites: Site | str | Sequence[Site | str] = "latent",
 ) -> Float[Tensor, "row width"]:
-    """Return the direction in which the carried state (what the model passes from round to round)
-    moves when the algorithm's memory, decoded from it, changes by ``change``.
+    """Return the direction in which a model's carried state moves when the algorithm's memory
+    changes by ``change``, as fitted on episodes with a decoder of the memory.
 
     A decoder's weights say how to *read* a memory; this direction says how states vary with what is
     read (:meth:`interp.stats.decoder.Decoder.move`).
@@ -135,7 +136,8 @@ def fitted_direction(
     Args:
         model: the model.
         episodes: episodes on which the decoder is fitted, or a rollout of them.
-        algorithm: the algorithm; its memory is the variable that it carries from round to round.
+        algorithm: the algorithm; its memory (``algorithm.memory``) is the variable that summarises
+            earlier rounds, such as log-weights.
         change: the change of the memory, in its shape and units.
         sites: "latent" for the whole carried state, or some channels of it: with "latent@h", only
             this channel is decoded and moved.
@@ -276,7 +278,8 @@ def _score_move(
 @dataclass(frozen=True)
 @checked_fields
 class Doses:
-    """A change of the algorithm's memory, and the multiples of it to apply.
+    """A change of the algorithm's memory (the variable that summarises earlier rounds, such as
+    log-weights), and the multiples of it to apply.
 
     Attributes:
         change: the change at dose 1, in the shape and units of the memory; or the name of one
@@ -327,8 +330,12 @@ def steer(
         seed: seed of the random directions.
 
     Returns:
-        The probabilities of the model, the algorithm and the random directions at every dose, with
-        a table, a figure and a sentence.
+        A result with the probability of the outcome that is read, for each dose and episode: in the
+        model (``model``), in the algorithm (``algorithm``), and in the model along random
+        directions (``random``). Its table has one row per ``dose``, with means and 95 % intervals
+        of these three, and of the model's probability minus the algorithm's (``difference``).
+        ``score`` is the share of the algorithm's move from dose 0 that the model makes: 1 is the
+        same move in every episode, 0 is no better than no move.
     """
     memory = _find_memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")

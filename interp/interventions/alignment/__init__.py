@@ -3,9 +3,11 @@
 The basis of a subspace of the activation at one site is trained. The aim: if the activation's part
 in this subspace is taken from another episode, the model predicts what the algorithm would with
 the variable taken from that episode. DAS finds something in any network. So every result has four
-controls: ``arbitrary labels``, ``untrained model``, ``norm-matched random`` and ``nothing``. A
-basis that beats all four carries the variable for such pairs of episodes; other subspaces may carry
-it, too. docs/method/alignment.md describes the training and the controls.
+controls: a basis trained to produce random outcomes (``arbitrary labels``), a basis trained on a
+copy of the model with random weights (``untrained model``), a change of the same length within a
+random subspace (``norm-matched random``), and no change (``nothing``). A basis that beats all four
+carries the variable for such pairs of episodes; other subspaces may carry it, too.
+docs/method/alignment.md describes the training and the controls.
 
     >>> import interp
     >>> from interp.interventions.alignment import Search, align
@@ -178,10 +180,13 @@ class AlignmentResult(Result):
         return figures.intervals(named(rows), xlabel=xlabel)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per condition: the learned subspace, or a control. It has the
-        interchange accuracy over all pairs and over informative pairs, with 95 % intervals.
+        """Return a table with one row per condition: "learned" or the name of a control.
 
-        A pair is informative if setting the variable changes the algorithm's choice.
+        ``iia`` is the interchange accuracy over all pairs (95 % interval ``low`` to ``high``), and
+        ``iia_informative`` that over the pairs in which setting the variable changes the
+        algorithm's choice (``low_informative`` to ``high_informative``; ``n_informative`` is their
+        number). ``train_accuracy`` is the accuracy on the informative training pairs. Further
+        columns are ``variable``, ``site`` and ``rank``.
         """
         rows = []
         n_informative = int(self.informative.sum())

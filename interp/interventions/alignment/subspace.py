@@ -54,11 +54,13 @@ _SMALLEST = 1e-3  # singular values below this share of the largest count as zer
 @dataclass(frozen=True)
 @checked_fields
 class Pairs:
-    """Pairs of a base round and a source round, ordered by ``[episode, source, round]``.
+    """Pairs of a base round and a source round, ordered by base episode, then by source episode,
+    then by round.
 
     Attributes:
         n_episodes: number of base episodes.
-        base, source: index of each round among all rounds, ``episode * n_rounds + round``.
+        base, source: index of the pair's base round and of its source round among the rounds of all
+            episodes, ``episode * n_rounds + round``.
         rounds: index of the round within its episode.
         target: the algorithm's distribution over outcomes in the base round, with the variable set
             to its value in the source round.
@@ -113,7 +115,8 @@ def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.nd
     [21, 11, 32]
 
     Args:
-        whose: index of each episode's participant.
+        whose: index of the participant who played each episode; without participants, the index of
+            the episode.
         held_out: share of the participants in the scoring part, which are the last ones.
 
     Returns:
@@ -235,10 +238,11 @@ def identified_rank(
     """Count the directions of a variable on which the algorithm's choices depend, from informative
     pairs.
 
-    For each pair, the point on the line from base to source where the choice changes is found. How
-    this point shifts when an element of the variable is changed gives the normal of the decision
-    boundary. The result is the rank of these normals. For a class variable, an element with k
-    classes has k - 1 directions.
+    Each pair has two values of the variable, one in the base and one in the source. On the line
+    between them, there is a point at which the algorithm's choice changes. How this point shifts
+    when an element of the variable is changed gives the normal of the decision boundary. The result
+    is the rank of the normals of all pairs. For a class variable, an element with k classes has
+    k - 1 directions.
 
     Args:
         algorithm: the algorithm.
@@ -401,8 +405,8 @@ class RoundsWithSite:
             at: indices of the pairs to run.
 
         Returns:
-            Log-probabilities or logits, ``[pair, outcome]``; probabilities if the model outputs
-            these.
+            The model's outputs, ``[pair, outcome]``: log-probabilities or logits, or probabilities
+            if the model outputs these.
         """
         source = self.source[pairs.source[at]]
 
@@ -586,7 +590,8 @@ class Fit:
 
     Attributes:
         basis: orthonormal basis of the subspace, ``[d_model, rank]``.
-        loss: loss on the pairs that decide when to stop.
+        loss: loss (of the model's choice after the interchange, against the algorithm's) on the
+            pairs that decide when to stop.
         steps: number of steps that each start took.
     """
 
