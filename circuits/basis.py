@@ -253,8 +253,8 @@ class Coordinates:
 
     Attributes:
         positions: "one-hot" or "sinusoidal" position codes.
-        n_lines: number of random Fourier lines of a sinusoidal code; cut to the number of
-            positions.
+        n_lines: number of random frequencies (Fourier lines) of a sinusoidal code, at most the
+            number of positions; a larger number is reduced to it.
         seed: seed of the Fourier lines.
         rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
     """
@@ -356,7 +356,7 @@ class Axes:
         return Direction(self.basis, {(self.name, label): 1.0})
 
     def sum(self, labels: Iterable[str]) -> Direction:
-        """Return the sum of the directions of some axes of the block."""
+        """Return the sum of the directions of the axes with these labels."""
         return sum((self[label] for label in labels), self.basis.zero)
 
 

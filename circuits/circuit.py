@@ -40,10 +40,11 @@ from interp.support.errors import require, require_known, unknown_name
 class Location:
     """A place in a circuit's activations where a variable of its algorithm is stored.
 
-    Element k of the flattened variable is read at token position ``labels[k]``.
+    Element k of the flattened variable is read at token position ``labels[k]``. A location may
+    cover several positions: ``circuits.compiler.places`` returns one site for each.
 
     Attributes:
-        name: unique among the locations of one variable.
+        name: unique among the locations of one variable, such as "p?" or "votes".
         hook: name of the hook point, such as "blocks.1.hook_resid_post" or
             "blocks.2.attn.hook_attn_scores".
         labels: position label of each element; the query position for attention scores.
@@ -52,7 +53,8 @@ class Location:
         keys: the key position of each element, for attention scores.
         head: name of the head, for attention scores.
         scale: the activation is ``scale`` times the variable.
-        drives: what changes downstream when this location is intervened on, in words.
+        drives: what changes if the activation here is set to another value, in words, such as
+            "prediction and update".
         one_hot: for a variable that is a class: True if there is one number per class, False if
             there is one number, the index of the class.
     """
@@ -151,8 +153,8 @@ def table(
         rows: rows with the columns source, target, port, kind, positions and carries (read by
             :func:`circuits.heads.stated`).
         parts: names of all heads and groups of neurons.
-        groups: position labels by the word that the table uses for them; "ALL" must be the labels
-            of the round in order.
+        groups: word of the column "positions" -> the position labels that it stands for; "ALL" must
+            be the labels of the round in order.
 
     >>> row = {"port": "query", "kind": "content", "positions": "VOTES", "carries": "the vote"}
     >>> groups = {"ALL": ("<w>", "p_1"), "VOTES": ("p_1",)}
@@ -218,7 +220,8 @@ class Carried:
     Attributes:
         variable: key of the variable.
         locations: names of the locations.
-        outcome: which output shows the effect of the swap, such as "prediction".
+        outcome: which output shows the effect of the swap: "prediction" or "state" (the state that
+            the round writes).
         held_as: key of another variable, if the circuit lists the locations under that one because
             it determines ``variable``: the policy determines the choice. Otherwise empty.
     """
@@ -245,25 +248,28 @@ def located(
 ) -> dict[str, tuple[Location, ...]]:
     """Make the locations of every variable from the rows of a table.
 
-    The column "read" says what is read at the position labels of a row:
+    The column "labels" lists token positions, and the column "read" says what is read there::
 
-        block axes           these axes of a block, at every label (ordered by label)
-        block axes each      the same, ordered by axis
-        block axes own       the k-th axis at the k-th label
-        a word of ``named``  that direction, at every label
-        score head keys      attention scores of a head, from the labels to the keys
+        buf2 e_1 e_2         the axes e_1 and e_2 of the block buf2, at every position; the elements
+                             are ordered by position, then by axis
+        buf2 e_1 e_2 each    the same, ordered by axis, then by position
+        buf1 e_1 e_2 own     the first axis at the first position, the second at the second, ...
+        a word of `named`    that direction, at every position
+        score 3.2 p_1 p_2    attention scores of head 3.2, from the positions (queries) to the keys
+                             p_1 and p_2
 
     Args:
         rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by
             :func:`circuits.heads.stated`). If the column "name" contains a word of ``groups``, each
             label of that group becomes a location of its own.
         basis: basis of the residual stream.
-        groups: labels of positions or axes, by the word that the table uses for them.
-        named: directions by the word that the table uses for them.
-        scales: scales by the word in the column "scale"; an empty word means 1.
+        groups: word of the table -> the labels of positions or axes that it stands for, such as
+            "EXPERTS" -> ("e_1", "e_2").
+        named: word of the table -> direction.
+        scales: word in the column "scale" -> number; an empty word means 1.
 
     Returns:
-        Locations by the key of their variable.
+        Key of a variable -> its locations.
     """
     locations: dict[str, list[Location]] = {}
     for row in rows:
@@ -309,13 +315,14 @@ def held(
     Args:
         rows: rows with the columns variable, locations, outcome, holds, why and held_as. The column
             "holds" says whether the locations carry the variable: "all" (together, they do),
-            "partly" (one alone has only a part of the effect) or "no" (a negative control). A row
-            "all" is left out if one of its locations is not in ``sites``.
-        sites: the locations that this variant of the circuit has, by variable.
-        groups: names of locations, by the word that the table uses for them.
+            "partly" (one alone has only a part of the effect) or "no" (a negative control, with a
+            site such as "embed@p?" in the column "locations"). A row "all" is left out if one of
+            its locations is not in ``sites``.
+        sites: key of a variable -> its locations in this variant of the circuit.
+        groups: word of the table -> the names of locations that it stands for.
 
     Returns:
-        The three fields by name.
+        Name of the field -> its value, for the three fields.
     """
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
     carried, partial, not_carried = [], {}, {}
@@ -338,7 +345,9 @@ class Circuit(Result):
     """A handwired model as data: heads, neurons, embeddings, and the ground truth about its
     variables.
 
-    :func:`circuits.compile_circuit` makes the transformer.
+    :func:`circuits.compile_circuit` makes the transformer. Two words for places: a *site* is one
+    activation at one token position, such as "embed@p?". A :class:`Location` says how one variable
+    is read, and may cover several sites.
 
     Attributes:
         name, arguments: key in the registry and arguments of the builder, which together rebuild
@@ -346,20 +355,24 @@ class Circuit(Result):
         layout: the positions of a round and what each contains.
         basis: the labelled basis of the residual stream.
         heads, neurons: the attention heads and the MLP neurons.
-        tokens: embedding of each token of the vocabulary.
-        payloads: direction that a token's scalar payload (such as a reward) multiplies, by token.
-        latents: initial vector of each latent slot.
-        payload_range: range of payloads for which the construction is proven; None for any payload.
+        tokens: token of the vocabulary -> its embedding.
+        payloads: token -> direction that its scalar payload (such as a reward) multiplies.
+        latents: the initial vector of each latent.
+        payload_range: (lowest, highest) payload for which the construction is proven; None for any
+            payload.
         float32_range: range of payloads that a float32 model accepts if ``payload_range`` is None.
-        outcomes: unembedding direction of each outcome. The model's output is a probability.
+        outcomes: unembedding direction of each outcome that the model can predict, such as the
+            labels 0 and 1. What a direction reads is the outcome's probability, not a logit.
         state: directions that read the algorithm's state from a latent.
         algorithm: the algorithm that the circuit computes.
-        sites: the locations of each variable, by the variable's key.
+        sites: key of a variable -> its locations.
         carried: which locations together carry a variable, so that an interchange of their
             activations acts like an interchange of the variable.
-        partial: what setting a variable at one location alone changes, in words, by (variable,
-            location).
-        not_carried: negative controls: (variable that is not stored there, outcome) by site.
+        partial: (variable, name of a location) -> what changes if the variable is set at this
+            location alone, in words.
+        not_carried: negative controls, such as ``{"embed@p?": ("label", "state")}``: the site
+            embed@p? does not store the variable label, so that an interchange there leaves the
+            outcome, "prediction" or "state", unchanged.
         edges: every read of another component's output or of an embedding.
         edits: descriptions of what was changed by hand after building.
         float64_only: why float32 is too coarse, and what to use instead; empty if float32 works.
@@ -420,10 +433,10 @@ class Circuit(Result):
 
     @property
     def leak(self) -> float:
-        """Error of the softmax form of hard attention: how much attention a key with a lower score
-        gets at most, divided by that of the best key.
+        """Error of softmax heads in place of hard heads, as a ratio: the most attention that a key
+        with a lower score can get, over the attention of the best key.
 
-        It is 0 if hard heads stay hard.
+        It is 0 for a circuit with hard heads.
         """
         eta = self.arguments.get("eta")
         if eta is None:
@@ -543,8 +556,11 @@ class Circuit(Result):
         return replace(self, heads=heads, edits=(*self.edits, *edits))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the head table: one row per head and per group of neurons, in the order of
+        """Return a table with one row per head and per group of neurons, in the order of
         computation.
+
+        The columns are head (its name), layer (counted from 1), rule (of attention; "relu" for
+        neurons), reads and writes (in words), score terms and non-zero weights (their numbers).
         """
         rows: list[dict[str, Any]] = []
         for head in self.heads:
@@ -583,7 +599,12 @@ class Circuit(Result):
         return figures.wiring(layers, edges[is_between_heads])
 
     def ground_truth(self) -> pd.DataFrame:
-        """Return a table of where the algorithm's variables are stored, one row per location."""
+        """Return a table of where the algorithm's variables are stored, one row per location.
+
+        The columns are variable (its key), symbol and meaning of the variable, location (its name),
+        hook, positions, reads (the directions, or the head whose scores are read), scale and
+        drives (what an intervention changes); see :class:`Location`.
+        """
         rows = []
         for key, locations in self.sites.items():
             variable = self.algorithm.variable(key)
@@ -622,17 +643,18 @@ class VerificationPlan:
     ``values`` are the values that the algorithm computes, by variable.
 
     Attributes:
-        sizes: task sizes for which the model is promised to be exact; checked by default.
+        sizes: task sizes for which the model is promised to be exact; :func:`circuits.verify`
+            checks these unless it is passed others.
         episodes: (circuit, n_rounds, n_episodes, seed) -> episodes to run on. They may have fewer
             rounds if later rounds would repeat the same.
         output: key of the variable that the model's prediction must equal.
         tolerance: (variable, dtype) -> (largest allowed error, "error" for absolute or "relative"
             for relative errors). Also called with the names of other checks: "carried_state",
             "residue", "position_code" and "distribution".
-        undecided: (circuit, values, dtype) -> by variable, a mask ``[episode, round]`` of values
-            that a tie leaves undetermined; these are not compared.
+        undecided: (circuit, values, dtype) -> {variable: mask ``[episode, round]``}. A mask is True
+            where rounding decides a tie, so that the value is not determined and not compared.
         unit: (circuit, values, variable) -> a number > 0. A relative error is the error divided by
-            the larger of the true value and this number.
+            the larger of the true value's size and this number.
         soft: (circuit, values, variable) -> (error that softmax heads add to the tolerance, its
             formula in words); (0, "") if they add none.
     """

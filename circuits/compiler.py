@@ -234,9 +234,10 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
 def wired(circuit: Circuit) -> list[Claim]:
     """Return the circuit's ground truth as claims for interchange interventions.
 
-    The first claims say at which sites a variable is stored, so that swapping the activations there
-    between two runs acts like swapping the variable. The last ones are negative controls: sites
-    that do not store the variable.
+    A claim names a variable, the places that together store it, and the outcome ("prediction" or
+    "state") that shows the effect: swapping the activations there between two runs acts like
+    swapping the variable. The last claims are negative controls (``control`` is True): places that
+    do not store the variable.
 
     >>> from circuits.registry import build
     >>> claims = wired(build("wma-handwired", n_experts=2))

@@ -59,7 +59,7 @@ class Check:
         size: size of the task: one number, or several.
         dtype: dtype of the model.
         variable: key of the variable, or name of the check.
-        where: hook and positions, or "output" or "latents".
+        where: hook and positions of the location, or "output" or "latents", in words.
         error: largest absolute difference from the algorithm.
         relative: largest difference divided by ``max(unit, |true value|)``, with the variable's
             unit from :class:`~circuits.circuit.VerificationPlan`.
@@ -393,8 +393,8 @@ def check_horizon(
         model: a model to run in place of the compiled circuit.
 
     Returns:
-        Two checks; none for softmax heads, rotated bases and sinusoidal codes. The error is
-        infinite if a weight changed during the run.
+        A check of the short run and one of the long run; no check for softmax heads, rotated bases
+        and sinusoidal codes. The error is infinite if a weight changed during a run.
     """
     arguments = circuit.arguments
     is_soft = arguments.get("eta") is not None

@@ -51,10 +51,10 @@ class CircuitRecord:
         builder: function that builds the circuit, or its "module:name", which is imported on first
             use.
         verification: the verification plan, or its "module:name".
-        float32: values of arguments that replace their defaults in float32, where rounding is
+        float32: name of an argument of the builder -> its default in float32, where rounding is
             coarser.
-        soft: arguments that make a variant with softmax heads only, which is nearly exact and has a
-            gradient everywhere.
+        soft: name of an argument of the builder -> value, for a variant with softmax heads only,
+            which is nearly exact and has a gradient everywhere.
         weights: function from the task's sizes to the number of weights, right within a quarter. A
             model that is too large is refused before it is built.
     """

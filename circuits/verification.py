@@ -90,13 +90,17 @@ class VerificationResult(Measured):
         return f"{self.model} is not {self.algorithm}: {finding}."
 
     def table(self) -> pd.DataFrame:
-        """Return a table with one row per check."""
+        """Return a table with one row per check; the columns are size, dtype, variable, where,
+        error, relative, tolerance, undecided, passed and allowance (:class:`Check`).
+        """
         rows = [[getattr(check, name) for name in _COLUMNS] for check in self.checks]
         return pd.DataFrame(rows, columns=list(_COLUMNS))
 
     def summary(self) -> pd.DataFrame:
-        """Return a table with one row per size, dtype and variable: the worst errors over the
-        locations of the variable.
+        """Return a table with one row per size, dtype and variable.
+
+        The columns are size, dtype, variable, error, relative and undecided (each the largest over
+        the variable's locations), tolerance (the smallest), and passed (True if all checks passed).
         """
         worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
         table = worst.agg(
@@ -132,6 +136,9 @@ def verify(
         circuit_seed: seed of the circuit's random position codes; None for its default.
         device: device that the model runs on.
         **arguments: further arguments of the circuit, the same at every size.
+
+    Returns:
+        One measure per variable, and all checks; ``result.passed`` is True if all checks passed.
     """
     record, device = handwired(name), device_called(device)
     if circuit_seed is not None:

@@ -139,11 +139,15 @@ _COLUMNS = (
 class BenchmarkResult(Result):
     """Scores of interpretability methods on machines with known mechanisms (subjects).
 
+    A subject is named by its machine, its form (how the machine is constructed, such as "R,
+    softmax") and its variant (how it was changed afterwards, such as "rotated").
+
     Attributes:
         rows: one row per subject, seed, question, method and score, with the columns subject,
-            machine, form, variant, seed, question, method, score and value.
-        refusals: one row per method that gave no valid answer: subject, seed, question, method and
-            the reason as a sentence.
+            machine, form, variant, seed, question (its key), method (its key), score (its name,
+            such as "auroc") and value.
+        refusals: one row per subject and method without a valid answer, with the columns subject,
+            seed, question, method and reason (a sentence).
         settings: effort, seeds, subjects, time and other provenance.
     """
 
@@ -152,16 +156,19 @@ class BenchmarkResult(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per subject, seed, question, method and score."""
+        """Return the attribute ``rows`` as a table: one row per subject, seed, question, method and
+        score.
+        """
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """Table of mean scores, one row per method and one column per question; the best method
-        comes first.
+        """Table of mean scores over subjects, one row per method and one column per question; the
+        best method comes first.
 
-        The score of a question is its headline score. Some methods come in several settings, such
-        as "eap:single" and "eap:joined"; the row "eap" shows the best of them for each question.
+        Each question has several scores, and the table shows its main one (headline), which the
+        column names, as in "edges, ap". Some methods come in several settings, such as "eap:single"
+        and "eap:joined"; the row "eap" shows the best of them for each question.
         """
         columns = {}
         for key in dict.fromkeys(row["question"] for row in self.rows):
@@ -196,13 +203,13 @@ class BenchmarkResult(Result):
         variants and seeds of each form; the mean and the bootstrap interval are over forms.
 
         Args:
-            question: key of the question.
-            score: name of the score; the question's headline score when empty.
-            by: further columns to group by, such as "variant".
+            question: key of the question, such as "edges".
+            score: name of the score, such as "auroc"; the question's main score when empty.
+            by: columns of :meth:`to_frame` to group by besides the method, such as "variant".
 
         Returns:
-            One row per method (and per value of ``by``), best first, with the columns mean, low,
-            high and subjects (their number).
+            One row per method (and per value of ``by``), best first, with the columns method (its
+            key), those of ``by``, mean, low and high (its interval), and subjects (their number).
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -233,14 +240,15 @@ class BenchmarkResult(Result):
 
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
-        """Return the mean scores of one question, with methods as rows and scores as columns.
+        """Return the mean scores of one question, with methods as rows and scores as columns; the
+        best method comes first.
 
         A score is averaged over the variants and seeds of each form (construction) of a machine
         first, then over forms.
 
         Args:
-            question: key of the question.
-            scores: names of the scores to show; all when empty.
+            question: key of the question, such as "edges".
+            scores: names of the scores to show, such as "auroc"; all when empty.
         """
         require_known("question", question, QUESTIONS)
         frame = self.to_frame()
@@ -343,8 +351,11 @@ def run(
         n_jobs: number of worker processes; each works on one subject at a time.
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`; its workers
             write to ``out``, too.
-        shard: which share of the subjects and seeds to run, see
-            :func:`interp.support.shares.divide`.
+        shard: which share of the subjects and seeds to run, such as "2/64" for the second of 64
+            shares; "" for all (:func:`interp.support.shares.divide`).
+
+    Returns:
+        The score of every method on every subject, and the methods that gave no valid answer.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))

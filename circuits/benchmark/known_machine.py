@@ -98,10 +98,11 @@ class KnownMachine:
         variant: one of :data:`VARIANTS`: how the constructed model was changed afterwards.
         model: the model.
         algorithm: the algorithm that it computes, with its parameters.
-        edges: every true edge, (source, destination), with its kind; None if unknown.
-        places: for each variable, every place in the activations that stores it.
-        claims: for each variable, the places whose activations must be interchanged together to
-            change the variable, and the output that shows the effect.
+        edges: (source, destination) of every true edge, by names of components -> its kind, such as
+            "content"; None if the edges are unknown.
+        places: key of a variable -> every place in the activations that stores it.
+        claims: one or more for each variable: the places whose activations must be interchanged
+            together to change the variable, and the output that shows the effect.
     """
 
     name: str

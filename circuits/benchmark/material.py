@@ -93,13 +93,13 @@ class Case:
     """A pair of a clean and a corrupted run, together with the metric that compares them.
 
     Attributes:
-        corruption: key of the corruption.
+        corruption: key of the corruption, which says how the corrupted episodes are made.
         exit: what the metric reads: "prediction", "state" or "latents".
         round: index of the corrupted round.
         pair: the two runs.
-        metric: the metric.
-        scale: mean absolute difference between the two runs in the metric; effects are divided by
-            it.
+        metric: the metric, which turns what a run puts out into one number per episode.
+        scale: mean absolute difference between the two runs in the metric. Effects of methods are
+            divided by it, so that an effect of 1 is that of the whole corruption.
     """
 
     corruption: str
@@ -182,8 +182,13 @@ class Material:
         return result, spent - inside[0], used
 
     def truth(self, question: str) -> Truth:
-        """Return the truth of a question about the subject: every item with its kind, or "" for a
-        false item.
+        """Return the truth of a question about the subject.
+
+        Args:
+            question: key of the question, such as "edges".
+
+        Returns:
+            Item (such as an edge) -> its kind, such as "content"; "" for a false item.
         """
         key = ("truth", question)
         if key not in self._made:  # by no `once`: no method pays for what the truth took
@@ -245,8 +250,8 @@ class Material:
 
     @property
     def variables(self) -> Values:
-        """The values of the algorithm's variables, ``[episode, round, ...]`` by key, on the
-        episodes for fitting probes.
+        """Key of a variable -> its values ``[episode, round, ...]`` in the subject's algorithm, on
+        the episodes for fitting probes.
         """
 
         def make() -> Values:

@@ -33,12 +33,12 @@ class Answer:
     """A method's answer to a question of the benchmark.
 
     Attributes:
-        scores: how strongly the method supports each item; items that are missing count as the
-            lowest score.
+        scores: item -> how strongly the method supports that it is true. Items that are missing get
+            the lowest score.
         chosen: the items that the method declares true; None if it only ranks.
-        subspaces: for questions about directions, an orthonormal basis ``[d_model, rank]`` of a
-            variable by (variable, site as text).
-        measured: further numbers that the method measured, such as accuracies, by name.
+        subspaces: for questions about directions, (variable, site as text) -> an orthonormal basis
+            ``[d_model, rank]`` of the subspace that stores the variable there.
+        measured: name -> a further number that the method measured, such as an accuracy.
     """
 
     scores: Mapping[Any, float]
@@ -61,7 +61,7 @@ class Challenge:
         asked: the question, in words.
         true: where the truth comes from, in words.
         scored: how answers are scored, in words.
-        headline: name of the score that figures show.
+        headline: name of the main score, which figures show.
         truth: ``(subject, material) -> {item: kind}``; an empty mapping means that the truth is
             unknown, and the subject is left out.
         grade: ``(subject, material, answer) -> scores by name``.
@@ -140,14 +140,16 @@ def ranking(
     """Score how well an answer ranks true items of some kinds above false items.
 
     Args:
-        truth: the kind of every item; "" for false items.
+        truth: item -> its kind; "" for false items.
         answer: a method's answer.
-        first: the kind whose scores are called "auroc", "ap", ...
+        first: the kind whose scores are named "auroc", "ap" (average precision) and "recall" (share
+            of the n true items among the n best). Items of other kinds are left out of them.
         others: further kinds. Each gets scores such as "auroc constant", and all kinds together get
             "auroc all", ...
 
     Returns:
-        Scores by name, see docs/method/benchmark.md. NaN if no item or every item is true.
+        Name of a score -> its value; NaN if no item or every item is true. If the answer declares
+        items true, also "chosen_precision" and "chosen_recall".
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))
@@ -164,7 +166,7 @@ def ranking(
 
 
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
-    """Return the answer's score of every item of ``truth``, in order, ``[item]``.
+    """Return the answer's score of every item, in the order of ``truth``, ``[item]``.
 
     A missing or NaN score becomes the lowest score of the answer.
     """

@@ -123,13 +123,15 @@ class FamilyScore:
 
     Attributes:
         key, name: key and name of the family.
-        group: key of the family that it extends, or its own key if it extends none.
+        group: key of the family that it extends (with further parameters), or its own key if it
+            extends none.
         memoryless: True if it carries no state from round to round.
         family: the family; None for the constant guess.
         searched: fitted parameters by name.
-        fitted: divergence from the model on the episodes that it was fitted on, in nats per round.
-        divergences: divergences on other episodes, by name of the set of episodes:
-            ``[participant]``, or ``[episode]`` without participants.
+        fitted: divergence of its predictions from the model's, on the episodes that it was fitted
+            to, in nats per round.
+        divergences: name of a set of episodes -> the same divergence on other episodes of the set,
+            ``[participant]``, or ``[episode]`` if the episodes have no participants.
     """
 
     key: str
@@ -152,7 +154,8 @@ class FamilyScore:
 class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
-    "Divergence" is that of a family's predictions from the model's.
+    A family is an algorithm with free parameters, which are fitted to the model. "Divergence" is
+    that of the family's predictions from the model's, on episodes that it was not fitted to.
 
     Attributes:
         family: key of the family that explains the predictions; None if no family does.
@@ -164,13 +167,12 @@ class AlgorithmPart(Result):
         runner_up: key of the best family of another group (families that extend each other form a
             group).
         baseline: key of the best memoryless family.
-        scores: every family by key, the closest first.
+        scores: key of a family -> its score, the closest first.
         settings: seed, numbers of episodes and other provenance.
         apart: share of rounds in which the divergence of the closest family exceeds .1 nats; None
             if not measured because no family fits.
-        response: where the closest family's response to a changed input is least similar to the
-            model's: an input and a number of rounds after the change, or a round; None if not
-            measured.
+        response: the case in which closest family and model respond least similarly to a changed
+            input: which input, and how many rounds after the change; None if not measured.
         left: share of the closest family's error that remains after small changes of its update;
             None if not measured.
         change: the small change that alone reduces this error most, in words; "" if not measured.
@@ -233,10 +235,11 @@ class AlgorithmPart(Result):
         return figures.intervals(rows, xlabel=xlabel, floor=-0.5)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per family, set of episodes ("all" for all sets together) and
-        quantity.
+        """Return a table with one row per family, set of episodes and quantity.
 
-        The quantities are "divergence", "explained" and, for the closest family, "ratio".
+        The columns are name (the quantity: "divergence", "explained" or, only for the closest
+        family, "ratio"; see the class), set (name of the set of episodes; "all" for all together),
+        family (its key), number, and number_low and number_high (its 95 % interval).
         """
         seed, rows = self.settings["seed"], []
         base = self.scores[self.baseline].divergences
@@ -284,12 +287,13 @@ def explain(
             ``task.sets_for(...)`` returns.
         seed: seed of the bootstrap over episodes.
         families: the candidates; all of the task when None.
-        edits: changes of single inputs, to which the responses of model and algorithm are compared.
-            When None, changes of the first set's episodes to score on are made.
+        edits: episodes in which one input is changed. The closest algorithm must respond to these
+            changes as the model does. When None, they are made from the first set's episodes to
+            score on.
 
     Returns:
-        The family that explains the model, if there is one, the closest family, and the scores of
-        all.
+        The family that explains the model, if there is one; the closest family; and the scores of
+        all families.
 
     Raises:
         InputError: sets of another task, or predictions that are no distributions.
@@ -739,10 +743,10 @@ class Failure:
     """A round in which the predictions of two models differ most.
 
     Attributes:
-        set: name of the set of episodes. The round is in the second batch of the pair that
-            ``task.sets_for`` returns under this name.
-        n_scored: number of episodes in this batch: the argument of ``task.sets_for`` that samples
-            the same batch again.
+        set: name of the set of episodes. ``task.sets_for`` returns a pair of batches under this
+            name, and the round is in the second batch.
+        n_scored: number of episodes in this batch, which ``task.sets_for`` needs as an argument to
+            sample the same batch again.
         episode, round: indices of the episode and the round.
         nats: Jensen-Shannon divergence of the two predictions.
         model, reference: the distributions that the model and the reference predict.
@@ -826,12 +830,16 @@ class Behaviour(Result):
     of the closest algorithm.
 
     Attributes:
-        plain: agreement of the models as they are.
-        fitted: agreement after the read-out parameters (such as a temperature) of one model's
+        plain: agreement of the two models as they are. ``plain.alike`` is 1 - (divergence of their
+            predictions / what a model gains from its memory). ``plain.apart`` is the share of
+            rounds in which they differ by more than .1 nats. ``plain.cells`` compares their
+            responses to changed inputs.
+        fitted: the same, after the read-out parameters (such as a temperature) of one model's
             algorithm were fitted to the other model; None if nothing was fitted.
         read_out: the fitted parameters by name.
-        untrained: average similarity of each untrained copy of the model with the reference.
-        failures: the rounds of the largest difference, worst first.
+        untrained: ``alike`` of each untrained copy of the model with the reference.
+        failures: the rounds in which the models differ most, worst first; empty without a
+            reference.
     """
 
     plain: _Agreement
@@ -841,11 +849,13 @@ class Behaviour(Result):
     failures: tuple[Failure, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per number: average similarity, share of plainly different
-        rounds, and each response.
+        """Return a table with one row per number, for the models as they are, and again with the
+        fitted read-out if there is one.
 
-        There are rows for the models as they are, and, if a read-out was fitted, the same rows with
-        the fitted read-out.
+        The columns are name ("predictions alike", "rounds apart" or "response"), read-out (the
+        fitted parameters in words; "" for the models as they are), number, number_low and
+        number_high (its interval), and untrained (of the best untrained copy). Rows "response" also
+        have the columns what, when, response and reference response (:class:`Cell`).
         """
         rows = self._list_rows("", self.plain)
         rows[0]["untrained"] = best_of(self.untrained).number
@@ -874,10 +884,10 @@ class Behaviour(Result):
     def measure(self) -> Measure:
         """The measure of the claim that model and reference predict the same.
 
-        It reports the one quantity that decides, among average similarity, share of rounds that
-        differ plainly, and responses. If a read-out was fitted and the claim is not refuted with
-        it, the numbers are those with the fitted read-out, and the measure's condition says so.
-        Otherwise they are those of the models as they are.
+        Three quantities must support the claim: average similarity, share of rounds that differ
+        plainly, and responses to changed inputs. The measure reports the one that decides. With a
+        fitted read-out that does not refute the claim, the measure is that of the fitted models,
+        and its condition says so. Otherwise it is that of the models as they are.
         """
         control = best_of(self.untrained)
         fitted = self.fitted

@@ -54,22 +54,25 @@ def group_positions(labels: Sequence[str]) -> pd.DataFrame:
 @dataclass(frozen=True, eq=False)
 @checked_result
 class HeadTable:
-    """What every head of a model reads, and what depends on it.
+    """Measurements of every attention head of a model: what it reads, and what depends on it.
 
-    All numbers are sums of squares over rounds, for each episode. The axis "kind" is the kind of
-    the query position (:func:`group_positions`).
+    To ablate a head at a position is to replace its output there by the mean of that output over
+    all episodes and rounds. The *variation* of an output is its squared distance from this mean. A
+    *change* is the squared distance between the ablated and the plain run. Every entry is a sum
+    over the measured rounds of one episode, and over the query positions of one kind. Positions
+    whose labels differ only by a number, such as p_1 and p_2, are of one kind.
 
     Attributes:
         heads: names of the heads, such as "L1H0 2.1 fetch z".
-        positions: labels of the positions.
-        kinds: names of the kinds of positions.
-        read: variation of what a head moves from each key position to queries of a kind,
-            ``[episode, head, kind, pos]``.
-        lost: change of the prediction (index 0) and of the final state (index 1) when a head is
-            ablated at queries of a kind, ``[episode, head, kind, 2]``.
-        changed: change of a later head's output at queries of a kind when an earlier head is
-            ablated, ``[episode, earlier head, later head, kind]``.
-        varied: variation of a head's output at queries of a kind, ``[episode, head, kind]``.
+        positions: label of each token position of a round.
+        kinds: name of each kind of position (:func:`group_positions`).
+        read: variation of what a head moves from one key position, ``[episode, head, kind, pos]``:
+            attention times value, as it is written to the residual stream.
+        lost: change of the prediction (index 0 of the last axis) and of the state after the round
+            (index 1) if a head is ablated at the positions of a kind, ``[episode, head, kind, 2]``.
+        changed: change of a later head's output if an earlier head is ablated at all positions,
+            ``[episode, earlier head, later head, kind]``.
+        varied: variation of a head's output, ``[episode, head, kind]``.
     """
 
     heads: tuple[str, ...]
@@ -84,7 +87,7 @@ class HeadTable:
         """Average the table over episodes, and return it as shares of the whole model.
 
         Args:
-            weights: weight of each episode.
+            weights: weight of each episode in the average; only their ratios matter.
         """
         read = np.tensordot(weights, self.read, 1)
         lost = np.tensordot(weights, self.lost, 1)
@@ -101,14 +104,16 @@ class HeadTable:
 class HeadShares(NamedTuple):
     """A table of heads as shares of the whole model, which can be compared between models.
 
-    The last axis is (prediction, state). For each of the two, all entries of an array sum to 1/2,
-    or to 0 if nothing has an effect.
+    The importance of a head for an outcome is the root of ``HeadTable.lost``: how much the outcome
+    changes without the head. The last axis of both arrays is the outcome: the prediction (index 0)
+    and the state (index 1). For each outcome, all entries of an array sum to 1/2, or to 0 if
+    nothing has an effect.
 
     Attributes:
         reads: importance of a head at query positions of a kind, divided among the key positions
-            that it reads there, ``[head, kind, pos, 2]``.
-        feeds: importance of a later head times the share of its output that depends on an earlier
-            one, ``[earlier head, later head, 2]``.
+            in proportion to what the head reads from each, ``[head, kind, pos, 2]``.
+        feeds: importance of a later head, times the share of the variation of its output that
+            changes when an earlier head is ablated, ``[earlier head, later head, 2]``.
     """
 
     reads: Float[np.ndarray, "head kind pos 2"]
@@ -119,8 +124,10 @@ class Matching(NamedTuple):
     """A one-to-one matching of the heads of two tables.
 
     Attributes:
-        pairs: by index of a head in the first table, the index of its partner in the second.
-        similarity: weighted Jaccard index of the matched tables, from 0 to 1.
+        pairs: index of a head in the first table -> index of its partner in the second. If the
+            tables differ in the number of heads, some heads of the larger one have no partner.
+        similarity: weighted Jaccard index of the matched tables, from 0 to 1: the sum of the
+            smaller entries over the sum of the larger ones.
     """
 
     pairs: dict[int, int]
@@ -153,7 +160,8 @@ def compare_tables(
 
     Args:
         first, second: the tables, of the same positions.
-        participants: participant of each episode; the bootstrap resamples participants.
+        participants: label of the participant (such as a person) of each episode, ``[episode]``;
+            the bootstrap resamples participants. None if every episode is independent.
         seed: seed of the bootstrap.
 
     Returns:
@@ -180,13 +188,13 @@ def _divide(part: Array, whole: Array) -> Array:
 
 
 def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Budget) -> HeadTable:
-    """Measure the table of a model's heads on the test episodes.
+    """Ablate every head of a model on the test episodes, and return the table of what changes.
 
     A head is ablated by setting its output to its mean over episodes and rounds.
 
     Args:
         subject: the model, with its episodes.
-        outcomes: what ablation may change: the prediction, and the decoded state.
+        outcomes: the two outcomes whose change is measured: the prediction, then the state.
         budget: determines the rounds in which heads are ablated: every second one of ``budget.at``.
     """
     run = subject.run(subject.samples.test)
@@ -324,7 +332,7 @@ class HeadRole:
 
     Attributes:
         model, head: names of the model and of the head.
-        weight: the head's share of all heads' importance.
+        weight: the head's importance: the mean of ``prediction`` and ``update``.
         reads: the key position that it reads most, and the kind of query position that reads it,
             such as "p_1 at p?".
         prediction, update: its share of all heads' effect on the prediction, and on the state.
@@ -348,7 +356,7 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
     Args:
         model: name of the model.
         table: its table of heads.
-        matches: by index of a head in the table, the name of the matched head of the other model.
+        matches: index of a head in the table -> name of the matched head of the other model.
     """
     shares = table.weigh(np.ones(len(table.lost)))
     roles = []
@@ -407,15 +415,24 @@ class CircuitPart(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row for the similarity, then one for every head of both models."""
+        """Return a table with one row for the similarity, then one for every head of both models.
+
+        The column "name" is "similarity of roles" or "head". The first row has the columns number,
+        number_low, number_high (its 95 % interval) and untrained (the number of the best untrained
+        copy). The rows of heads have the fields of :class:`HeadRole` as columns.
+        """
         row = {"name": "similarity of roles", **self.similarity.columns("number")}
         row["untrained"] = best_of(self.untrained).number
         return pd.DataFrame([row, *({"name": "head", **asdict(head)} for head in self.heads)])
 
 
 def compare_circuits(compared: Compared) -> CircuitPart:
-    """Compare the heads of the model with those of the reference; the control is the same for
-    untrained copies of the model.
+    """Compare the roles of the model's heads with those of the reference's heads.
+
+    The control is the same comparison with untrained copies in the model's place.
+
+    Args:
+        compared: the model, the reference and the untrained copies, with their episodes.
     """
     subject, reference = compared.pair
     algorithm = reference.task.explains(reference.model)

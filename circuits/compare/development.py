@@ -44,8 +44,8 @@ class Questions:
         targets: keys of variables that probes decode from the latents; the task's default when
             empty.
         reference: name of a model that each checkpoint is compared with; no comparison when empty.
-        n_episodes, n_rounds, seed: numbers of episodes and rounds, and seed, of the episodes for
-            probes and predictions.
+        n_episodes, n_rounds, seed: number of episodes for probes and predictions, rounds of each,
+            and the seed that samples them.
     """
 
     targets: tuple[str, ...] = ()
@@ -64,12 +64,18 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
         questions: what is measured.
 
     Returns:
-        Two tables by name. "measures" has one row per claim (probes, comparison with the
-        reference), and one row "excess": the model's loss above the lowest possible loss, as of the
-        newest evaluation in training; checkpoints before the next evaluation have the same number.
-        "algorithms" has one row per algorithm of the task, at its default parameters: the
-        divergence of the model's predictions from the algorithm's in nats per round, with and
-        without the model's state.
+        Two tables by name, both with the columns step and seed of the training run.
+
+        "measures" has one row per claim (each probe, and each claim of the comparison with the
+        reference), with the columns key and those of a measure
+        (:meth:`~interp.results.measure.Measure.row`). In its row with the key "excess", the number
+        is the model's loss above the lowest possible loss at the newest evaluation of the
+        training; checkpoints until the next evaluation have the same number.
+
+        "algorithms" has one row per algorithm of the task, at its default parameters, with the
+        columns algorithm (its key), nats (divergence of the model's predictions from the
+        algorithm's, in nats per round) and without_state (the same if the model's latents are reset
+        in every round).
     """
     run = load_run(path, "model")
     model = run.model

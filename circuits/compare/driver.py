@@ -109,7 +109,7 @@ class Comparison(Measured):
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The table of each result, by the key of its question."""
+        """Key of a question, such as "state" -> the table of its result (``to_frame()``)."""
         return {key: part.to_frame() for key, part in self.parts.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,7 +131,8 @@ class Comparison(Measured):
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``comparison.json``, ``measures.csv`` and one CSV file per question to a folder.
+        """Write ``comparison.json``, ``measures.csv`` (one row per claim) and one table per
+        question, such as ``state.csv``, to a folder.
 
         Returns:
             The paths of the files.
@@ -166,6 +167,9 @@ def machines(
         folder: folder that stores finished parts, so that an interrupted comparison continues; None
             stores nothing.
         arguments: further arguments for building a handwired reference, such as ``{"beta": 10}``.
+
+    Returns:
+        The result of every question, and a measure with a verdict for each claim.
 
     Raises:
         InputError: the models are of different tasks, on different devices, or accept no common

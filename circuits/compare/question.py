@@ -86,10 +86,10 @@ class Budget:
         known, test: number of episodes on which maps and decoders are fitted, and number of other
             episodes on which they are scored.
         rounds: rounds per episode.
-        horizon: number of rounds that a model runs on after latents were inserted.
-        starts: number of rounds at which latents are inserted.
-        battery, scored: numbers of episodes in each set on which algorithms are fitted to
-            predictions, and on which predictions are then compared.
+        horizon: number of rounds that a model runs on after changed latents were inserted into it.
+        starts: number of rounds per episode at which latents are inserted.
+        battery, scored: number of episodes in each set on which algorithms are fitted to a model's
+            predictions, and number of other episodes on which predictions are then compared.
         edits: number of changed inputs for comparing responses.
         untrained: number of untrained copies of the model, which are the control.
         seed: seed of everything that is drawn.
@@ -305,8 +305,8 @@ class Participant:
         tokens, at positions that exist in these rounds.
 
         Args:
-            algorithm: if not None, only claims about inputs of this algorithm are returned, at the
-                embeddings of the tokens that encode them.
+            algorithm: None for all claims; otherwise only claims about inputs of this algorithm,
+                at the embeddings of the tokens that encode the inputs.
         """
         labels = self.run(self.samples.test).layout.labels
         channels = [channel.name for channel in self.model.channels]
@@ -340,10 +340,13 @@ class Participant:
 def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
     """Score cross-fitted maps: return ``1 - sum(missed) / sum(whole)`` with its 95 % interval.
 
+    It is an R2 if the errors are squared errors, and the baseline predicts the mean.
+
     Args:
         missed: error of the maps, ``[episode]``.
-        whole: error of the baseline, ``[episode]``.
-        participants: participant of each episode; errors are averaged per participant first.
+        whole: error of the baseline that they are compared with, ``[episode]``.
+        participants: label of the participant (such as a person) of each episode, ``[episode]``;
+            errors are averaged per participant first. None if every episode is independent.
 
     Returns:
         The score: exactly 1 if ``missed`` is 0; NaN if the sum of ``whole`` is 0 or a sum is not
@@ -369,8 +372,10 @@ def pooled(subject: Participant) -> Rollout:
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
-    """Return the values of the algorithm's variables, ``[episode, round, ...]`` by key, on the
-    known and then the test episodes.
+    """Return the values of the algorithm's variables on the known and then the test episodes.
+
+    Returns:
+        Key of a variable -> its values ``[episode, round, ...]``.
     """
     known, test = algorithm.run(samples.known), algorithm.run(samples.test)
     return {key: np.concatenate([known[key], test[key]]) for key in known}
@@ -646,12 +651,12 @@ class Compared:
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
-        """Algorithms that may describe the model's state, by key.
+        """Key -> algorithm, for the one or two algorithms that may describe the model's state.
 
-        First: the algorithm closest to the model's predictions, unless it has the same key as the
-        second, or no state. Second: the algorithm that the task assigns to the reference, or to the
-        model if there is none. A state variable is centred if adding a constant to its elements
-        changes no prediction (:func:`modulo_sum`).
+        The last one is the algorithm that the task assigns to the reference, or to the model if
+        there is no reference. Before it comes the algorithm whose predictions are closest to the
+        model's, if that is another one and carries a state. A state variable is centred if adding a
+        constant to its elements changes no prediction (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model
@@ -664,16 +669,18 @@ class Compared:
 
 
 def columns(record: object, **called: str) -> dict[str, Any]:
-    """Return the fields of a dataclass instance as one row of a table; an interval becomes three
-    columns.
+    """Return the fields of a dataclass instance as one row of a table.
+
+    An interval becomes three columns, such as r2, r2_low and r2_high. A tuple of texts is joined by
+    " + ".
 
     Args:
         record: the dataclass instance.
-        **called: by field name, the name of its column if that is another one; "" leaves the field
-            out.
+        **called: name of a field -> name of its column, where they differ; "" leaves the field out,
+            as in ``columns(cell, alike="number", size="")``.
 
     Returns:
-        Values by column name, in the order of the fields.
+        Name of a column -> value, in the order of the fields.
     """
     row: dict[str, Any] = {}
     for key, value in vars(record).items():
@@ -701,7 +708,7 @@ class Question:
         judge: function that returns the measure which decides the claim, after all results are
             computed; None takes the attribute ``measure`` of the result.
         of_two: True if the question needs a reference.
-        lacks: function that returns why a machine cannot be measured, or "" if it can.
+        lacks: function from a machine to the reason why it cannot be measured, or to "" if it can.
     """
 
     key: str

@@ -146,7 +146,12 @@ class Edits:
 
 @remembered
 def edits_of(compared: Compared, times: int) -> Edits:
-    """Return edits of the model's test episodes: ``times`` as many as the comparison's budget has."""
+    """Return edits of the model's test episodes.
+
+    Args:
+        compared: the comparison.
+        times: the number of edits is about ``times`` that of the comparison's budget.
+    """
     subject = compared.model
     return Edits.of(subject.task, subject.samples.test, times * compared.budget.edits)
 
@@ -291,16 +296,20 @@ class Cell:
         return f"{self.what}, {self.when}"
 
     def row(self) -> dict[str, Any]:
-        """Return the fields of the cell as a row of a table, by column."""
+        """Return the cell as one row of a table, {column: value}.
+
+        The columns are what, when, number, number_low, number_high (the similarity), response and
+        reference response (the two sizes).
+        """
         return columns(self, alike="number", size="response", reference_size="reference response")
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
     """Compare two responses in every cell where at least 8 episodes respond.
 
-    A cell groups responses: to changes of one input, read within one range of lags; or to all
-    changes made in one round, read from that round on. The similarity is ``2 sum(ours * theirs) /
-    sum(ours^2 + theirs^2)``, up to a small constant.
+    A cell is a group of responses: to all changes of one input, read in one range of rounds after
+    the change; or to all changes made in one round, read from that round on. The similarity is ``2
+    sum(ours * theirs) / sum(ours^2 + theirs^2)``, up to a small constant: 1 for equal responses.
 
     Args:
         edits: the edits that both respond to.
@@ -399,15 +408,17 @@ def _name_lags(first: int, last: int) -> str:
 class ResponsePart(Result):
     """Whether a model responds to changed inputs as if an algorithm updated its state.
 
+    Two responses of the model are compared: to a changed input, and to a changed state in its
+    latents. The state is changed as the changed input changes the algorithm's state.
+
     Attributes:
         algorithm: key of the algorithm; "" if it carries no state.
-        cells: similarity of the response to a changed input and the effect of changing the state,
-            by input and time, the least similar first.
-        arrives: size of the response one round later, divided by that of the effect of changing the
-            state; below 1 if an update is delayed.
-        later: for tasks without an input that can be changed alone: each round is given the state
-            of the next round, and the changes of the model's predictions are correlated with those
-            of the algorithm's.
+        cells: similarity of the two responses, by input and time, the least similar first.
+        arrives: how much of the response to the changed state appears one round after a changed
+            input (regression coefficient); below 1 if an update is delayed.
+        later: only for tasks without an input that can be changed alone. Each round is given the
+            state of the next round, and the changes of the model's and the algorithm's predictions
+            are correlated; this is the absolute correlation in the worst group of rounds.
     """
 
     algorithm: str = ""
@@ -416,8 +427,8 @@ class ResponsePart(Result):
     later: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per cell: one input at one range of rounds after its change,
-        or one round.
+        """Return a table with one row per cell: the column "name", which is the same in all rows,
+        and the columns of :meth:`Cell.row`.
         """
         rows = [{"name": "response through the state", **cell.row()} for cell in self.cells]
         return pd.DataFrame(rows)

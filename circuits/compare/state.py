@@ -61,7 +61,8 @@ class Stitching:
 
     Attributes:
         source, target: names of the model that supplies latents and of the one that receives them.
-        supplied: further inputs of the map: () or ("round",) for the round number.
+        supplied: further inputs of the map besides the latents: () for none, or ("round",) for the
+            round number.
         control: "" for the models themselves, "shuffled" for latents of other episodes, or
             :data:`~interp.results.measure.UNTRAINED` for an untrained copy in a model's place.
         score: the score; 1 means as good as the target's own latents, 0 as poor as its initial
@@ -88,7 +89,8 @@ class StatePart(Result):
     Attributes:
         model, reference: names of the two models.
         stitchings: all scores, with controls.
-        worth: by name of the model, what it gains from its memory, in nats per round.
+        worth: name of the model -> what it gains from its memory, in nats per round: how far its
+            predictions are from those of the same model with initial latents.
     """
 
     model: str
@@ -99,8 +101,8 @@ class StatePart(Result):
     def best(self, source: str, target: str) -> Stitching:
         """Return the score of inserting one model's mapped latents into the other (stitching).
 
-        There are two scores, without and with the round number as a further input of the map. The
-        second is returned only if it is higher by at least .01.
+        The map is scored without and with the round number as a further input. The score with the
+        round number is returned only if it is higher by at least .01.
 
         Args:
             source: name of the model that supplies latents.
@@ -114,8 +116,8 @@ class StatePart(Result):
 
     @property
     def untrained(self) -> tuple[float, ...]:
-        """For every untrained copy in the model's place, how well mapped latents replace a model's
-        own (stitching score), in the worse direction.
+        """The control: the stitching score of each untrained copy in the model's place, in the
+        worse of the two directions.
         """
         scores: dict[str, list[float]] = {}
         for stitching in self.stitchings:
@@ -129,9 +131,9 @@ class StatePart(Result):
     def measure(self) -> Measure:
         """The measure of the claim that both models store the same state.
 
-        It reports the stitching score (one model's mapped latents inserted into the other) of the
-        worse direction. The control is the same for untrained copies. The condition says if the
-        round number was an input of the map.
+        Its number is the stitching score (one model's mapped latents inserted into the other) of
+        the worse direction. The control is the best score of an untrained copy. The condition says
+        if the round number was an input of the map.
         """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))
@@ -162,6 +164,10 @@ class StatePart(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per stitching score, then one per model with the gain from
         its memory.
+
+        The columns are name (of the quantity), source, target, supplied, control and seen (as in
+        :class:`Stitching`), rounds (first to last of the worst band), number, number_low and
+        number_high (its interval). Rows of a gain have only name, target and the numbers.
         """
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
@@ -197,6 +203,9 @@ def stitch(
         model, reference: the two models, with their episodes.
         untrained: untrained copies of the model.
         budget: the rounds at which latents are inserted, and for how many rounds models run on.
+
+    Returns:
+        All scores, with controls, and the gain of both models from their memory.
     """
     stitchings: list[Stitching] = []
     worth: dict[str, Interval] = {}

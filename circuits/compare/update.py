@@ -80,16 +80,17 @@ Most of the set stays possible.
 class StepScore:
     """How well one algorithm predicts the steps of its state in one model.
 
-    The state is decoded from the latents. A step is its change over one round (or several), and
-    step R2 is the R2 of the step that the algorithm computes.
+    The state is decoded from the latents. A step is the change of the decoded state over one round
+    (or several). The algorithm computes a step from the same state and inputs; step R2 is the R2 of
+    this prediction.
 
     Attributes:
         model, algorithm: name of the model and key of the algorithm.
         state: the state variables that were decoded.
         missing: state variables of the algorithm that cannot be decoded from the latents.
-        decoded: R2 of the decoder on other episodes, for the worst variable.
-        nonlinear: R2 of a non-linear decoder for the algorithm's steps, on other episodes, for the
-            worst variable.
+        decoded: R2 of the linear decoder of the state on held-out episodes, for the worst variable.
+        nonlinear: R2 of a non-linear decoder that reads the algorithm's steps, on held-out
+            episodes, for the worst variable.
         manifold: "on" for steps from states that occur in episodes, "off" for steps from states
             that were changed to others.
         horizon: number of rounds of a step.
@@ -112,15 +113,16 @@ class StepScore:
 @dataclass(frozen=True)
 @checked_result
 class FittedUpdate:
-    """A family of update rules whose parameters were fitted to the model's decoded steps.
+    """An update rule whose parameters were fitted to the model's steps: the changes of its decoded
+    state over rounds.
 
     Attributes:
-        key, name: key and name of the family.
+        key, name: key and name of the family of the rule.
         state: the state variables that were decoded.
         parameters: the fitted parameters by name.
-        r2: step R2 on other episodes.
-        left: the squared error of this update rule there, divided by that of the candidate
-            algorithm.
+        r2: step R2 on held-out episodes (:class:`StepScore`).
+        left: squared error of this rule on held-out episodes, divided by the squared error of the
+            candidate algorithm on them.
     """
 
     key: str
@@ -146,7 +148,7 @@ class UpdatePart(Result):
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return the step scores (how well it predicts changes of the state) of one algorithm.
+        """Return all step scores of one algorithm: how well it predicts changes of the state.
 
         Args:
             algorithm: key of the algorithm.
@@ -156,6 +158,12 @@ class UpdatePart(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per :class:`StepScore` (how well an algorithm predicts
         changes of the state), then one per fitted update rule.
+
+        The column "name" is "step R2" or "fitted update"; number, number_low and number_high are
+        the step R2 with its interval. Other columns are the fields of :class:`StepScore`; decoded
+        is named "decoded R2", nonlinear "non-linear R2", missing "not decodable", and untrained is
+        the best copy's. Rows of fitted rules add the columns parameters, left, left_low and
+        left_high (:class:`FittedUpdate`).
         """
         rows: list[dict[str, Any]] = []
         for score in self.updates:
@@ -599,7 +607,8 @@ class Evidence:
     does.
 
     Attributes:
-        steps: step R2 of the state of the reference's algorithm.
+        steps: how well the reference's algorithm predicts changes of the model's decoded state
+            (step R2).
         response: the model's responses to changed inputs, compared with the effects of changing its
             state.
         fitted: the update rule that fits the steps best; None if none was fitted.
@@ -630,8 +639,8 @@ class Evidence:
 
     @property
     def is_unread(self) -> bool:
-        """True if the linear decoder has a small R2, so that the state cannot be decoded by an
-        affine map.
+        """True if the linear decoder of the state has an R2 below .95, so that no affine map
+        reads the state well.
         """
         return self.one_step.decoded < SAME
 

@@ -99,13 +99,15 @@ def strongest(
     """Score each item by its largest effect over several cases (pairs of a clean and a corrupted
     run, with a metric).
 
-    Effects are divided by the mean effect of the corruption.
-
     Args:
         material: the subject's cases.
         reading: which cases to take, a key of :data:`READINGS`, such as "single" or "everything".
         items: the items to score.
-        effects: function from a case to the effect of every item, ``[item]``.
+        effects: function from a case to the effect of every item, ``[item]``, divided by the case's
+            scale (the mean effect of its corruption). Effects below 1e-9 count as 0.
+
+    Returns:
+        An answer with a score for each item.
     """
     exits = {
         "single": EXITS[:1],
