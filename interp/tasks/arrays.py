@@ -4,8 +4,13 @@ then the outcome is revealed.
 The tokens of a round are::
 
     <w> <z> x p? | y w?                    if the input is one of several
-    <w> <z> x_1 ... x_n p? | y w?          if the input is a vector
+    <w> <z> x_1 ... x_n p? | y w?          if the input is a vector of n numbers
     <w> <z> x p? | y pay w?                if the outcome has a reward, `pay`
+
+Here ``<w>`` is a fixed token to which heads can attend if they need nothing, ``<z>`` is the latent,
+``x`` is the input, ``p?`` the position where the outcome is predicted, ``y`` the outcome, and
+``w?`` the position where the latent's update is read. What follows the bar is read after the
+prediction.
 
 The prediction is one of several outcomes, or a number. All data come from a function that returns
 plain arrays:
@@ -65,8 +70,8 @@ class SeriesEpisodes(BaseEpisodes):
         outcomes: index of the outcome in each round, or a number, ``[episode, round]``.
         rewards: reward of each round's outcome, ``[episode, round]``; all 0 if the task has no
             rewards.
-        regime: name of the regime.
-        seed: seed of the sampler.
+        regime: name of the regime, always "own" for sampled episodes.
+        seed: seed of the sampler; None for episodes that were not sampled.
     """
 
     round_arrays: ClassVar[tuple[str, ...]] = ("inputs", "outcomes", "rewards")
@@ -200,7 +205,7 @@ def _require_names(what: str, names: Sequence[str], n_least: int) -> None:
 
 
 def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
-    """Name the episodes so that episodes with equal contents have the same name.
+    """Return a name for each episode, such that episodes with equal contents have the same name.
 
     A sampler of recorded data may return the same recording several times. With these names as
     participants, copies of a recording are in the same cross-validation fold and count as one
@@ -229,17 +234,18 @@ def series(
 
     Args:
         key: key of the task.
-        sample: function ``(n_episodes, n_rounds, seed)`` -> inputs, outcomes and, if ``pays``,
-            rewards, each ``[episode, round]``; inputs that are vectors have one more axis. The
-            function may return recorded episodes; copies of the same episode count as one
-            participant.
+        sample: function ``(n_episodes, n_rounds, seed)`` -> tuple of arrays: inputs, outcomes and,
+            if ``pays``, rewards. Each is ``[episode, round]``; inputs that are vectors are
+            ``[episode, round, number]``. The function may return recorded episodes; copies of the
+            same episode count as one participant.
         inputs: names of the possible inputs, of which one occurs in each round; or, if the input is
             a vector, its length.
         outcomes: names of the possible outcomes, of which one occurs in each round. If the outcome
             is a number: "mean" to predict its mean, or "normal" to predict its mean and log
             variance.
-        pays: True if outcomes have rewards.
-        what: one sentence about the task, for reports.
+        pays: True if each outcome comes with a reward, which the model reads after it has
+            predicted.
+        what: what the model has to do in the task, in a few words, for reports.
     """
     numbers = isinstance(inputs, int)
     if isinstance(inputs, int):

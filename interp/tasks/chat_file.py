@@ -24,15 +24,16 @@ from interp.tasks.table_file import TextTable
 def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTable:
     """Convert a table of chats to a table with one row per round.
 
-    Its columns are the keys of the JSON objects in the messages, the fields stored beside the
-    messages, and "conversation", the number of the chat. If the true outcome is a field beside the
-    messages, like Inspect's target, each chat is one round, and the chats of one epoch form a
-    conversation.
+    The columns of the new table are the keys of the JSON objects in the messages, the fields stored
+    beside the messages, and "conversation", the line of the chat in the file. If the true outcome
+    is a field beside the messages, like Inspect's target, each chat is one round, and the chats of
+    one epoch form a conversation.
 
     Args:
-        table: the chats, one per row.
-        named: for the role of a column, such as "advice", the key or keys that the user named.
-        role: role of the last entry of a round: "outcome" or "reward".
+        table: the chats, one per row, with the messages in the column "messages".
+        named: role of a column -> the key or keys of JSON objects that the user named for it, such
+            as ``{"advice": ["expert_1", "expert_2"], "outcome": "answer"}``.
+        role: the role whose entry ends a round: "outcome" or "reward". ``named`` must have it.
     """
     ends = set(as_names(named.get(role)))
     require(

@@ -36,7 +36,8 @@ _Array = NDArray[Any]
 def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
     """Return a variant of an algorithm that learns from each round ``lag`` rounds later.
 
-    The late update is applied to the state of that later round.
+    The variant remembers the inputs of round t until round t + ``lag``, and updates its state with
+    them in that round.
 
     Args:
         algorithm: the algorithm to vary.
@@ -98,9 +99,11 @@ def sometimes(
 
     Args:
         algorithm: the algorithm to vary.
-        counts: maps an array of round indices to an array of the same shape: booleans, True if the
-            round's update is made, or the fraction of the update that is made.
-        parameters: parameters of the variant by name, in addition to those of the algorithm.
+        counts: function that says how much is learned from a round. It maps an array of round
+            indices to an array of the same shape: booleans, True if the round's update is made; or
+            numbers, the fraction of the update that is made.
+        parameters: {name: value} of the lapse's parameters, which the variant's record shows in
+            addition to those of the algorithm.
         key, name: key and name of the variant.
     """
 
@@ -211,13 +214,13 @@ _PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
 def lapsed(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
-    """Combine a lapse with a function that makes an algorithm. The result makes the variant from
-    the parameters of both.
+    """Return a function that makes a variant of an algorithm with a lapse. It takes the parameters
+    of the algorithm and that of the lapse.
 
     Args:
         lapse: the lapse, a function of this module: :func:`late`, :func:`stopped`, :func:`fading`
             or :func:`window`.
-        base: function that makes the algorithm to vary from parameters.
+        base: function that makes the algorithm from its parameters.
         key: key of the variant; by default that of the algorithm with a suffix.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority

@@ -1,7 +1,8 @@
 """Hypotheses about where a model stores a task's variables, for models of any architecture.
 
 A task's functions ``claims`` and ``aligned`` map a model to sites, which are named by strings such
-as ``"resid_post[1]@p?"``. :class:`Model` has what these functions need to know about the model.
+as ``"resid_post[1]@p?"`` (the residual stream after layer 1, at the position labelled ``p?``).
+:class:`Model` has what these functions need to know about the model.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from interp.core.machine import Machine
 
 
 class Place(NamedTuple):
-    """One hypothesis: a variable, and the sites that hold it.
+    """One hypothesis: certain sites of a model hold a certain variable of the task's algorithm.
 
     Attributes:
-        variable: key of the variable.
-        sites: names of the sites; None for the whole carried state.
+        variable: key of the variable, such as "votes".
+        sites: names of the sites, such as ``("resid_post[1]@p?",)``; None for the whole carried
+            state.
         outcome: what an interchange intervention on the sites should change: the "prediction" of
             the round, or the "state" after the round.
         control: True for a control, whose sites cannot hold the variable.
@@ -34,11 +36,12 @@ class Place(NamedTuple):
 
 
 def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the change, an array of the shape ``shape``, that steering adds to a state at dose 1:
-    1 in the first element along the last axis, 0 elsewhere.
+    """Return an array that is 1 in the first element along the last axis and 0 elsewhere.
+
+    Steering adds it to a state. For a shape of (4,), the array is ``[1, 0, 0, 0]``.
 
     Args:
-        shape: shape of one episode's state.
+        shape: shape of the array: that of one episode's state.
     """
     change = np.zeros(shape)
     change[..., 0] = 1.0
@@ -49,8 +52,9 @@ class Model:
     """The properties of a model on which the sites of its variables depend.
 
     Attributes:
-        memory: key of the variable that the model's algorithm carries from round to round.
-        written: key of the variable that a round writes into a latent.
+        memory: key of the variable that the model's algorithm carries from round to round, such as
+            "log_weights".
+        written: key of the variable that a round writes into a latent, such as "next_log_weights".
         has_layers: True for a transformer, whose sites have layers and positions.
         last: index of the last layer.
         layers: indices of the layers before the last.
@@ -73,32 +77,31 @@ class Model:
         self.replaces = getattr(config, "latent_update", "replace") != "add"
 
     def carried(self, key: str, otherwise: str) -> str:
-        """Return ``key`` if it is a state variable of the model's algorithm; return ``otherwise``
-        if it is not.
+        """Return ``key`` if the model's algorithm carries the variable of this key from round to
+        round; otherwise return ``otherwise``.
 
         Args:
-            key: key of the variable.
+            key: key of a variable.
             otherwise: key of the variable to use instead.
         """
         return key if key in self._state else otherwise
 
     def final(self, position: str) -> str:
-        """Return the name of a site: the residual stream after the last layer, at the position
-        labelled ``position``.
+        """Return the name of the residual stream after the last layer, at the position labelled
+        ``position``, such as ``"resid_post[2]@p?"``.
         """
         return f"resid_post[{self.last}]@{position}"
 
     def before_final(self, position: str) -> str:
-        """Return the name of a site: the residual stream before the last layer, at the position
-        labelled ``position``.
+        """Return the name of the residual stream before the last layer, at the position labelled
+        ``position``, such as ``"resid_post[1]@p?"``. For a model with one layer, it is that after
+        this layer.
         """
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 
     def below(self, variable: str, position: str, outcome: str = "prediction") -> list[Place]:
-        """Return one hypothesis for each layer except the last.
-
-        The hypothesis is that the residual stream after this layer holds the variable at
-        ``position``.
+        """Return one hypothesis for each layer except the last: that the residual stream after this
+        layer holds the variable at ``position``.
 
         Args:
             variable: key of the variable.
@@ -112,7 +115,7 @@ class Model:
 
     def at_all(self, site: str, start: str) -> tuple[str, ...]:
         """Return the names of a component's sites at all positions whose labels begin with
-        ``start``.
+        ``start``, such as ``("embed@p_1", "embed@p_2")``.
 
         Args:
             site: name of the component, such as "embed".

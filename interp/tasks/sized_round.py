@@ -14,13 +14,15 @@ from interp.support.errors import InputError, require
 
 
 class SizedRound(RoundLayout):
-    """Base class for layouts with sizes, such as the number of states. A size called NAME has a
-    field ``NAME``, its value, and a field ``NAME_range``, the smallest and largest supported value.
+    """Base class for token layouts of rounds whose sizes, such as the number of states, may vary.
+
+    A subclass has two fields for each size, such as ``n_states``, the value of the size, and
+    ``n_states_range``, the smallest and the largest value that the vocabulary supports.
 
     Attributes:
         ranged: names of the sizes, such as ``("n_states", "n_actions")``. The property ``family``
             has one layout for each supported value of the last size.
-        episodes_are: description of the episodes that the layout reads, for error messages.
+        episodes_are: the episodes that the layout reads, in words, for error messages.
         episode_types: classes of the episodes that the layout reads.
     """
 
@@ -36,7 +38,9 @@ class SizedRound(RoundLayout):
 
     @property
     def served(self) -> tuple[tuple[int, int], ...]:
-        """The smallest and largest supported value of every size, in the order of ``ranged``."""
+        """The smallest and largest supported value of every size, in the order of ``ranged``, such
+        as ``((2, 8), (2, 4))``.
+        """
         return tuple(getattr(self, f"{name}_range") for name in self.ranged)
 
     @cached_property

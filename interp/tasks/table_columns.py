@@ -58,10 +58,12 @@ _FREE = ("participant", "session", "order")
 @dataclass(frozen=True)
 @checked_fields
 class Columns:
-    """The columns of a table by their roles, such as "choice" or "reward".
+    """The columns of a table by their roles. The role of a column, such as "choice" or "reward",
+    is what its cells mean.
 
     Attributes:
-        by_role: maps a role to the names of its columns; roles without a column are absent.
+        by_role: role -> names of its columns, such as ``{"reward": ("gain", "loss")}``; roles
+            without a column are absent.
         guessed: roles whose column was found by its name instead of being named by the user.
         unused: names of the columns without a role.
     """
@@ -85,13 +87,14 @@ def choose_columns(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> Columns:
-    """Decide which column of a table has which role.
+    """Decide which column of a table has which role. Columns that the user does not name are found
+    by the usual spellings of their names.
 
     Args:
         table: the table.
-        roles: roles that must have a column, in addition to "participant".
-        named: maps a role to the column or columns that the user named; None to find them by their
-            names.
+        roles: roles that must have a column, in addition to "participant", such as "choice".
+        named: role -> the column or columns that the user named, such as ``{"choice": "resp"}``;
+            roles that are absent or None are found by their names.
         optional: roles that have a column only if the user names one.
         lists: roles that may have several columns. Unless the user names them, all columns with a
             usual spelling are taken.
@@ -100,8 +103,8 @@ def choose_columns(
         The columns of the table by their roles.
 
     Raises:
-        InputError: a named column is missing, occurs twice or has two roles; or a role has no
-            column.
+        InputError: a named column is missing, occurs twice or has two roles; or a role that must
+            have a column has none.
     """
     known = ("participant", *roles, "session", "order", *optional)
     chosen: dict[str, tuple[str, ...]] = {}
@@ -145,8 +148,10 @@ def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Convert ``columns``, what the user passed for a role, to a tuple of names. It is a column's
-    name, a list of names, or None, which becomes an empty tuple.
+    """Return what the user passed for a role as a tuple of names of columns.
+
+    Args:
+        columns: the name of a column, a list of names, or None, which becomes an empty tuple.
     """
     if columns is None:
         return ()
@@ -155,7 +160,9 @@ def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def spelled(name: str) -> str:
-    """Return a column's name in lower case without separators, so that spellings can be compared."""
+    """Return a column's name in lower case without separators, so that spellings can be compared:
+    "trialnum" for "Trial_Num".
+    """
     return re.sub(r"[\W_]+", "", name.lower())
 
 

@@ -66,7 +66,7 @@ class TextTable:
 
     Attributes:
         path: the file.
-        cells: data frame with one column per name in the header. Its index are the line numbers in
+        cells: data frame with one column per name in the header. Its index has the line numbers in
             the file; empty cells are NaN.
         encoding: the encoding of the file.
         remarks: sentences about what the user should check.
@@ -92,7 +92,7 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
     """Read a table from a file, with every cell as text.
 
     Args:
-        path: a file with a header and one row per trial.
+        path: a file of text with columns, with a header; or of JSON objects, one per row.
         encoding: encoding of the file, such as "utf-8" or "latin-1"; detected when None.
 
     Raises:
@@ -303,8 +303,9 @@ def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) ->
 
     Args:
         path: the file, for the error message.
-        lines: (line number, line), the header first.
-        separator: the separator of fields.
+        lines: pairs (line number, line), the header first.
+        separator: the character that separates fields, or the regular expression for any number of
+            blanks.
     """
     n_names = len(_split(lines[0][1], separator))
     for number, line in lines[1:]:

@@ -72,11 +72,11 @@ _SHOWN = 8  # labels that a summary counts one by one
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """The user's answers to questions about a table that the table itself leaves open.
+    """The user's answers to questions about a table of trials that the table itself leaves open.
 
     Attributes:
-        missed: one code or several codes of missed trials, such as -999 or "timeout"; "none" if no
-            label is such a code; None if the user did not answer.
+        missed: one code or several codes that stand for a missed trial, such as -999 or "timeout";
+            "none" if no label is such a code; None if the user did not answer.
         scale: number to divide rewards by; when None, a typical size of the rewards.
         lookalikes: whether labels that differ only in spelling, such as L and l, are the "same" or
             "different"; when None, such labels are refused.
@@ -114,10 +114,11 @@ def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingO
     :class:`ReadingOptions`.
 
     Args:
-        keywords: all keyword arguments of the reader.
+        keywords: all keyword arguments of the reader, such as
+            ``{"choice": "resp", "missed": -999}``.
 
     Returns:
-        A mapping of the names of columns by role, and the options.
+        The arguments that name columns, role -> names; and the others as options.
     """
     columns = dict(keywords)
     names = [field.name for field in fields(ReadingOptions)]
@@ -133,12 +134,13 @@ class TrialsRead:
     Attributes:
         file: name of the file.
         encoding: encoding of the file.
-        columns: maps a role, such as "choice", to the names of its columns.
+        columns: role -> names of its columns, such as ``{"choice": ("resp",)}``.
         unused: names of the columns without a role.
         participants, sessions, trials: numbers of participants, sessions and trials.
-        missed: number of missed trials.
-        labels: for each kind of label, such as "arm", the number of trials by label.
-        scale: the reward in the table that is read as 1; None if there are no rewards.
+        missed: number of missed trials; they are among ``trials``.
+        labels: kind of label -> {label: how often it occurs}, such as
+            ``{"arm": {"left": 40, "right": 60}}``; for arms, choices are counted.
+        scale: number by which rewards were divided; None if there are no rewards.
         remarks: sentences about what the user should check.
     """
 
@@ -212,12 +214,12 @@ def open_trials(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> TrialTable:
-    """Read a table of trials and decide which column has which role.
+    """Read a table of trials and decide which column has which role, such as "choice".
 
     Args:
         path: the file.
         roles: roles of the task's columns, besides "participant", "session" and "order".
-        named: maps a role to the column or columns that the user named.
+        named: role -> the column or columns that the user named; None to find them by their names.
         options: answers to what the table leaves open.
         optional: roles that have a column only if the user names one.
         lists: roles that may have several columns.
@@ -235,7 +237,8 @@ def open_trials(
 
 
 class TrialTable:
-    """A table of trials whose columns have known roles. A task's reader makes episodes from it.
+    """A table of trials whose columns have known roles, such as "choice". A task's reader makes
+    episodes from it.
 
     Attributes:
         remarks: sentences about what the user should check; readers may add more.
@@ -255,8 +258,8 @@ class TrialTable:
     # Cells.
 
     def texts(self, role: str) -> pd.DataFrame:
-        """Return the labels in a role's columns, one data frame column each. Codes of missed trials
-        become NaN.
+        """Return the labels in a role's columns, as a data frame with the same columns and one row
+        per trial. Codes of missed trials become NaN.
         """
         return self._list_columns(role, self._label_cells)
 
@@ -268,11 +271,11 @@ class TrialTable:
         return _mask_codes(cells, self.options.codes)
 
     def numbers(self, role: str) -> pd.DataFrame:
-        """Return the numbers in a role's columns, one data frame column each. Empty cells and codes
-        of missed trials become NaN.
+        """Return the numbers in a role's columns, as a data frame with the same columns and one row
+        per trial. Empty cells and codes of missed trials become NaN.
 
-        A code is applied only if it is a word, or is spelled like 99 or -999; other numbers may be
-        rewards.
+        A code counts as such only if it is a word, or is spelled like 99 or -999; a cell with any
+        other number stays a number, since it may be a reward.
         """
         return self._list_columns(role, self._number_cells)
 
@@ -310,7 +313,7 @@ class TrialTable:
         no row is wrong.
 
         Args:
-            rows: True for rows that are wrong.
+            rows: one boolean per row, True if the row is wrong.
             name: name of the column.
             what: requirement on the cell, such as "must be a number".
             remedy: end of the message, what the user can do; {0} is replaced by the cell.
@@ -326,19 +329,20 @@ class TrialTable:
     def code(
         self, kind: str, frames: Sequence[pd.DataFrame]
     ) -> tuple[list[pd.DataFrame], tuple[str, ...]]:
-        """Encode the labels of one kind as the numbers 0, 1, ...
+        """Encode the labels of one kind as the numbers 0, 1, ..., in sorted order.
 
         Args:
             kind: what the labels stand for, such as "arm".
             frames: data frames of labels, NaN in cells without a label.
 
         Returns:
-            The frames with numbers in place of labels, and the labels in the order of their
-            numbers.
+            The frames with numbers in place of labels; and the labels, in which index i is the
+            label of number i.
 
         Raises:
-            InputError: labels differ only in spelling, look like codes of missed trials, are too
-                few, or are too many.
+            InputError: labels differ only in spelling, or one looks like the code of a missed
+                trial, and the options do not say what is meant; or there are fewer than two labels,
+                or more than the options allow.
         """
         names = [str(name) for frame in frames for name in frame.columns]
         place = f"{' and '.join(names)} of {self.table.file}"
@@ -442,7 +446,7 @@ class TrialTable:
             rewards: rewards of the trials that count, NaN for other trials.
 
         Returns:
-            The divided rewards, and the divisor: the reward in the table that becomes 1.
+            The divided rewards, and the number by which they were divided.
         """
         scale = usual_size(rewards) if self.options.scale is None else self.options.scale
         require(number("scale", scale) > 0, f"scale must be above 0, got {scale}")
@@ -455,7 +459,8 @@ class TrialTable:
         A column of losses without negative numbers is subtracted, and a remark says so.
 
         Args:
-            counted: True for rows with a choice; rewards of other rows are NaN.
+            counted: one boolean per row, True if the row has a choice; rewards of other rows are
+                NaN.
         """
         columns = self.numbers("reward").where(counted, axis=0)
         for name in columns:
@@ -491,7 +496,8 @@ class TrialTable:
     # Sessions.
 
     def sessions(self) -> list[tuple[str, pd.Index]]:
-        """Find the sessions of every participant.
+        """Split the rows into sessions. A session is a series of trials of one participant, at
+        whose beginning learning starts anew; it becomes an episode.
 
         Returns:
             A list of pairs, one per session: the participant, and the index of the session's rows
@@ -610,13 +616,13 @@ class TrialTable:
     def played(
         self, sessions: Sequence[tuple[str, pd.Index]], counted: pd.Series, needed: str
     ) -> list[tuple[str, pd.Index]]:
-        """Return the sessions in which at least one trial counts; warn about the number of other
-        sessions.
+        """Return the sessions in which at least one trial counts; emit a warning with the number of
+        other sessions, if there are any.
 
         Args:
             sessions: (participant, index of the rows) of each session.
-            counted: True for the rows whose trials count.
-            needed: description of what a trial needs to count, such as "a choice", for the warning.
+            counted: one boolean per row, True if the row's trial counts.
+            needed: what a trial needs to count, such as "a choice", in words for the warning.
         """
         played = [session for session in sessions if counted[session[1]].any()]
         require(played, f"no row of {self.table.file} has {needed}")
@@ -639,8 +645,9 @@ class TrialTable:
 
         Args:
             sessions: (participant, index of the rows) of each session that is used.
-            counted: True for the rows whose trials count; the others are reported as missed.
-            scale: the reward in the table that becomes 1; None if there are no rewards.
+            counted: one boolean per row, True if the row's trial counts; the other trials are
+                reported as missed.
+            scale: number by which rewards were divided; None if there are no rewards.
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
         people = {who for who, _ in sessions}
@@ -689,7 +696,7 @@ class TrialTable:
     def by_session(
         self, sessions: Sequence[tuple[str, pd.Index]], values: pd.Series | pd.DataFrame
     ) -> list[_Array]:
-        """Return a list with the values of each session's rows.
+        """Split values by session, in the order of the session's trials.
 
         Args:
             sessions: (participant, index of the rows) of each session.
@@ -703,7 +710,7 @@ class TrialTable:
     def padded(
         self, sessions: Sequence[tuple[str, pd.Index]], values: pd.Series | pd.DataFrame
     ) -> _Array:
-        """Return the values of all sessions as one array, with NaN after each session's end.
+        """Arrange values by session in one array, with NaN after the end of a shorter session.
 
         Args:
             sessions: (participant, index of the rows) of each session.
@@ -745,7 +752,7 @@ def _is_far(value: float, others: pd.Series) -> bool:
 
 def usual_size(rewards: pd.Series) -> float:
     """Return a typical size of rewards: the 75 % quantile of the absolute values of all rewards
-    except 0; 1 if there are none.
+    that are not 0; 1 if all rewards are 0.
 
     >>> usual_size(pd.Series([0.0, 1.0, 1.0, 0.0])), usual_size(pd.Series([100.0] * 9 + [-1150.0]))
     (1.0, 100.0)
@@ -760,7 +767,7 @@ def usual_size(rewards: pd.Series) -> float:
 def parse_numbers(
     table: TextTable, name: str, cells: pd.Series, decimal: str | None = None
 ) -> pd.Series:
-    """Parse cells as numbers. Cells that are empty, or are no numbers, become NaN.
+    """Parse the cells of a column as numbers. Cells that are empty, or are no numbers, become NaN.
 
     Args:
         table: the table, for the error message.
@@ -872,14 +879,14 @@ def _get_sort_key(label: str) -> tuple[bool, float, str]:
 
 
 def suspicious_label(counts: Iterable[str]) -> str | None:
-    """Return a label that looks like the code of a missed trial; None if there is none.
+    """Return a label that looks like the code of a missed trial; None if no label does.
 
     Words such as "timeout" and numbers such as -99 always look like codes. So do a few words among
     at least twice as many numbers and, among at least three labels, a number that does not fit into
     the sequence of the others.
 
     Args:
-        counts: the labels; if it is a mapping, its keys.
+        counts: the labels of a column; of a mapping {label: number of trials}, its keys are used.
 
     >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
     ('-1', None)

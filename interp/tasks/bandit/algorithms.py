@@ -296,11 +296,12 @@ def _win(v: Values) -> _Array:
 @checked
 def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
     """Return win-stay lose-shift, which repeats a choice after a win and changes it after a loss,
-    each with some probability.
+    each with some probability. A win is a reward above 0.
 
     Args:
         stays: probability of repeating the last choice after a win.
-        shifts: probability of choosing another arm after a loss.
+        shifts: probability of choosing another arm after a loss. The other arms on offer are
+            equally likely.
     """
     _check_bounds("stays", stays, _CHANCE)
 
@@ -440,7 +441,7 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
 
     Args:
         keeps: factor by which all counts of wins and losses are multiplied in each round, from .001
-            to 1.
+            to 1. With 1 nothing is forgotten.
     """
 
     def logits(v: Values) -> _Array:
@@ -454,8 +455,8 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
 
 @checked
 def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
-    """Return a fixed bias: in every round the first arm is chosen with probability ``first``, and
-    the other arms are equally likely.
+    """Return an algorithm without memory: in every round the first arm is chosen with probability
+    ``first``, and the other arms are equally likely.
     """
 
     def logits(v: Values) -> _Array:
@@ -469,8 +470,11 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
-    names, and a function that makes it).
+    """Return the task's algorithms, each as an :class:`AlgorithmRecord` (its names, and a function
+    that makes it).
+
+    They are in order of preference: if several algorithms have a variable of the same name, the
+    first one defines it.
     """
     return (
         AlgorithmRecord("rescorla_wagner", "Rescorla-Wagner", "RW", rescorla_wagner),
@@ -517,7 +521,7 @@ _STAYS_AFTER_WIN = Searched("stays", _SHIFTS.grid, enters=("logits",))
 
 def families() -> tuple[Family, ...]:
     """Return the families of algorithms that are fitted to a player's choices, or to a model's
-    predictions.
+    predictions. The algorithms of a family differ only in their parameters.
     """
     rw = "Rescorla-Wagner"
     plain = (_RATE, _INVERSE_TEMPERATURE)

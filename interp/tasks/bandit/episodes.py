@@ -45,11 +45,12 @@ class BanditEpisodes(BaseEpisodes):
     Attributes:
         choices: index of the chosen arm, ``[episode, round]``.
         rewards: reward of the chosen arm, ``[episode, round]``.
-        n_arms: number of arms; 0 for the largest index in ``choices`` plus 1, but at least 2.
+        n_arms: number of arms. With 0, it becomes the largest index in ``choices`` plus 1, but at
+            least 2.
         regime: name of the regime; "recorded" for recorded data.
         seed: seed of the sampler; None for recorded data.
         arms: name of each arm in the table that was read; empty for sampled episodes.
-        scale: the reward in the table that was read as 1.
+        scale: number by which the rewards in the table were divided; 1 for sampled episodes.
         offers: the arms on offer, in the order in which they were shown,
             ``[episode, round, slot]``; -1 in an empty slot. None if all arms were on offer in every
             round.
@@ -125,8 +126,8 @@ class BanditEpisodes(BaseEpisodes):
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round], True where a predicted choice is scored: where the player's choice
-        is known and was not forced.
+        """Bool[episode, round], True where a prediction of the choice is scored: in rounds in which
+        the player's choice is known and was not forced.
         """
         known = self._known
         return known if self.forced is None else known & ~self.forced
@@ -203,7 +204,7 @@ def sample(
         n_episodes, n_rounds, n_arms: numbers of episodes, of rounds per episode, and of arms.
         regime: how the arms pay, a key of :data:`REGIMES`.
         seed: seed of all random draws.
-        player: the algorithm that chooses; Rescorla-Wagner when None.
+        player: the algorithm that chooses; Rescorla-Wagner with its default parameters when None.
 
     >>> sample(n_episodes=2, n_rounds=5, n_arms=3, regime="reversal", seed=0)
     BanditEpisodes(2 episodes of 5 rounds, 3 arms, reversal regime, seed 0)
@@ -267,20 +268,34 @@ def _draw_chances(
 
 
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
-    """Sample one set of episodes per regime, on which algorithms predict differently; return
-    {name of the regime: episodes}.
+    """Sample one set of episodes per regime. On these, different algorithms predict differently.
 
     Args:
         n_episodes: number of episodes of each regime.
         n_rounds, n_arms: numbers of rounds and of arms of each episode.
         seed: seed of the random draws.
+
+    Returns:
+        A mapping {name of the regime: episodes}.
     """
     return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
 
 
 def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
-    """Return the inputs of single rounds in two encodings: choice and reward, and the same together
-    with their product.
+    """Return what a model reads in each round, from which a control of probes decodes its target.
+
+    A probe decodes a target from latents. Its control decodes the same target from the inputs of
+    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
+    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) the
+    choice (one-hot) and the reward, and (2) the same and their product, the reward of each arm.
+
+    Args:
+        episodes: the episodes.
+
+    Returns:
+        ``features``: the two encodings, ``[episode, round, n_arms + 1]`` and
+        ``[episode, round, 2 n_arms + 1]``. ``kinds``: integers ``[episode, round, 2]``, the index
+        of the choice, and the rank of the reward among all different rewards.
     """
     pulled = np.eye(episodes.n_arms)[episodes.choices]
     plain = np.concatenate([pulled, episodes.rewards[..., None]], -1)
@@ -300,8 +315,11 @@ def _exchange_reward(episodes: BanditEpisodes, t: int) -> _Array:
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
-    task's episodes.
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
+    episodes.
+
+    They are "flip-reward" (mirror the reward of one round, so that the largest reward becomes the
+    smallest) and "exchange-history" (before one round, take the rounds of the next episode).
     """
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _exchange_reward)),

@@ -1,7 +1,5 @@
-"""Token layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``.
-
-``<z>`` is the latent, ``choice?`` the position where the choice is predicted, and ``w?`` the
-position where the latent's update is read.
+"""Token layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``
+(:class:`BanditRound` explains the positions).
 """
 
 from __future__ import annotations
@@ -22,8 +20,16 @@ from interp.tasks.sized_round import SizedRound
 class BanditRound(SizedRound):
     """Token layout of a round of the bandit task: ``<w> <z> cue choice? | choice reward w?``.
 
-    The model predicts the player's choice at ``choice?``, then reads the choice and its reward. The
-    reward is a payload, a real number beside its token.
+    Each word is a position of the round, in order. The bar is no position: what follows it is read
+    after the prediction.
+
+    - ``<w>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``<z>``: the latent, which carries what earlier rounds wrote;
+    - ``cue``: a fixed token, which marks the beginning of the round;
+    - ``choice?``: the position where the model predicts the player's choice;
+    - ``choice``: the arm that the player chose, a token ``arm_1``, ``arm_2``, ...;
+    - ``reward``: a fixed token, with the reward as its payload (a real number beside the token);
+    - ``w?``: the position where the update of the latent is read.
 
     Attributes:
         n_arms: number of arms.

@@ -29,10 +29,10 @@ def read(
 ) -> BanditEpisodes:
     """Read recorded choices from a table with one row per trial.
 
-    The labels of choices become arms 0, 1, ... in sorted order; ``arms`` of the result has the
+    The labels of choices become arms 0, 1, ... in sorted order. The result's field ``arms`` has the
     labels, and ``reading`` is a report on what was read. A row without a choice is a missed trial.
-    A choice without a reward is kept, and nothing is learned from it. Columns with usual names need
-    not be named.
+    A choice without a reward is scored, but algorithms learn nothing from it. Columns with usual
+    names, such as "choice", are found without being named.
 
     Args:
         path: CSV (commas, semicolons, tabs or blanks), or JSON lines; plain or compressed.

@@ -29,10 +29,12 @@ def read_choices(
 
     Args:
         path: the file.
-        columns: maps a role, such as "choice", to the column or columns that the user named.
-        sides: for each of the ``options`` columns, in order, the word in the choice column that
-            means it, such as "left"; found automatically if empty.
-        options: answers to what the table leaves open.
+        columns: role -> the column or columns that the user named for it, such as
+            ``{"choice": "response", "reward": None}``. None or a missing role lets the column be
+            found by its name.
+        sides: for a table whose choices are sides, such as "left": the word for each column of the
+            role "options", in the order of these columns. Found automatically if empty.
+        options: answers to what the table leaves open, such as the codes of missed trials.
 
     Returns:
         One episode for each session that has at least one trial with choice and reward.

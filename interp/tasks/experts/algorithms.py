@@ -133,7 +133,8 @@ _algorithm = maker(
 
 @checked
 def weighted_majority(gain: float = 1.0) -> Algorithm:
-    """Return Weighted Majority, which votes with exponential weights.
+    """Return Weighted Majority, which predicts label 1 with the share of all weight that experts
+    with advice 1 have. An expert's weight is the exponential of its log-weight, which begins at 0.
 
     Args:
         gain: log gamma, the amount by which an expert's log-weight grows in a round in which the
@@ -153,12 +154,13 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
 
 @checked
 def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
-    """Return the Bayes predictor for accuracies that are drawn independently from U[low, high].
+    """Return the Bayes predictor for experts whose accuracies are drawn independently from
+    U[low, high].
 
     The default bounds are those of the regime "uniform".
 
     Args:
-        low, high: bounds of the prior, in [0, 1].
+        low, high: bounds of the prior of an accuracy, in [0, 1].
     """
     check_bounds((low, high))
 
@@ -181,7 +183,9 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
 
 def follow_the_leader() -> Algorithm:
     """Return the algorithm that predicts what the expert who was right most often so far advises.
-    If several experts tie, it predicts the share of them that advise 1.
+
+    If several experts were right equally often, the predicted probability of label 1 is the share
+    of these experts that advise 1.
     """
     equations = {
         "counts": None,
@@ -193,19 +197,19 @@ def follow_the_leader() -> Algorithm:
 
 
 def majority_vote() -> Algorithm:
-    """Return the algorithm without memory that predicts label 1 with the share of experts who
-    advise 1.
+    """Return the algorithm without memory whose predicted probability of label 1 is the share of
+    experts who advise 1.
     """
     equations = {"prediction": lambda v: v["votes"].mean(-1)}
     return _algorithm("majority_vote", "majority vote", equations)
 
 
 def follow_previous_winners() -> Algorithm:
-    """Return the algorithm that predicts the share with advice 1 among the experts who were right
-    in the previous round.
+    """Return the algorithm that asks only the experts who were right in the previous round: the
+    predicted probability of label 1 is the share of them who advise 1.
 
-    If none of them was right, or these experts are split evenly, it predicts the share with advice
-    1 among all experts.
+    If no expert was right, or if these experts are split evenly, the prediction is the share of all
+    experts who advise 1.
     """
 
     def prediction(v: Values) -> NDArray[Any]:
@@ -224,8 +228,11 @@ def follow_previous_winners() -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
-    names, and a function that makes it).
+    """Return the task's algorithms, each as an :class:`AlgorithmRecord` (its names, and a function
+    that makes it).
+
+    They are in order of preference: if several algorithms have a variable of the same name, the
+    first one defines it.
     """
     return (
         AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),

@@ -53,8 +53,20 @@ def hypothesis(model: Machine) -> Algorithm:
 
 
 def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
-    """Return the inputs of single rounds in two encodings: advice and label, and the same together
-    with which experts were right.
+    """Return what a model reads in each round, from which a control of probes decodes its target.
+
+    A probe decodes a target from latents. Its control decodes the same target from the inputs of
+    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
+    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) advice
+    and label, and (2) the same and which experts were right.
+
+    Args:
+        episodes: the episodes, with n experts.
+
+    Returns:
+        ``features``: the two encodings, ``[episode, round, n + 1]`` and
+        ``[episode, round, 2 n + 1]``. ``kinds``: advice and label as integers,
+        ``[episode, round, n + 1]``.
     """
     kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
     plain = kinds.astype(np.float64)
@@ -63,9 +75,14 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """Return the hypotheses that interchange interventions test: that sites of a model (such as a
-    layer at a position) hold variables of a round. Controls are sites that cannot hold their
-    variable.
+    """Return the hypotheses that interchange interventions test on a model, with controls.
+
+    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that sites of the model, such
+    as the residual stream after layer 1 at position ``p?``, hold a variable of the algorithm, such
+    as the votes. In a control, the sites cannot hold the variable.
+
+    Args:
+        machine: the model. If it has no layers, the hypotheses are about its whole state.
     """
     model = Model(machine)
     memory = model.memory
@@ -92,8 +109,13 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site): in the activations at the site, a subspace is learned that
-    holds the variable. The last pair is a control, whose site cannot hold the variable.
+    """Return pairs (variable, site) such as ``("prediction", "resid_post[2]@p?")``, for the search
+    for subspaces: it learns in which subspace of the activations at the site the variable is held.
+
+    The last pair is a control: its site cannot hold its variable.
+
+    Args:
+        machine: the model.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -107,8 +129,8 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: increase the first expert's weight, and measure the predicted
-    probability of the outcome for which this expert votes.
+    """Return the default steering: add to the first expert's entry of the state (its log-weight or
+    log-odds), and measure the predicted probability of the label that this expert advises.
     """
     return Steering(
         change=first_element,
@@ -156,11 +178,13 @@ def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
-    task's episodes.
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
+    episodes.
 
-    A label is read after the round's prediction, so flipping a label affects predictions from the
-    next round on.
+    In one round, "flip-vote" changes the advice of one expert, and "flip-label" changes the label.
+    A label is read after the round's prediction, so it affects predictions from the next round on.
+    In all rounds before one, "swap-histories" exchanges the advice of the first two experts, and
+    "exchange-history" takes the rounds of the next episode.
     """
     return (
         Corruption(

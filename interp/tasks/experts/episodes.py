@@ -39,7 +39,8 @@ _PEAK_BYTES = 30.0
 class ExpertEpisodes(BaseEpisodes):
     """A batch of episodes of prediction with expert advice.
 
-    Arrays of any numeric dtype are accepted, and stored as int64 and float64.
+    Arrays of any numeric dtype are accepted, and stored as int64 (advice and labels) and float64
+    (accuracies).
 
     Attributes:
         advice: the label that each expert advises, 0 or 1, ``[episode, round, expert]``.
@@ -127,12 +128,13 @@ def sample(
     """Sample episodes with random labels and experts. The same arguments always give the same
     arrays.
 
-    Labels and accuracies have separate random streams, so two regimes with the same seed have the
-    same labels.
+    Labels and accuracies have separate random streams, so episodes of two regimes with the same
+    seed have the same labels.
 
     Args:
         n_episodes, n_rounds, n_experts: numbers of episodes, of rounds per episode, and of experts.
-        regime: how accuracies are drawn: the name of a regime in ``REGIMES``, or a regime.
+        regime: how accuracies are drawn: the name of a regime in ``REGIMES``, or an
+            :class:`ExpertRegime`.
         seed: seed of all random draws.
 
     >>> episodes = sample(n_episodes=2, n_rounds=3, n_experts=4, seed=0)
@@ -191,14 +193,18 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
 
 
 class CodedRounds(NamedTuple):
-    """The rounds of a table, with the numbers 0 and 1 in place of the table's two labels.
+    """The rounds of a table with one row per round. The numbers 0 and 1 stand for the two labels in
+    the table.
 
     Attributes:
-        advice: what each expert advises, 0 or 1, one column per expert; NaN if unknown.
+        advice: data frame with one row per round and one column per expert: the label that the
+            expert advises, 0 or 1; NaN if unknown.
         truth: the true label of each row, 0 or 1; NaN if unknown.
-        labels: the labels that 0 and 1 stand for.
-        counted: True for rows with an outcome and the advice of all experts.
-        sessions: for each session, a pair: the participant, and the index of the session's rows.
+        labels: the two labels in the table, first the one that became 0.
+        counted: one boolean per row, True if the true label and the advice of all experts are
+            known.
+        sessions: for each session, a pair: the participant, and the index of the session's rows in
+            the data frame.
     """
 
     advice: pd.DataFrame
@@ -209,8 +215,15 @@ class CodedRounds(NamedTuple):
 
 
 def code_rounds(table: TrialTable) -> CodedRounds:
-    """Encode the labels of a table of rounds as 0 and 1, and return its rounds; refuse a table that
-    does not have exactly two labels.
+    """Encode the labels in a table of rounds as 0 and 1, and return the rounds.
+
+    Sessions in which no row counts are left out, with a warning.
+
+    Args:
+        table: table with the roles "advice" and "outcome" (the true label).
+
+    Raises:
+        InputError: the columns of both roles together do not have exactly two labels.
     """
     frames = [table.texts("advice"), table.texts("outcome")]
     (advice, outcome), labels = table.code("label", frames)
@@ -276,13 +289,15 @@ def _draw_accuracies(
 def battery(
     n_episodes: int, n_rounds: int, *, n_experts: int, seed: int
 ) -> dict[str, ExpertEpisodes]:
-    """Sample sets of episodes on which algorithms predict differently; return
-    {name of the set: episodes}.
+    """Sample five sets of episodes. On these, different algorithms predict differently.
 
-        uniform, wide   accuracies U[.3, .9] and U[0, 1]: shows the prior
-        copied          some experts repeat the first, so that log-odds count its vote several times
-        turncoat        one expert is right for half of the rounds, then random: shows forgetting
-        graded          accuracies evenly from .05 to .95: shows how much a better record counts
+    - "uniform" and "wide": accuracies from U[.3, .9] and from U[0, 1]. They show the prior that an
+      algorithm assumes.
+    - "copied": half of the experts give the same advice. It shows whether their vote is counted
+      several times.
+    - "turncoat": one expert is always right in the first half of the rounds and guesses in the
+      second half; the others always guess. It shows whether an algorithm forgets.
+    - "graded": accuracies evenly spaced from .05 to .95. It shows how much a better record counts.
 
     Of these, the shipped models were trained only on "uniform" and "wide".
 
@@ -290,6 +305,9 @@ def battery(
         n_episodes: number of episodes of each set.
         n_rounds, n_experts: numbers of rounds and of experts of each episode.
         seed: seed of the random draws.
+
+    Returns:
+        A mapping {name of the set: episodes}.
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)

@@ -146,13 +146,14 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
 
 @checked
 def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
-    """Return a variant of Weighted Majority that redistributes a share of all weight evenly after
-    each round.
+    """Return a variant of Weighted Majority for experts who may change: after each round, a share
+    of all weight is redistributed evenly over all experts.
 
     Source: Herbster and Warmuth, Tracking the best expert, 1998.
 
     Args:
-        gain: log gamma, the amount that a right expert's log-weight gains in a round.
+        gain: log gamma, the amount by which an expert's log-weight grows in a round in which the
+            expert is right.
         alpha: the share that is redistributed, in (0, 1).
     """
     _require_inside("alpha", alpha)
@@ -168,10 +169,12 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
-    """Return an algorithm whose log-odds of label 1 are a sum over experts of vote times weight.
+    """Return an algorithm whose predicted log-odds of label 1 are a sum over experts of vote times
+    weight.
 
-    The vote is +1 or -1, and the weight is ``gain`` times the expert's (number of hits - number of
-    misses) so far.
+    The vote is +1 for advice 1 and -1 for advice 0. The weight is ``gain`` times the difference
+    between the number of rounds in which the expert was right so far and the number of rounds in
+    which the expert was wrong.
     """
 
     def log_odds(v: Values) -> _Array:
@@ -184,10 +187,11 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
-    """Return an algorithm without memory whose log-odds of label 1 are a sum over experts of vote
-    times weight.
+    """Return an algorithm without memory whose predicted log-odds of label 1 are a sum over experts
+    of vote times weight.
 
-    The vote is +1 or -1, and the weight is the log-odds of ``accuracy``, the same for all experts.
+    The vote is +1 for advice 1 and -1 for advice 0. All experts have the same weight: the log-odds
+    of ``accuracy``.
     """
     _require_inside("accuracy", accuracy)
 
@@ -204,7 +208,8 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
     """Return a variant of Weighted Majority that ignores one expert's votes.
 
     Args:
-        gain: log gamma, the amount that a right expert's log-weight gains in a round.
+        gain: log gamma, the amount by which an expert's log-weight grows in a round in which the
+            expert is right.
         expert: number of the expert, counted from 1; if it is larger than the number of experts,
             none is ignored.
         hears: the vote, 0 or 1, that is assumed for this expert in every round; .5 to leave the
@@ -305,7 +310,9 @@ _WHOLE_WINDOW = Searched("window", (*range(1, 17), 20, 25), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
-    """Return the families of algorithms with which a model of expert advice is compared."""
+    """Return the families of algorithms with which a model of expert advice is compared. The
+    algorithms of a family differ only in their parameters.
+    """
     return (*_bayes_families(), *_majority_families(), *_other_families())
 
 

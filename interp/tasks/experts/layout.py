@@ -1,8 +1,5 @@
 """Token layout of a round with expert advice (paper, section 3):
-``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
-
-``<z>`` is the latent, ``p_i`` the advice of expert ``e_i``, ``p?`` the position of the prediction,
-``y`` the label and ``w?`` the position where the latent's update is read.
+``<w> <z> e_1 p_1 ... e_n p_n p? | y w?`` (:class:`ExpertRound` explains the positions).
 """
 
 from __future__ import annotations
@@ -25,6 +22,19 @@ from interp.tasks.sized_round import SizedRound
 @dataclass(frozen=True)
 class ExpertRound(SizedRound):
     """Token layout of a round with expert advice: ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
+
+    Each word is a position of the round, in order. The bar is no position: what follows it is read
+    after the prediction.
+
+    - ``<w>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``<z>``: the latent, which carries what earlier rounds wrote;
+    - ``e_i``: a token that names expert i;
+    - ``p_i``: the advice of expert i, a token ``q0`` or ``q1`` for label 0 or 1;
+    - ``p?``: the position where the model predicts the label;
+    - ``y``: the true label, ``q0`` or ``q1``;
+    - ``w?``: the position where the update of the latent is read.
+
+    A prediction is one number, the probability that the label is 1.
 
     Attributes:
         n_experts: number of experts.

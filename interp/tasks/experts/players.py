@@ -65,8 +65,9 @@ def _first_leader() -> Algorithm:
 
 
 def player_families(n_experts: int) -> tuple[Family, ...]:
-    """Return the families of algorithms with which a player's choices are compared, for episodes
-    with ``n_experts`` experts.
+    """Return the families of algorithms with which the choices of a player (such as a language
+    model) are compared, for episodes with ``n_experts`` experts. The algorithms of a family differ
+    only in their parameters.
     """
     known = {family.key: family for family in families()}
     players = []

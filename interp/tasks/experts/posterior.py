@@ -44,15 +44,19 @@ def check_bounds(bounds: Bounds) -> None:
 def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     """Return the posterior mean of an expert's accuracy with prior U[low, high].
 
-    For U[0, 1], k hits and l misses this is Laplace's rule of succession, (k + 1) / (k + l + 2):
+    For U[0, 1], k hits and l misses this is Laplace's rule of succession, (k + 1) / (k + l + 2).
+    Without hits and misses it is 1/2; after 7 hits and 1 miss it is 8/10:
 
     >>> mean_accuracy(np.array([0, 7]), np.array([0, 1]), (0.0, 1.0)).tolist()
     [0.5, 0.8]
 
     Args:
-        hits: how often the expert was right.
-        misses: how often the expert was wrong, in the same shape.
+        hits: number of rounds in which the expert was right, an array of any shape.
+        misses: number of rounds in which the expert was wrong, in the same shape.
         bounds: bounds (low, high) of the prior.
+
+    Returns:
+        The means, in the same shape.
     """
     check_bounds(bounds)
     low, high = bounds
@@ -69,13 +73,16 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
 
 def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
-    """Return the log-probability of one particular sequence of hits and misses, if the accuracy has
-    prior U[low, high].
+    """Return the log-probability (in nats) of a sequence of hits and misses of one expert, if the
+    expert's accuracy has prior U[low, high]. The order of hits and misses does not matter.
 
     Args:
-        hits: number of rounds in which the expert was right.
+        hits: number of rounds in which the expert was right, an array of any shape.
         misses: number of rounds in which the expert was wrong, in the same shape.
         bounds: bounds (low, high) of the prior.
+
+    Returns:
+        The log-probabilities, in the same shape.
     """
     check_bounds(bounds)
     low, high = bounds
@@ -225,12 +232,14 @@ def share(
     weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"],
     advice: Integer[np.ndarray, "... expert"] | Float[np.ndarray, "... expert"],
 ) -> Float[np.ndarray, "*any"]:
-    """Return the share of all weight that experts with advice 1 have, ``[...]``; 1/2 if all weights
-    are zero.
+    """Return the sum of the weights of experts with advice 1, divided by the sum of all weights.
 
     Args:
         weights: weights of the experts, ``[..., expert]``.
         advice: label that each expert advises, 0 or 1, ``[..., expert]``.
+
+    Returns:
+        The shares, ``[...]``; 1/2 where all weights are zero.
     """
     total = weights.sum(axis=-1)
     for_one = (weights * advice).sum(axis=-1)
@@ -288,10 +297,10 @@ def _deal(tally: list[int]) -> list[list[int]]:
 
 
 def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count how often each expert was right and how often wrong before each round.
+    """Count in how many of the earlier rounds each expert was right, and in how many wrong.
 
     Returns:
-        Two arrays ``[episode, round, expert]``: hits and misses.
+        Two arrays ``[episode, round, expert]``: hits and misses. Both are 0 in the first round.
     """
     hits = episodes.correct.cumsum(axis=1) - episodes.correct
     return hits, np.arange(episodes.n_rounds)[:, None] - hits
@@ -300,13 +309,14 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1) if it is unknown from which interval each expert's
-    accuracy was drawn.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``, if the intervals are known from
+    which accuracies were drawn, and it is unknown which interval belongs to which expert.
 
     Args:
         episodes: the episodes to predict.
-        alternatives: the equally likely regimes from which the episodes may come, each as a tuple
-            with the intervals of all experts.
+        alternatives: the equally likely regimes from which the episodes may come. A regime is a
+            tuple of intervals (low, high), one per expert in any order, such as
+            ``((0.8, 0.9), (0.3, 0.5), (0.3, 0.5))``.
     """
     non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
@@ -340,12 +350,16 @@ def average_orders(
 def filter_switches(
     episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1) if the experts have known accuracies in unknown order,
-    which rotate among the experts at known rounds.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``, in a regime where accuracies
+    switch between experts.
+
+    The values of the accuracies are known. Unknown is which expert has which accuracy. At known
+    rounds, all accuracies rotate among the experts by an unknown number of places.
 
     Args:
         episodes: the episodes to predict.
-        slots: the accuracies, as intervals of width zero.
+        slots: the accuracies in any order, one per expert, each as an interval of width zero, such
+            as (0.9, 0.9).
         every: number of rounds between two rotations.
     """
     n_experts = episodes.n_experts

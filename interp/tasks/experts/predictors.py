@@ -54,9 +54,10 @@ class ExpertRun:
 
     Attributes:
         predictions: P(y = 1) before the label is seen, ``[episode, round]``.
-        decision: how a prediction becomes a choice: "threshold" (choose 1 if it is above 1/2), or
-            "sample" (choose 1 with this probability).
-        approximation: what a Bayes predictor ignores about the episodes' regime; "" if it is exact.
+        decision: how a prediction becomes a choice when mistakes are counted: "threshold" (choose 1
+            if the prediction is above 1/2), or "sample" (choose 1 with the predicted probability).
+        approximation: what the baseline ignores about the episodes' regime, such as "shared
+            predictions"; "" if it ignores nothing, or if it is no Bayes predictor or oracle.
     """
 
     predictions: _Predictions
@@ -66,15 +67,15 @@ class ExpertRun:
 
 @checked
 def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
-    """Return Weighted Majority's log-weights before each round and after the last round,
-    ``[episode, round + 1, expert]``.
+    """Return the log-weights of Weighted Majority, ``[episode, round + 1, expert]``; index t of the
+    second axis is before round t, and the last index is after the last round.
 
-    Sums are made in the order of rounds, so that they equal a plain loop's bit for bit.
+    Sums are made in the order of rounds, so that they equal those of a plain loop bit for bit.
 
     Args:
         episodes: the episodes.
-        eta: log gamma, the amount that a right expert's log-weight gains: one number, or one per
-            episode.
+        eta: log gamma, the amount by which an expert's log-weight grows in a round in which the
+            expert is right: one number, or one per episode.
     """
     rates = array_of("eta", eta).astype(np.float64)
     n_episodes = len(episodes)
@@ -95,8 +96,8 @@ def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertR
 
     Args:
         episodes: the episodes.
-        eta: log gamma, the amount that a right expert's log-weight gains: one number, or one per
-            episode.
+        eta: log gamma, the amount by which an expert's log-weight grows in a round in which the
+            expert is right: one number, or one per episode.
     """
     weights = special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1)
     return ExpertRun(share(weights, episodes.advice))
@@ -178,18 +179,19 @@ _SHARED = "shared predictions"
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
-    """Return the predictions of an oracle that knows the experts' true accuracies and treats
-    experts as independent (:func:`vote`).
+    """Return the predictions of an oracle, which knows the experts' true accuracies in each round.
+    It treats the experts as independent (:func:`vote`).
     """
     ignored = _SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
 
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
-    """Return the probability of label 1 that follows from the advice of independent experts with
-    known accuracies.
+    """Return the probability of label 1, ``[...]``, that follows from the advice of independent
+    experts with known accuracies.
 
-    Its log-odds are a sum over experts: the vote, +1 or -1, times the log-odds of the accuracy.
+    The log-odds of this probability are a sum over experts: the vote (+1 for advice 1, -1 for
+    advice 0) times the log-odds of the accuracy.
 
     Args:
         accuracies: probability that each expert is right, ``[..., expert]``. Numbers below 1e-15

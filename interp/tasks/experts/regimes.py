@@ -38,13 +38,13 @@ class ExpertRegime:
         first: intervals (low, high) for the first experts, one each.
         min_experts: smallest number of experts with which the regime makes sense; fewer are
             refused.
-        switch_every: number of rounds after which accuracies rotate among the experts, so that the
-            best expert changes; None for never.
+        switch_every: number of rounds after which accuracies rotate among the experts by a random
+            number of places, so that the best expert changes; None for never.
         drift_std: standard deviation of a Gaussian step that is added to each accuracy in each
             round; None for no drift.
         drift_bounds: interval to which drifting accuracies are clipped.
-        correlation: probability, in each round, that all experts give the same advice, which is
-            right with probability equal to their mean accuracy.
+        correlation: probability, in each round, that all experts give the same advice. This advice
+            is right with a probability equal to the mean accuracy of the experts.
 
     To use a variant of a regime, make a changed copy and pass it in place of a name:
 
@@ -92,8 +92,9 @@ class ExpertRegime:
 
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
-        """Return the accuracy interval (low, high) of each of ``n_experts`` experts, those in
-        ``first`` first. Sampling then permutes the experts.
+        """Return the intervals (low, high) from which the accuracies of ``n_experts`` experts are
+        drawn: first those in ``first``, then ``rest`` for every further expert. The sampler then
+        permutes the experts.
         """
         integer("n_experts", n_experts, most=1_000_000)
         require(
@@ -105,7 +106,7 @@ class ExpertRegime:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters of this regime that have an effect, by name, as values for JSON."""
+        """The parameters of this regime that have an effect, {name: value that JSON can store}."""
         params: dict[str, Any] = {
             "first": [list(bounds) for bounds in self.first],
             "rest": list(self.rest),
@@ -125,7 +126,8 @@ class ExpertRegime:
 
         Args:
             name: name of the regime.
-            params: parameters by name, as :attr:`params` has them.
+            params: the parameters, {name: value}, such as ``{"rest": [0.3, 0.9]}``; the property
+                :attr:`params` of a regime returns them.
         """
         for parameter in params:
             require_known("parameter of a regime", parameter, _PARAMETERS)

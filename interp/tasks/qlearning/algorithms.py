@@ -69,11 +69,11 @@ def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
 
 
 def pair(v: Values) -> _Array:
-    """Return the one-hot code of the round's state-action pair: 1 at this entry of the table and 0
-    elsewhere, ``[..., state, action]``.
+    """Return a table that is 1 at the round's state-action pair and 0 elsewhere,
+    ``[..., state, action]``.
 
     Args:
-        v: values of the round's variables, by key.
+        v: values of the round's variables, by key; "table", "state" and "action" are read.
     """
     n_states, n_actions = v["table"].shape[-2:]
     states = np.eye(n_states)[v["state"]]
@@ -184,15 +184,18 @@ def q_learning(
 ) -> Algorithm:
     """Return tabular Q-learning as a causal model of a round.
 
+    The choice of a round is ``argmax_a Q(s', a) - tie_slope a``, for the next state s'. The
+    prediction of a round is a policy: a probability for each action.
+
     Args:
         alpha: learning rate in (0, 1].
         gamma: discount in [0, 1); with 0 it never bootstraps.
-        tie_slope: penalty per index of the action; the choice is
-            ``argmax_a Q(s', a) - tie_slope a``.
-        beta: inverse temperature of a Boltzmann policy, ``softmax(beta Q(s', .))``, by which
-            actions are predicted; None for a policy that takes the choice.
-        hardness: inverse temperature of a softmax over the values after the penalty of
-            ``tie_slope``, by which actions are predicted; None for a policy that takes the choice.
+        tie_slope: penalty per index of the action, so that ties go to the lowest index.
+        beta: inverse temperature of a Boltzmann policy, ``softmax(beta Q(s', .))``; None for no
+            such policy.
+        hardness: inverse temperature of the policy ``softmax(hardness (Q(s', a) - tie_slope a))``,
+            which is nearly the choice; None for no such policy, and ignored if there is a ``beta``.
+            With neither, the policy gives the choice probability 1.
         noise: True if each round contains the random draw of an epsilon-greedy learner. A draw of 0
             leaves the policy unchanged, and a draw of a + 1 makes the policy take action a. The
             variable ``choice`` and the update do not depend on the draw.
@@ -285,8 +288,11 @@ def no_bootstrap(alpha: float = 0.1) -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
-    names, and a function that makes it).
+    """Return the task's algorithms, each as an :class:`AlgorithmRecord` (its names, and a function
+    that makes it).
+
+    They are in order of preference: if several algorithms have a variable of the same name, the
+    first one defines it.
     """
     plain = "Q-learning without bootstrapping"
     return (

@@ -23,11 +23,12 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
-    """Return how much value a policy pi loses at the next state s':
-    ``max_a Q(s', a) - sum_a pi(a) Q(s', a)``, with the Q-table before each round's update.
+    """Return how much value a model loses if it acts by its predicted policy pi in the next state
+    s': ``max_a Q(s', a) - sum_a pi(a) Q(s', a)``, with the Q-table before each round's update.
 
     Args:
-        predictions: the policy pi, ``[*batch, episode, round, action]``.
+        predictions: the policy pi, a probability for each action,
+            ``[*batch, episode, round, action]``.
         episodes: the episodes, which have the Q-tables.
         rounds: slice of the episodes' rounds to which the predictions belong.
 
@@ -40,25 +41,38 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm with which a model is compared: tabular Q-learning with the model's
-    learning rate and discount.
+    """Return the algorithm with which a model is compared: tabular Q-learning with the learning
+    rate and the discount that :func:`rates` returns.
     """
     return q_learning(**rates(model), noise=bool(model.layout.draws))
 
 
 def rates(model: Machine) -> dict[str, float]:
-    """Return a model's learning rate and discount as {"alpha": ..., "gamma": ...}. For a learned
-    model they are those of its training data, .1 and .9.
+    """Return a model's learning rate and discount, such as ``{"alpha": 0.1, "gamma": 0.9}``.
+
+    For a handwired model they are those that it was built with. For every other model they are .1
+    and .9, as in the training data of the shipped models.
     """
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return {"alpha": arguments.get("alpha", 0.1), "gamma": arguments.get("gamma", 0.9)}
 
 
 def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
-    """Return the inputs of single rounds (state, action, next state and reward) in two encodings.
+    """Return what a model reads in each round, from which a control of probes decodes its target.
 
-    The second encoding adds a one-hot code of the state-action pair, and the product of this code
-    with the reward.
+    A probe decodes a target from latents. Its control decodes the same target from the inputs of
+    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
+    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) one-hot
+    codes of state, action and next state, and the reward; and (2) the same, a one-hot code of the
+    state-action pair, and this code times the reward.
+
+    Args:
+        episodes: the episodes, with S states and A actions.
+
+    Returns:
+        ``features``: the two encodings, ``[episode, round, 2 S + A + 1]`` and
+        ``[episode, round, 2 S + A + 1 + 2 S A]``. ``kinds``: state, action and next state as
+        integers, ``[episode, round, 3]``.
     """
     n_states, n_actions = episodes.n_states, episodes.n_actions
     states, actions, next_states = episodes.states, episodes.actions, episodes.next_states
@@ -72,9 +86,14 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """Return the hypotheses that interchange interventions test: that sites of a model (such as a
-    layer at a position) hold variables of a round. Controls are sites that cannot hold their
-    variable.
+    """Return the hypotheses that interchange interventions test on a model, with controls.
+
+    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that sites of the model, such
+    as the embedding at position ``r``, hold a variable of the algorithm, such as the reward. In a
+    control, the sites cannot hold the variable.
+
+    Args:
+        machine: the model. If it has no layers, the hypotheses are about its whole state.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -108,8 +127,13 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site): in the activations at the site, a subspace is learned that
-    holds the variable. The last pair is a control, whose site cannot hold the variable.
+    """Return pairs (variable, site) such as ``("choice", "resid_post[3]@Select")``, for the search
+    for subspaces: it learns in which subspace of the activations at the site the variable is held.
+
+    The last pair is a control: its site cannot hold its variable.
+
+    Args:
+        machine: the model.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -122,10 +146,11 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: increase the first action's values in all states, and measure
-    this action's probability.
+    """Return the default steering: increase the first action's values in all states of the
+    Q-table, and measure the predicted probability of this action.
 
-    Doses are not negative, since rewards, and therefore values, are not negative either.
+    No dose (multiple of the change) is negative, since rewards, and therefore values, are not
+    negative either.
     """
     return Steering(
         change=lambda shape: 0.2 * first_element(shape),
@@ -169,11 +194,13 @@ def _change_reward(
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
-    task's episodes.
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
+    episodes.
 
-    Corrupted episodes have the Q-tables that follow from their transitions. A reward is read after
-    the round's choice, so changing it affects predictions from the next round on.
+    "exchange-history" takes, in all rounds before one, the rounds of the next episode.
+    "change-reward" changes the reward of one round. In both, the corrupted episodes have the
+    Q-tables that follow from their transitions. A round's reward changes predictions only from the
+    next round on, because values are updated after the choice.
     """
     return (
         Corruption(

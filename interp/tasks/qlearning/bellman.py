@@ -73,7 +73,7 @@ def replay_tables(
     gamma: float,
     missing: Bool[np.ndarray, "episode round"] | None = None,
 ) -> Float[np.ndarray, "episode step state action"]:
-    """Compute the tables of Q-learning from recorded transitions.
+    """Compute the tables that Q-learning would have learned from recorded transitions.
 
     Args:
         states, actions, rewards, next_states: the transition in each round, ``[episode, round]``.
@@ -166,6 +166,10 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     Args:
         mdps: the MDPs.
         n_rounds: number of rounds that are played.
+
+    Returns:
+        ``values``: expected sum of the rewards from a round on, ``[mdp, round + 1, state]``; 0
+        after the last round. ``policy``: the optimal action, ``[mdp, round, state]``.
     """
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))

@@ -62,8 +62,8 @@ class MDPEpisodes(BaseEpisodes):
     Attributes:
         states, actions, rewards, next_states: transitions, ``[episode, round]``; states and actions
             are numbered from 0.
-        greedy: ``a*_t``, the greedy action at ``s_{t+1}`` in the table after the update,
-            ``[episode, round]``.
+        greedy: the action that models are to predict in each round: the one with the largest value
+            at the round's next state, in the table after the update, ``[episode, round]``.
         q_tables: ``[episode, round + 1, state, action]``; index t is the table before round t.
         mdps: the MDP of each episode; None if unknown, as in recorded data. Only planning and
             acting need it.
@@ -249,8 +249,8 @@ class MDPEpisodes(BaseEpisodes):
         gamma: float | None = None,
         transitions: Mapping[str, NDArray[Any]] | None = None,
     ) -> MDPEpisodes:
-        """Return a copy of the episodes whose Q-tables and targets are computed anew, for another
-        learning rate, discount or other transitions.
+        """Return a copy of the episodes with another learning rate, discount or other transitions.
+        Its Q-tables and greedy actions are computed anew.
 
         Args:
             alpha: learning rate; that of these episodes when None.
@@ -314,7 +314,7 @@ class MDPEpisodes(BaseEpisodes):
     ) -> MDPEpisodes:
         """Return the same episodes with renumbered states and actions.
 
-        If several actions are greedy, the target is the one with the lowest new number.
+        If several actions are greedy, the field ``greedy`` has the lowest of their new numbers.
 
         Args:
             states: new number of each state, ``[episode, state]``.
@@ -465,8 +465,12 @@ def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_acti
 
 
 def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
-    """Check exploration rates ``epsilon``, one or several, and return them as an array; refuse
-    rates outside of [0, 1]. NaN means that there is no rate.
+    """Return exploration rates ``epsilon``, one or several, as an array of floats.
+
+    NaN means that an agent has no rate.
+
+    Raises:
+        InputError: a rate is not in [0, 1].
     """
     values = array_of("epsilon", epsilon).astype(np.float64)
     for wrong in values[(values < 0) | (values > 1)][:1]:
@@ -480,8 +484,10 @@ Batches = MDPEpisodes | Iterable[MDPEpisodes]
 
 
 def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
-    """Convert an argument that is one batch of episodes, or several batches of different sizes, to
-    a tuple of batches.
+    """Return the batches of episodes in an argument as a tuple.
+
+    Args:
+        episodes: one batch, or an iterable of batches, which may have different sizes.
     """
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
     require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
@@ -514,8 +520,8 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
 
 
 def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
-    """Return the settings of a result that was computed from some batches: the batches' regimes and
-    seeds, the versions of the software, and ``settings``.
+    """Return the settings to store with a result that was computed from some batches, {name:
+    value}: "regimes" and "seeds" of the batches, versions of the software, and ``settings``.
     """
     regimes = sorted({batch.regime for batch in batches})
     seeds = sorted({batch.seed for batch in batches})

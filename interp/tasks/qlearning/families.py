@@ -98,12 +98,13 @@ def _family(
 
 
 def families() -> tuple[Family, ...]:
-    """Return the families with which the predictions of a Q-learning model are compared: each
-    learner with every way to choose actions.
+    """Return the families of algorithms with which the predictions of a Q-learning model are
+    compared: each learner with every way to choose actions. The algorithms of a family differ only
+    in their parameters.
 
-    Extensions, which delay or stop learning, are tried at few temperatures. Learners that are late
-    always choose from the table before the update: with the table after it, a lag of one round
-    would equal Q-learning that chooses before its update.
+    Two families extend Q-learning: one learns late, the other stops learning. They are tried at few
+    temperatures. The late learner always chooses from the table before the update: with the table
+    after it, a lag of one round would equal Q-learning that chooses before its update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
@@ -130,7 +131,11 @@ def families() -> tuple[Family, ...]:
 
 def updates() -> tuple[Family, ...]:
     """Return the families of rules for updating a table, which are fitted to the updates of a
-    decoded Q-table. They differ in learning rate, discount and bootstrapped value.
+    decoded Q-table.
+
+    The families differ in the next value from which they bootstrap, such as the maximum or the
+    mean; one has a table that fades, another has eligibility traces. Within a family, rules differ
+    in their parameters, such as the learning rate.
     """
     return (
         Family("q_learning", "the maximum", q_learning, searched=(_STEP_ALPHA, _STEP_GAMMA)),
@@ -167,7 +172,7 @@ def acting(
     another policy.
 
     Args:
-        algorithm: the learner.
+        algorithm: the learner, an algorithm with a table of action values.
         temperature: temperature of the softmax over action values, in units of reward; 0 for a
             greedy policy.
         shared_ties: True if tied greedy actions share the probability; False if the one with the
@@ -395,8 +400,8 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Return SARSA, which bootstraps from the value of the action that is taken next. It completes
-    a round's update in the following round, when this action is known.
+    """Return SARSA, which bootstraps from the value of the action that is taken in the next state.
+    It completes a round's update in the following round, when this action is known.
 
     Args:
         alpha: learning rate.
@@ -427,8 +432,8 @@ def _mean_reward() -> Algorithm:
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
-    """Return an algorithm that ignores rewards, and chooses by how often an action was taken in the
-    next state.
+    """Return an algorithm that ignores rewards: it chooses an action by how often this action was
+    taken so far in the state in which the choice is made.
 
     Args:
         sign: 1 to choose the action that was taken most often (a habit), -1 for the one that was

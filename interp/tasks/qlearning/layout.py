@@ -24,10 +24,19 @@ class QLearningRound(SizedRound):
     """Token layout of a round: ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' s'_1 a_1 ... s'_A a_A
     Select | a* Update``.
 
-    It has 3 A + 10 positions for A actions. Latent ``c_i`` holds the column of the Q-table for
-    action i. The transition is ``s``, ``a``, ``r`` and ``s'``; the pairs ``s'_i``, ``a_i`` repeat
-    the next state for every action. The prediction is read at ``Select``, and the latents' update
-    at ``Update``.
+    Each word is one of the round's 3 A + 10 positions, in order, for A actions. The bar is no
+    position: what follows it is read after the prediction.
+
+    - ``<BOS>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``c_i``: the latent of action i, which can hold the column of the Q-table for this action;
+    - ``Qcurr`` and ``Qnext``: fixed tokens, which mark the parts of the round about the current and
+      about the next state;
+    - ``s``, ``a``, ``r`` and ``s'``: state, action, reward and next state; the token ``r`` is fixed
+      and has the reward as its payload (a real number beside the token);
+    - ``s'_i`` and ``a_i``: the next state again, and action i, for every action;
+    - ``Select``: the position where the model predicts the greedy action in the next state;
+    - ``a*``: the action that is chosen in the next state, a token ``a_1``, ``a_2``, ...;
+    - ``Update``: the position where the update of the latent is read.
 
     Attributes:
         n_states, n_actions: numbers of states and of actions.
@@ -88,7 +97,7 @@ class QLearningRound(SizedRound):
 
     @property
     def n_latents(self) -> int:
-        """Number of latents: one per action. A latent holds its action's column of the Q-table."""
+        """Number of latents: one per action, for this action's column of the Q-table."""
         return self.n_actions
 
     @property
@@ -122,8 +131,11 @@ class QLearningRound(SizedRound):
 
     @checked
     def state(self, readout: Shaped[Tensor, "*batch action state"]) -> Tensor:
-        """Transpose what is read out of the latents, one column of the Q-table per action ``[...,
-        action, state]``, to Q-tables ``[..., state, action]``.
+        """Return Q-tables ``[..., state, action]``.
+
+        Args:
+            readout: what is read out of the latents: for each action the column of the Q-table,
+                ``[..., action, state]``.
         """
         return rearrange(readout, "... action state -> ... state action")
 
@@ -133,8 +145,8 @@ class QLearningRound(SizedRound):
 
     @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the column that a round's update writes: the values, in all states, of the action
-        that was taken.
+        """Return the column of the Q-table that a round's update writes, ``[..., state]``: the
+        values, in all states, of the action that was taken.
 
         Args:
             state: the Q-table, ``[..., state, action]``.
@@ -166,8 +178,8 @@ def _get_noise(episodes: MDPEpisodes) -> Tensor:
 
 
 def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the sizes that a Q-learning model supports: (smallest, largest) number of states, and
-    (smallest, largest) number of actions.
+    """Return the sizes that a Q-learning model supports, such as ``((2, 8), (2, 4))``: the smallest
+    and largest number of states, then the smallest and largest number of actions.
     """
     layout = model.layout
     if not isinstance(layout, QLearningRound):
@@ -187,8 +199,8 @@ def serves(model: Machine, n_states: int, n_actions: int) -> bool:
 
 
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
-    """Return pairs (n_states, n_actions) that a model supports, for tests on several sizes: those
-    nearest to (4, 2), (6, 3) and (8, 4).
+    """Return up to three pairs (n_states, n_actions) that a model supports, for measurements at
+    several sizes: those nearest to (4, 2), (6, 3) and (8, 4).
     """
     sizes = [_find_nearest(model, *size) for size in ((4, 2), (6, 3), (8, 4))]
     return list(dict.fromkeys(sizes))

@@ -45,7 +45,7 @@ class MDPs:
 
     Attributes:
         transitions: P(s' | s, a), ``[episode, state, action, next state]``.
-        rewards: r(s, a), ``[episode, state, action]``; the paper's lie in [0, 1].
+        rewards: r(s, a), ``[episode, state, action]``; in the paper they lie in [0, 1].
         families: name of each MDP's family of reward distributions; "custom" by default.
         concentrations: concentration of the Dirichlet distribution from which each MDP's
             transitions were drawn, ``[episode]``; NaN if they were not drawn from one.
@@ -161,14 +161,19 @@ class MDPs:
 
 
 def inverse_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArray[np.int64]:
-    """Invert permutations: return the old number for every new number, ``[episode, new]``. Refuse
-    arrays that are not permutations.
+    """Invert the permutations by which states or actions are renumbered.
 
     Args:
         name: name of the array in the error message.
         labels: the new number for every old number, ``[episode, old]``.
         n_episodes: number of episodes.
         size: number of states or actions that are renumbered.
+
+    Returns:
+        The old number for every new number, ``[episode, new]``.
+
+    Raises:
+        InputError: a row of ``labels`` is no permutation of 0, ..., ``size`` - 1.
     """
     array = episode_array(name, labels, "episode, label", whole=True)
     wanted = (n_episodes, size)
@@ -222,8 +227,9 @@ class MDPRegime:
     Attributes:
         key: name in code and on the command line.
         name: description in words.
-        cells: pairs (reward family, Dirichlet concentration of transitions), from which MDPs are
-            sampled equally often; empty for a fixed MDP.
+        cells: the kinds of MDPs, which occur equally often. Each is a pair (name of the
+            distribution of rewards, concentration of the Dirichlet distribution of transitions),
+            such as ("uniform", 1.0). Empty for a fixed MDP.
         build: function ``(n_states, n_actions)`` -> the fixed MDP; None if MDPs are sampled.
     """
 
@@ -254,7 +260,7 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
     """Make one ladder as a batch of one MDP: action 0 climbs one state up, and every other action
     falls two states down.
 
-    The reward is (height that is reached / height of the ladder) squared.
+    The reward is (height that the action reaches / height of the ladder) squared.
 
     Args:
         n_states, n_actions: numbers of states and of actions, at least 2 each.
@@ -370,15 +376,15 @@ def draw(
     shares: np.random.Generator,
     rng: np.random.Generator,
 ) -> MDPs:
-    """Sample MDPs of a regime. Each of the regime's pairs (reward family, concentration), its
-    cells, is used equally often and in random order.
+    """Sample MDPs of a regime. Each kind of MDP in the regime's field ``cells`` occurs equally
+    often; if the regime is one fixed MDP, copies of it are returned.
 
     Args:
         regime: the regime.
         n: number of MDPs.
         n_states: number of states of each MDP.
         n_actions: number of actions of each MDP.
-        shares: random generator for the assignment of cells to MDPs.
+        shares: random generator that decides which MDP is of which kind.
         rng: random generator for rewards and transitions.
     """
     if regime.build is not None:

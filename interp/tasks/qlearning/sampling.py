@@ -62,12 +62,12 @@ _STREAMS = (
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """Return the random generator for one purpose, such as exploration; generators for different
-    purposes are independent.
+    """Return a new random generator for one purpose, such as exploration. Generators for different
+    purposes are independent; equal arguments give the same random numbers.
 
     Args:
         seed: the seed.
-        name: the purpose, one of ``_STREAMS``.
+        name: the purpose, one of ``_STREAMS``, such as "explore".
     """
     return np.random.default_rng([seed_of(seed), _STREAMS.index(name)])
 
@@ -84,9 +84,9 @@ class Interaction:
         epsilon: probability of a uniformly random action in place of the agent's choice: one
             number, or one per episode.
         alpha, gamma: learning rate and discount of the Q-table.
-        told: True if the agents read each round's random draw (``noise``) and explore by
-            themselves. Their choices are then used unchanged; only a first choice of None is
-            replaced, by action 0 or a random action.
+        told: True if the agents read each round's random draw (the field ``noise`` of the
+            episodes) and explore by themselves. Their choices are then used unchanged; only a
+            choice of None is replaced, by action 0 or, if the draw says so, by a random action.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
@@ -171,8 +171,8 @@ class Interaction:
         """Play one round in every episode: take the actions, and draw rewards and next states.
 
         Args:
-            choices: the agents' actions, ``[episode]``. None means action 0, the greedy action of a
-                table of zeros, for agents that have made no choice before the first round.
+            choices: the agents' actions, ``[episode]``. None means action 0, for agents that make
+                no choice before the first round; it is the greedy action of a table of zeros.
         """
         require(
             not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more"
@@ -212,8 +212,8 @@ class Interaction:
         return np.where(explores, random_actions, agents)
 
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
-        """Play one round, and return episodes that consist of this round. Their first Q-table is
-        the table before the round.
+        """Play one round like :meth:`advance`, and return episodes that consist of this round only.
+        Their first Q-table is the table before the round.
 
         Args:
             choices: the agents' actions, ``[episode]``; None for action 0.
@@ -310,13 +310,21 @@ def sample_mdps(
 def battery(
     n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
 ) -> dict[str, MDPEpisodes]:
-    """Sample sets of episodes on which different learners would choose differently; return
-    {name of the set: episodes}.
+    """Sample five sets of episodes. On these, different learners would choose differently.
+
+    - "grid": MDPs of the training regime, with all exploration rates;
+    - "explored": MDPs of the regime "deterministic", with random actions;
+    - "draws": MDPs of the regime "bernoulli-draws", whose rewards are 0 or 1, with random actions;
+    - "chain": the chain, with random actions in half of the rounds;
+    - "delayed": MDPs whose large rewards come one step late, with random actions.
 
     Args:
         n_episodes: number of episodes of each set.
         n_rounds, n_states, n_actions: numbers of rounds, of states and of actions of each episode.
         seed: seed of the random draws.
+
+    Returns:
+        A mapping {name of the set: episodes}.
 
     >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
     ['grid', 'explored', 'draws', 'chain', 'delayed']

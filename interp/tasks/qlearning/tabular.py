@@ -34,9 +34,9 @@ class QLearner:
         alpha: learning rate in (0, 1].
         gamma: discount in [0, 1); with 0 the agent never bootstraps.
         epsilon: probability of a uniformly random action.
-        before_update: True to choose the action by ``Q_{t-1}(s_t, .)``, from the table before the
-            last update, as the transformer circuit does. The choice differs only after a step from
-            a state to itself.
+        before_update: True to choose the action from the table before the last update,
+            ``Q_{t-1}(s_t, .)``, as the handwired transformer does. The choice differs only after a
+            step from a state to itself.
         random_ties: True to choose at random among tied greedy actions; False for the one with the
             lowest index.
     """
@@ -52,12 +52,12 @@ class QLearner:
         check_epsilon(self.epsilon)
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """Return a function without arguments that returns the agent's greedy action in each
-        episode, Int[episode].
+        """Return a function that chooses actions. It takes no arguments, and returns the agent's
+        greedy action in each episode, Int[episode].
 
         Args:
-            interaction: the running interaction. The function reads its current state and Q-table
-                at every call.
+            interaction: the running interaction. At every call, the function reads the current
+                state and Q-table from it.
             rng: random generator for ties, if they are broken at random.
         """
 

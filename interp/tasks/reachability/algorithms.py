@@ -190,11 +190,13 @@ def _search(key: str, name: str, spread: float, active: Equation, expand: Equati
 
 @checked
 def breadth_first(spread: float = 0.0) -> Algorithm:
-    """Return parallel breadth-first search: every round expands all reached nodes.
+    """Return parallel breadth-first search: every round adds all children of all reached nodes to
+    the set of reached nodes.
 
     Args:
         spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidates.
+            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
+            reached, each gets half of it.
 
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
@@ -210,12 +212,13 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
 
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     """Return breadth-first search that stops after ``hops`` rounds, and so never reaches nodes that
-    are more than ``hops`` steps away.
+    are more than ``hops`` steps away from the root.
 
     Args:
         hops: number of rounds that expand the set of reached nodes.
         spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidates.
+            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
+            reached, each gets half of it.
     """
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
     plural = "" if hops == 1 else "s"
@@ -231,7 +234,8 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
     Args:
         lag: number of rounds by which the search is late.
         spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidates.
+            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
+            reached, each gets half of it.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
@@ -244,7 +248,8 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
     Args:
         spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidates.
+            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
+            reached, each gets half of it.
     """
 
     def active(v: Values) -> _Array:
@@ -347,23 +352,27 @@ def _path(
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Return depth-first search, which visits one new node per round.
+    """Return depth-first search, which visits one new node per round: a child of the node that,
+    among those with an unvisited child, was visited last.
 
     Args:
         spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidates.
+            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
+            reached, each gets half of it.
     """
     return _path("depth_first", "depth-first search, a node a round", _go_deeper, spread)
 
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
-    """Return a random walk along the edges, one step per round.
+    """Return a random walk along the edges, one step per round; at a node without children it
+    returns to a child of the root.
 
     Args:
         seed: seed of the walk's random choices.
         spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidates.
+            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
+            reached, each gets half of it.
     """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
@@ -430,11 +439,14 @@ _HEURISTICS = {
 
 
 def heuristic(key: str = "more_ancestors") -> Algorithm:
-    """Return an algorithm that answers by a heuristic, without a search and without a state.
+    """Return an algorithm that chooses between the two candidates by a heuristic, without a search
+    and without a state.
 
     Args:
-        key: key of the heuristic: "fewer_parents", "more_children", "more_ancestors",
-            "nearer_undirected" or "larger_name".
+        key: key of the heuristic, which says what candidate is chosen: the one with
+            "fewer_parents", "more_children", "more_ancestors" or the "larger_name" (the larger
+            number), or the one "nearer_undirected" (nearer to the root if edges could be followed
+            in both directions).
     """
     require_known("heuristic", key, _HEURISTICS)
     rule = _HEURISTICS[key]
@@ -449,8 +461,11 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """Return the task's algorithms in order of preference, each as an :class:`AlgorithmRecord` (its
-    names, and a function that makes it). The first is breadth-first search, the correct algorithm.
+    """Return the task's algorithms, each as an :class:`AlgorithmRecord` (its names, and a function
+    that makes it).
+
+    They are in order of preference: if several algorithms have a variable of the same name, the
+    first one defines it. The first is breadth-first search, the correct algorithm.
     """
     known = [AlgorithmRecord("breadth_first", _BFS, "BFS", breadth_first)]
     for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops")):
@@ -475,11 +490,13 @@ _LAG = Searched("lag", (1, 2), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
-    """Return the families of algorithms with which a reachability model is compared.
+    """Return the families of algorithms with which a reachability model is compared. The algorithms
+    of a family differ only in their parameters.
 
-    Searches have a parameter ``spread``, since models are trained on a target of which such a share
-    is uniform over all reached nodes. The heuristic "nearer_undirected" is left out, since it needs
-    the root and so is not memoryless; ``interp audit`` tests it.
+    All searches have the parameter ``spread``, a share of the predicted probability that is uniform
+    over all reached nodes, because the training target has such a share. The heuristic
+    "nearer_undirected" is left out, because it needs the root, which a round reveals only after the
+    question; ``interp audit`` tests it.
     """
     plain = (
         ("breadth_first", _BFS, breadth_first),

@@ -25,8 +25,8 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
-    """Return the loss of predictions: the wrong candidate's share of the probability that is on the
-    two candidates; 1/2 if both have probability 0.
+    """Return the loss of predictions: the probability of the wrong candidate, divided by the
+    probability of both candidates together; 1/2 if both have probability 0.
 
     Negative predictions, which an untrained copy of a handwired model may make, count as 0.
 
@@ -61,17 +61,29 @@ def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm with which a model is compared: breadth-first search with the ``spread``
-    of the model's training target, or 0 if the model is handwired.
+    """Return the algorithm with which a model is compared: breadth-first search.
+
+    Its ``spread``, the share of the prediction that is uniform over all reached nodes, is that of
+    the training target (.6), or 0 for a handwired model.
     """
     return breadth_first(0.0 if model.is_handwired else SPREAD)
 
 
 def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
-    """Return what can be read from single rounds without a search, in two encodings: root,
-    candidates and degrees of all nodes.
+    """Return what a model reads in each round, from which a control of probes decodes its target.
 
-    The second encoding adds the children of the root.
+    A probe decodes a target from latents. Its control decodes the same target from the inputs of
+    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
+    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) codes of
+    the root and of the candidates, and the in-degree and out-degree of all nodes; and (2) the same
+    and the children of the root. Neither needs a search.
+
+    Args:
+        episodes: the episodes, with n nodes.
+
+    Returns:
+        ``features``: the two encodings, ``[episode, round, 4 n]`` and ``[episode, round, 5 n]``.
+        ``kinds``: the root, ``[episode, round, 1]``.
     """
     matrix = graphs.adjacency(episodes.by_round("edges"), episodes.n_nodes)
     indicators = np.eye(episodes.n_nodes)
@@ -84,9 +96,14 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
-    """Return the hypotheses that interchange interventions test: that sites of a model (such as a
-    layer at a position) hold variables of a round. Controls are sites that cannot hold their
-    variable.
+    """Return the hypotheses that interchange interventions test on a model, with controls.
+
+    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that sites of the model, such
+    as the embedding at position ``r``, hold a variable of the algorithm, such as the root. In a
+    control, the sites cannot hold the variable.
+
+    Args:
+        machine: the model. If it has no layers, the hypotheses are about its whole state.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -107,8 +124,13 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site): in the activations at the site, a subspace is learned that
-    holds the variable. The last pair is a control, whose site cannot hold the variable.
+    """Return pairs (variable, site) such as ``("prediction", "resid_post[1]@p?")``, for the search
+    for subspaces: it learns in which subspace of the activations at the site the variable is held.
+
+    The last pair is a control: its site cannot hold its variable.
+
+    Args:
+        machine: the model.
     """
     model = Model(machine)
     if not model.has_layers:
@@ -122,9 +144,9 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 def steering() -> Steering:
     """Return the default steering: write all nodes into the set of reached nodes, and measure the
-    probability of the target.
+    predicted probability of the correct candidate.
 
-    In a model without errors this probability falls from 1 to 1/2.
+    In a handwired model this probability falls from 1 to 1/2, as both candidates are then reached.
     """
     return Steering(
         change=lambda shape: np.ones(shape),
@@ -209,12 +231,13 @@ def _in_round(
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of this
-    task's episodes.
+    """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
+    episodes.
 
-    All except the first change a single round, which separates what a latent holds from what the
-    round's tokens show. If an edge is removed in one round only, the search finds the node behind
-    it one round later.
+    "exchange-history" takes, in all rounds before one, the rounds of the next episode. The others
+    change a single round: "swap-candidates", "add-edge", "remove-edges", "move-target" and
+    "change-root". They separate what a latent holds from what the round's tokens show. For example,
+    if an edge is removed in one round only, the search finds the node behind it one round later.
     """
     history = partial(
         exchange_history,

@@ -30,7 +30,8 @@ _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates":
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReachabilityEpisodes(BaseEpisodes):
-    """A batch of episodes of reachability.
+    """A batch of episodes of reachability. An episode asks about a graph which of two candidate
+    nodes can be reached from the root or, if both can, which of them is nearer to the root.
 
     >>> chain = np.array([[[0, 1], [1, 2], [3, 2]]])
     >>> episodes = ReachabilityEpisodes(chain, np.array([0]), np.array([[2, 3]]), n_nodes=4, n_rounds=3)
@@ -44,7 +45,7 @@ class ReachabilityEpisodes(BaseEpisodes):
             differ.
         candidates: two different nodes, ``[episode, 2]``; ``[episode, round, 2]`` if rounds differ.
         n_nodes: number of node names, which are 0 to n_nodes - 1.
-        n_rounds: number of rounds: one more than the number of thoughts.
+        n_rounds: number of rounds. Round t, counted from 0, reads what t earlier rounds have found.
         regime: name of the regime; "custom" for graphs that the user made.
         seed: seed of the sampler; None for graphs that were not sampled.
     """
@@ -120,7 +121,7 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @classmethod
     def of(cls, **given: Any) -> ReachabilityEpisodes:
-        """Make a batch of episodes of unequal length.
+        """Make a batch of episodes of unequal length; shorter ones are padded with missing rounds.
 
         Args:
             given: the fields by name. ``n_rounds`` is a list with the number of rounds of each
@@ -138,8 +139,11 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
-        """Return the array called ``name`` ("edges", "roots" or "candidates") with an axis of
-        rounds after the axis of episodes.
+        """Return one of the arrays with an axis of rounds after the axis of episodes, even if all
+        rounds are equal.
+
+        Args:
+            name: "edges", "roots" or "candidates".
 
         >>> edges, roots = np.array([[[0, 1], [1, 2]]]), np.array([0])
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
@@ -154,7 +158,9 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @cached_property
     def adjacency(self) -> NDArray[np.bool_]:
-        """Adjacency of each episode's graph, Bool[episode, source, target]."""
+        """Bool[episode, source, target], True where the graph in round 0 has an edge from source to
+        target.
+        """
         return graphs.adjacency(self.by_round("edges")[:, 0], self.n_nodes)
 
     @cached_property
@@ -181,19 +187,19 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @property
     def depths(self) -> NDArray[np.int64]:
-        """Int[episode], number of steps from the root to the nearer candidate; ``n_nodes`` if
-        neither can be reached.
+        """Int[episode], number of steps from the root to the correct candidate; ``n_nodes`` if
+        neither candidate can be reached.
         """
         return self.candidate_distances.min(-1)
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """Int[episode], node of the correct candidate: the one that is nearer to the root."""
+        """Int[episode], the node that is the correct candidate: the one nearer to the root."""
         return self._list_candidates(self.answers)
 
     @property
     def negatives(self) -> NDArray[np.int64]:
-        """Int[episode], node of the wrong candidate."""
+        """Int[episode], the node that is the wrong candidate."""
         return self._list_candidates(1 - self.answers)
 
     def _list_candidates(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -239,8 +245,8 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
-        """Score predictions: 1 where the correct candidate is predicted with a higher probability
-        than the wrong one, 0 where with a lower one, 1/2 on ties.
+        """Score predictions: 1 where the correct candidate has a higher probability than the wrong
+        one, 0 where it has a lower one, 1/2 where the two are equal.
 
         Args:
             predictions: predicted probability of each node, ``[episode, round, node]``.
@@ -263,7 +269,7 @@ class ReachabilityEpisodes(BaseEpisodes):
 
 @checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
-    """Concatenate batches of episodes with equal numbers of nodes, rounds and edges.
+    """Concatenate batches of episodes with equal numbers of nodes, rounds and edges to one batch.
 
     Args:
         parts: the batches.

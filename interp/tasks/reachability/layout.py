@@ -1,4 +1,6 @@
-"""Token layout of a round of reachability: ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``."""
+"""Token layout of a round of reachability: ``<w> <z> s_1 t_1 e_1 ... c_1 c_2 p? | r w?``
+(:class:`ReachabilityRound` explains the positions).
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,25 @@ from interp.tasks.sized_round import SizedRound
 
 @dataclass(frozen=True)
 class ReachabilityRound(SizedRound):
-    """Token layout of a round: ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``.
+    """Token layout of a round: ``<w> <z> s_1 t_1 e_1 ... s_m t_m e_m c_1 c_2 p? | r w?``, for m
+    edges.
 
-    The graph is listed edge by edge (source ``s_i``, target ``t_i``). Two candidates ``c_1 c_2``,
-    the question ``p?``, the root ``r`` and the latent's update ``w?`` follow. Since the root comes
-    after the question, a round can answer only from its latent ``<z>``. With ``marks``, a token
-    ``e_i`` follows each edge; the handwired machine combines source and target there. A round with
-    m edges has 3 m + 7 positions with marks, and 2 m + 7 without, as in training. The outcomes are
-    the nodes.
+    Each word is a position of the round, in order. The bar is no position: what follows it is read
+    after the prediction.
+
+    - ``<w>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``<z>``: the latent, which carries the nodes that were reached in earlier rounds;
+    - ``s_i`` and ``t_i``: the nodes at which edge i starts and ends (source and target);
+    - ``e_i``: a mark after edge i, only with ``marks=True``; the handwired model combines source
+      and target there;
+    - ``c_1`` and ``c_2``: the two candidate nodes;
+    - ``p?``: the position where the model predicts which candidate can be reached;
+    - ``r``: the root, the node from which the search starts;
+    - ``w?``: the position where the update of the latent is read.
+
+    Since the root comes after the question, a round can answer only from its latent. A prediction
+    is a probability for each node. A round has 3 m + 7 positions with marks, and 2 m + 7 without,
+    as in training.
 
     Attributes:
         n_nodes: number of node names, the same for all episodes that a model reads.

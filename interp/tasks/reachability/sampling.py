@@ -363,15 +363,16 @@ def sample(
 
     Args:
         n_episodes: number of episodes.
-        n_rounds: number of rounds of each episode: one more than the number of thoughts.
+        n_rounds: number of rounds of each episode. A target that is d steps from the root can be
+            recognised from round d on, counted from 0.
         n_nodes: number of node names; regimes with depths use at least half of them.
         n_edges: length of the list of edges, padded by repeating edges.
         regime: a key of :data:`REGIMES`.
         seed: seed of all random draws.
-        depths: distances of the target from the root, sampled equally often. When None, the
-            regime's distances that can be answered within ``n_rounds`` rounds (at most n_rounds -
-            1). A distance that hardly ever occurs in graphs of this size is replaced by the largest
-            that does.
+        depths: distances of the target (the correct candidate) from the root, in steps; all occur
+            equally often. When None, the distances of the regime that can be answered within
+            ``n_rounds`` rounds, at most n_rounds - 1. A distance that hardly ever occurs in graphs
+            of this size is replaced by the largest that does.
 
     Raises:
         InputError: ``depths`` are given for a regime without depths, or no graph of this size has
@@ -425,13 +426,16 @@ def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Sample sets of episodes on which different search algorithms answer differently; return
-    {name of the regime: episodes}.
+    """Sample one set of episodes for each of the regimes "matched", "prosqa", "uniform" and "path".
+    On these, different search algorithms answer differently.
 
     Args:
         n_episodes: number of episodes of each regime.
         n_rounds, n_nodes, n_edges: numbers of rounds, of nodes and of edges of each episode.
         seed: seed of the random draws.
+
+    Returns:
+        A mapping {name of the regime: episodes}.
     """
     return {
         regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY
