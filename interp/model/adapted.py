@@ -1,8 +1,8 @@
 """Make a machine from any ``nn.Module``, such as a recurrent cell or a loop, without changing its
 code.
 
-The user describes one round (``step``), the state that passes to the next round (``channels``) and
-the submodules to attach hooks to (``points``).
+The user describes one round (``step``), the state that passes to the next round (``channels``, the
+named parts of the state) and the submodules to attach hooks to (``points``, by name).
 
     >>> import torch, interp
     >>> from torch import nn
@@ -76,7 +76,8 @@ class AdaptedMachine(HookedMachine):
         layout: token layout of the rounds.
         step: function that runs one round, ``(module, carried, fed) -> (scores, carried)``.
         channels: the named parts of the carried state.
-        points: key -> where hooks can be attached.
+        points: name of an activation -> the submodule's input or output at which hooks can be
+            attached.
         output: what the scores are: "logits", "probability" or "value".
     """
 
@@ -135,8 +136,9 @@ class AdaptedMachine(HookedMachine):
         self.setup()
 
     def setup(self) -> None:
-        """Give the hook points their names: ``hook_latents``, and ``points.KEY`` for each point;
-        ``points.KEY.RUN`` if its submodule runs several times.
+        """Give the hook points their names: ``hook_latents`` for the carried state, and
+        ``points.NAME`` for the activation that ``points=`` of :func:`adapt` calls NAME. If its
+        submodule runs several times in a round, the third run is ``points.NAME.2``.
         """
         modules = self.__dict__["_modules"]
         module = modules.pop("module")  # its parts may have names of their own, and get none here
@@ -152,9 +154,10 @@ class AdaptedMachine(HookedMachine):
 
     def train(self, mode: bool = True) -> Self:
         """Set the model to training mode, or to evaluation mode. In evaluation mode, rounds run as
-        if all parts of the module were in it.
+        if all parts of the user's module were in evaluation mode.
 
-        The parts keep their modes, which belong to the module's owner.
+        Training mode is set in all parts of the module. Evaluation mode leaves the modes of the
+        parts as they are, and switches them only while a round runs.
         """
         if fit("mode", mode, bool):
             return super().train()
@@ -229,10 +232,11 @@ class AdaptedMachine(HookedMachine):
             return self._call("initial=", self.start, self.module, generator)
 
     def started(self, seed: int) -> Self:
-        """Return the same model with another random initial state. The weights are shared.
+        """Return the same model with another random initial state, for models whose ``initial=``
+        (:func:`adapt`) draws one. The weights are shared.
 
-        All episodes begin with this state. This separates the effect of the initial state from that
-        of the episode.
+        All episodes begin with this state, so that the effect of the initial state can be told from
+        that of the episode.
 
         Args:
             seed: seed of the initial state.
@@ -246,8 +250,8 @@ class AdaptedMachine(HookedMachine):
         return machine
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return :meth:`step` with ``occurs=True``, for running many rounds without
-        interventions.
+        """Return a function that runs one round, ``(carried, fed) -> Stepped``, for running many
+        rounds without interventions. It is :meth:`step` with ``occurs=True``.
         """
         return partial(self.step, occurs=True)
 
@@ -503,8 +507,8 @@ class AdaptedMachine(HookedMachine):
         return fresh
 
     def said(self) -> str:
-        """Return the text that the digest includes besides the weights: a description of the model,
-        and its outputs in six rounds.
+        """Return the text that :meth:`digest` includes besides the weights: a description of the
+        model, and its outputs in six rounds.
 
         The rounds are run anew each time, since a step may depend on values outside of the module's
         state: a closure, a global, an attribute. The digest misses changes that appear only in
@@ -621,9 +625,10 @@ def adapt(
             outcome]``. For a real number they are its mean, ``[batch]`` or ``[batch, 1]``, or mean
             and log variance, ``[batch, 2]``. The step must be pure, and must not use the tokens
             after the prediction to predict.
-        channels: everything that passes from round to round.
-        points: where hooks can be attached: key -> name of a submodule (its output), or a
-            :class:`Point`.
+        channels: everything that passes from round to round: name and shape of each part.
+        points: where hooks can be attached: name of the activation -> name of a submodule (for its
+            output), or a :class:`Point`. With ``points={"cell": "cell"}``, the output of the
+            submodule ``cell`` has the hook point ``points.cell``.
         sizes: sizes of the task's episodes, such as ``n_experts``; the task's defaults when
             missing.
         initial: maps the module to the state that the first round reads, ``[*shape]`` per channel;

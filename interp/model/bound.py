@@ -50,9 +50,9 @@ class BoundRounds:
         model: the transformer.
         layout: layout of the rounds.
         tokens: the rounds' tokens, ``[row, pos]``.
-        latents: the latents that each round reads.
-        values: the rounds' scalar payloads, such as rewards, 0 where there are none.
-        split: number of rows that come from each rollout; one rollout when None.
+        latents: the latents that each round reads, ``[row, latent, d_model]``.
+        values: numbers that tokens carry, such as rewards, ``[row, pos]``; 0 where there are none.
+        split: number of rows that come from each rollout; when None, all rows come from one.
     """
 
     def __init__(
@@ -97,9 +97,11 @@ class BoundRounds:
 
     @property
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
-        """Row numbers to pass as tokens, ``[row, pos]``, one tensor per rollout.
+        """What to pass as tokens: for each rollout a tensor ``[row, pos]`` that has the row's
+        number in the table at every position.
 
-        Row ``e * n_rounds + i`` of a tensor is episode e in the i-th chosen round.
+        Row ``e * n_rounds + i`` of a tensor is episode e in the i-th of the ``n_rounds`` chosen
+        rounds.
         """
         n_rows, n_positions = self.bank_tokens.shape
         rows = torch.arange(n_rows, device=self.bank_tokens.device).unsqueeze(1)
@@ -107,11 +109,14 @@ class BoundRounds:
         return [part.contiguous() for part in parts]
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the tokens ``[batch, pos]``, latents ``[batch, latent, d_model]`` and scalar
-        payloads ``[batch, pos]`` of rows of the bank (table of stored rounds).
+        """Look rows of the table up, and return what the model reads in these rounds.
 
         Args:
             tokens: row numbers, each repeated at every position, ``[batch, pos]``.
+
+        Returns:
+            The rounds' tokens ``[batch, pos]``, latents ``[batch, latent, d_model]``, and numbers
+            that tokens carry ``[batch, pos]``.
         """
         n_rows, n_positions = self.bank_tokens.shape
         are_integers = not tokens.is_floating_point() and not tokens.is_complex()
@@ -141,8 +146,8 @@ class BoundRounds:
     forward = __call__
 
     def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
-        """Run rows of the bank (table of stored rounds), and return logits of the outcomes at the
-        prediction position, for cross-entropy and DAS (distributed alignment search).
+        """Run some rounds of the table, and return logits of the outcomes at the prediction
+        position, for cross-entropy and DAS (distributed alignment search).
 
         For a model whose output is "probability" these are log probabilities.
 
@@ -157,8 +162,8 @@ class BoundRounds:
     def run_with_hooks(
         self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
     ) -> Tensor:
-        """Run rows of the bank with hooks, like TransformerLens' ``run_with_hooks``, and return the
-        logits.
+        """Run some rounds of the table with hooks, like TransformerLens' ``run_with_hooks``, and
+        return the logits, ``[batch, pos, outcome]``.
 
         Args:
             tokens: row numbers, each repeated at every position, ``[batch, pos]``.
@@ -171,7 +176,7 @@ class BoundRounds:
             return self(tokens)
 
     def run_with_cache(self, tokens: Tensor, **options: Any) -> tuple[Tensor, ActivationCache]:
-        """Run rows of the bank, and return the logits and a cache of activations, like
+        """Run some rounds of the table, and return the logits and a cache of activations, like
         TransformerLens' ``run_with_cache``.
 
         Args:
@@ -190,11 +195,11 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
     Args:
         model: the transformer that was run.
         runs: rollouts with the same layout, such as a clean and a corrupted one.
-        rounds: the rounds to include.
+        rounds: the rounds to include: an int, a slice, a list or "all".
 
     Returns:
-        The model with a bank of rounds; each row of ``bound.tokens[i]`` stands for one round of the
-        i-th rollout.
+        The model with a table of rounds. Pass ``bound.tokens[i]``, or some of its rows, as tokens:
+        each row stands for one round of one episode of the i-th rollout.
 
     >>> import interp
     >>> from interp.tasks import experts

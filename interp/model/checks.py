@@ -6,8 +6,8 @@
     >>> sorted(MACHINE_CHECKS)[:3]
     ['channels_are_all_that_passes', 'digest_moves_with_every_weight', 'fresh_copies_are_repeatable']
 
-Each check takes a machine with a small run, and yields a sentence for every way in which the
-machine breaks a rule. With pytest::
+``MACHINE_CHECKS`` maps the name of each check to its function, which yields a sentence for every
+way in which a machine breaks a rule. With pytest, each check is a test::
 
     @pytest.mark.parametrize("check", interp.MACHINE_CHECKS)
     def test_contract(check): interp.check_machine(my_machine(), only=[check])

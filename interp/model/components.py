@@ -101,8 +101,9 @@ class _Drawn(nn.Module):
 class Embedding(_Drawn):
     """A table of learned vectors, one per row, in a parameter called ``name``.
 
-    The names are TransformerLens' (``W_E``, ``W_pos``), ``W_val`` for directions of scalar
-    payloads, or ``init`` for initial latents.
+    The names are TransformerLens' (``W_E`` for tokens, ``W_pos`` for positions), ``W_val`` for
+    directions along which numbers that tokens carry (such as rewards) are written, or ``init`` for
+    initial latents.
 
     Args:
         name: name of the parameter.
@@ -343,9 +344,8 @@ class Block(nn.Module):
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
         """Append the keys and values of the positions in ``resid`` to ``past``, without computing
-        the block's output.
-
-        In the last block, no more is needed of positions at which no output is read.
+        the block's output. This suffices in the last block, at positions at which no output is
+        read.
 
         Args:
             resid: the residual stream before the block.

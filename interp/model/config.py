@@ -50,8 +50,8 @@ class LatentTransformerConfig:
             log variance).
         clipped: True to clip probabilities to [0, 1]; learned weights may exceed this range, and a
             handwired construction does not.
-        value_range: range of scalar payloads (rewards) for which a handwired model is proven
-            correct; None for no limit.
+        value_range: range of the numbers that tokens carry (rewards) for which a handwired model is
+            proven correct; None for no limit.
         init_std: standard deviation of the initial weights of a model to be trained.
         head_names: the paper's name of each head, one tuple per layer; empty for learned models.
         name: name by which users load the model.
@@ -104,7 +104,9 @@ class LatentTransformerConfig:
 
     @property
     def latent_kept(self) -> float:
-        """Factor by which the old latent is multiplied when an update is written: 1 adds, 0 replaces."""
+        """Factor by which the old latent is multiplied when an update is written: 1 if updates are
+        added to it, 0 if they replace it.
+        """
         return 1.0 if self.latent_update == "add" else 0.0
 
     def _check_output(self) -> None:

@@ -288,16 +288,16 @@ class HookedMachine(HookedRootModule):
     dtype = property(attrgetter("_weight.dtype"))
 
     def precision(self) -> dict[str, Any]:
-        """Return a dictionary with the weights' "dtype", and "rounding", the largest relative error
-        of rounding a number to it.
+        """Return a dictionary: "dtype" -> the weights' dtype, such as "float32", and "rounding" ->
+        the largest relative error of rounding a number to it.
         """
         dtype = self.dtype
         rounding = torch.finfo(dtype).eps / 2
         return {"dtype": str(dtype).removeprefix("torch."), "rounding": rounding}
 
     def digest(self) -> str:
-        """Return the SHA-256 of the model's description (:meth:`said`) and weights, which
-        identifies the model.
+        """Return the SHA-256 of the model's description (such as its configuration) and weights, by
+        which results name the model.
         """
         # It is computed again if the weights, the name or the configuration have changed.
         identity = (self, self.name, getattr(self, "config", None))
@@ -333,10 +333,11 @@ class HookedMachine(HookedRootModule):
     @exclusive
     def weights_version(self) -> tuple[Any, ...]:
         """Return a value that changes whenever a weight is written to, except through ``.data``.
+        Two equal values mean that earlier results of the model may be used again.
 
-        It has the address and the write counter of every weight, and the numbers and strings that
-        modules store as attributes, since these may affect outputs. Attributes of hook points are
-        left out.
+        It is a tuple of the address and the write counter of every weight, and of the numbers and
+        strings that modules store as attributes, since these may affect outputs. Attributes of hook
+        points are left out.
         """
         tensors: list[Tensor | None] = []
         plain = []
@@ -444,7 +445,7 @@ def _refuse_misfits(name: str, function: Any) -> Any:
 
 
 class FiringCounter:
-    """Wraps hooks so that a hook that never fires is an error.
+    """Wraps hooks to count how often each fires, so that a hook that never fires is an error.
 
     Args:
         hooks: pairs (name of a hook point, function).

@@ -1,18 +1,29 @@
 """The token layout of one round: a label for every position, the roles of positions, what is
 predicted.
 
-A round of prediction with expert advice (paper, section 3), and one of tabular Q-learning (section
-4)::
+A round of prediction with expert advice (paper, section 3) has these labels::
 
     <w> <z> e_1 p_1 ... e_n p_n p? | y w?
-    <BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update
+
+``<w>`` is an attention sink and ``<z>`` the latent. Each expert ``e_i`` is followed by its advice
+``p_i``. The prediction is read at ``p?``, ``y`` is the true label, and the update of the latent is
+read at ``w?``. The bar is no token: it separates what comes after the prediction.
+
+A round of tabular Q-learning (section 4) with A actions has these labels::
+
+    <BOS> c_1 ... c_A Qcurr s a r Qnext s' s'_1 a_1 ... s'_A a_A Select | a* Update
+
+``<BOS>`` is an attention sink, and latent ``c_i`` holds the values of action i. The transition is
+``s``, ``a``, ``r`` (reward) and ``s'``; the pairs ``s'_i``, ``a_i`` repeat the next state for every
+action. The prediction is read at ``Select``, ``a*`` is the chosen action, and the update is read at
+``Update``.
 
 Each task has a layout (``interp.tasks``). Latents are at ``latent_positions``. The prediction
 is read at ``predict_position``, and the update of a latent, after it, at ``update_position``. The
-positions after the prediction, behind the bar above, are the *suffix*: only there can the model
-read the true outcome, or a token for its choice. It predicts one of several ``outcomes``
-(``kind = "classes"``), or a real number (``"mean"`` or ``"normal"``). :meth:`RoundLayout.fit`
-returns the layout for the sizes of some episodes. More: docs/method/round-tokens.md.
+positions behind the bar are the *suffix*: only there can the model read the true outcome, or a
+token for its choice. It predicts one of several ``outcomes`` (``kind = "classes"``), or a real
+number (``"mean"`` or ``"normal"``). :meth:`RoundLayout.fit` returns the layout for the sizes of
+some episodes. More: docs/method/round-tokens.md.
 """
 
 from __future__ import annotations
@@ -48,10 +59,12 @@ class EncodedRounds:
     Attributes:
         tokens: Int[episode, round, pos], token ids; 0 at positions of latents.
         values: Float[episode, round, pos], scalar payloads such as rewards; 0 where there are none.
-        slots: Int[episode, round], index of the latent that the round's update is written to.
+        slots: Int[episode, round], index of the latent that the round's update is written to; 0 in
+            a model with one latent.
         missing: Bool[episode, round], True for missing rounds (missed trials and padding); None if
             no round is missing.
-        after: names of further tensors that must not influence the prediction of their round.
+        after: names of further tensors of a subclass that are known only after the prediction, and
+            so must not influence the prediction of their round.
     """
 
     tokens: Tensor
@@ -61,7 +74,7 @@ class EncodedRounds:
     after: ClassVar[tuple[str, ...]] = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the dictionary {name of the field: tensor}, without fields that are None."""
+        """Return a dictionary: name of a field -> its tensor. Fields that are None are left out."""
         tensors = {part.name: getattr(self, part.name) for part in fields(self)}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -72,7 +85,8 @@ class EncodedRounds:
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
     def select(self, rows: Any) -> Self:
-        """Return the selected rows (first axis) of every tensor.
+        """Return the selected rows (first axis) of every tensor: episodes, if the first axis is
+        that of episodes.
 
         Args:
             rows: a slice, a mask or indices.
@@ -129,7 +143,7 @@ class EncodedRounds:
 
     def at_once(self, most: int) -> int:
         """Return how many rows to run in one batch: ``most``, or fewer on a CPU if rounds have many
-        positions.
+        positions, where a large batch would not fit into fast memory.
         """
         if self.tokens.device.type != "cpu":
             return most
@@ -145,7 +159,8 @@ def add_axes(mask: Tensor, n_axes: int) -> Tensor:
 @dataclass(frozen=True)
 @checked
 class RoundLayout:
-    """Base class of layouts, which say how a round of a task is written as tokens.
+    """Base class of layouts. A layout says how a round of a task is written as tokens: a label for
+    every position, the vocabulary, and where the model predicts and writes its update.
 
     Attributes:
         task: key of the task.
@@ -259,8 +274,8 @@ class RoundLayout:
         raise NotImplementedError
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Return ``episodes`` as token ids, payloads and slots. They must have this layout's task
-        and sizes.
+        """Return ``episodes`` encoded as a model's input: token ids, numbers that tokens carry, and
+        the latent that each round writes to. Episodes must have this layout's task and sizes.
         """
         raise NotImplementedError
 
@@ -272,7 +287,9 @@ class RoundLayout:
         return torch.tensor(ids).repeat(*sizes, 1)
 
     def encoded(self, episodes: Episodes) -> EncodedRounds:
-        """Return the episodes as token ids, payloads and slots, with a mask of missing rounds."""
+        """Return ``episodes`` encoded as a model's input, like :meth:`encode`, and marked with the
+        rounds that are missing.
+        """
         rounds = self.encode(episodes)
         missing = missing_rounds(episodes)
         if missing is None:
@@ -298,7 +315,8 @@ class RoundLayout:
 
         Returns:
             The distribution ``[..., outcome]``; for a real number its mean ``[...]``, or mean and
-            log variance ``[..., 2]``.
+            log variance ``[..., 2]``. A task may define a shorter form: that of expert advice is
+            P(y = 1), ``[...]``.
         """
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
@@ -325,7 +343,7 @@ class RoundLayout:
         return prediction.argmax(-1)
 
     def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Tensor:
-        """Return the loss of predictions, ``[...]``; a task's ``losses`` may use it.
+        """Return the loss of every prediction, ``[...]``.
 
         Args:
             prediction: predictions of the layout.
@@ -397,29 +415,37 @@ class RoundLayout:
     # How the algorithm's state is distributed over latents. A layout with one latent overrides none.
 
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
-        """Return the algorithm's state, put together from the parts that the latents contain.
+        """Return the algorithm's state (such as a Q-table), put together from the parts that the
+        latents contain (such as one column each).
 
         Args:
-            readout: the part of the state that each latent contains, ``[..., latent, k]``.
+            readout: the part of the state that each latent contains, as k numbers, ``[..., latent,
+                k]``.
         """
         return readout.squeeze(-2)
 
     def per_latent(self, state: Tensor) -> Tensor:
-        """Return the part of the algorithm's state that each latent contains, ``[..., latent, k]``:
-        the inverse of :meth:`state`.
+        """Return the part of the algorithm's state that each latent contains, as k numbers,
+        ``[..., latent, k]``: the inverse of :meth:`state`.
 
         Args:
-            state: the algorithm's state.
+            state: the algorithm's state, such as a Q-table ``[..., state, action]``.
         """
         return state.unsqueeze(-2)
 
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """Return the part of the algorithm's state that a round's update writes: that of the latent
-        in ``slots``. With one latent this is the whole state, unchanged.
+        """Return the part of the algorithm's state that a round's update writes.
+
+        A round writes one latent, and each latent contains a part of the state. In Q-learning the
+        state is a Q-table and a round writes one column, so the column is returned. In a layout
+        with one latent, the whole state is returned unchanged.
 
         Args:
             state: the algorithm's state in each round, ``[..., *shape]``.
-            slots: index of the latent that each round's update is written to, ``[...]``.
+            slots: index of the latent that each round writes to, ``[...]``.
+
+        Returns:
+            The part of the state in that latent, ``[..., *shape of the part]``.
         """
         return state
 
@@ -484,7 +510,7 @@ class RoundLayout:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of JSON values: the key of the task as "task", and each size of the
-        layout by its name.
+        layout by its name, such as ``{"task": "experts", "n_experts": 4, ...}``.
         """
         sizes = {size.name: getattr(self, size.name) for size in fields(self)}
         return {"task": self.task, **sizes}
@@ -497,7 +523,8 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
     Args:
         name: name of the size, for the error message.
         size: the size of a round.
-        given: (smallest, largest) as a user wrote it; None if only ``size`` is supported.
+        given: the pair (smallest, largest) that a user passed, to be checked; None if only ``size``
+            is supported.
 
     Returns:
         (smallest, largest).

@@ -92,13 +92,17 @@ class LensSurface(HookedMachine):
     def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **options: Any
     ) -> tuple[Any, Cache | ActivationCache]:
-        """Run episodes, or one round as ``run_with_cache(tokens, latents, values)``, and return the
-        output and the cached activations.
+        """Run episodes, or one round, and return the output with the cached activations.
 
-        For one round the cache is TransformerLens' ``ActivationCache``.
+        Args:
+            args: episodes; or the tensors of one round: tokens ``[batch, pos]``, latents ``[batch,
+                latent, d_model]``, and numbers that tokens carry ``[batch, pos]``.
+            names_filter: hook points to cache; all that fire when None.
+            options: options of :func:`interp.rollout`; for one round, options of TransformerLens.
 
-        ``names_filter`` selects the hook points to cache, all that fire when None. Options are
-        those of :func:`interp.rollout`, for one round those of TransformerLens.
+        Returns:
+            For episodes, the predictions and a cache, ``[episode, round, ...]`` each. For one
+            round, the model's output and TransformerLens' ``ActivationCache``.
         """
         require(
             args or "tokens" in options,

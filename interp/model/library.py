@@ -35,8 +35,8 @@ class ModelRecord:
             registered builder).
         description: one line about it.
         task: key of its task.
-        serves: smallest and largest value of each size of episodes that it can read; empty if any
-            size can be built.
+        serves: name of a size, such as "n_experts" -> the smallest and the largest value of it in
+            episodes that the model can read; empty if a model of any size can be built.
     """
 
     name: str

@@ -51,8 +51,8 @@ class MachineLock:
         return MachineLock, ()
 
     def renew(self) -> None:
-        """After a fork, make the lock free if a thread that does not exist in this process
-        held it.
+        """Make the lock free if the thread that holds it does not exist in this process, as may be
+        after a fork.
         """
         if not self._lock.acquire(blocking=False):
             self._lock = threading.RLock()

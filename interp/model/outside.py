@@ -1,5 +1,5 @@
-"""Find weights that a round reads although they are not part of its model. An untrained copy of the
-model would still read these trained weights.
+"""Find weights that a round reads although they are not part of its model, such as those of a
+module in a closure. An untrained copy of the model would still read these trained weights.
 """
 
 from __future__ import annotations

@@ -83,16 +83,17 @@ def rollout(
         rounds: the rounds to cache: an int, a slice, a list or "all".
         n_rounds: number of rounds to run, if later ones are not needed; None for all. Results of
             these rounds are the same as in a run over all.
-        commit: which choice is fed where a round contains one (the token ``a*``): the model's
-            "own", or the "target" that was recorded.
-        fwd_hooks: pairs (hook name, function) for every round, or ``{round: pairs}``.
+        commit: which choice the model reads where a round contains one (such as an action): the
+            model's "own", or the "target" that was recorded.
+        fwd_hooks: pairs (hook name, function) for every round; or index of a round -> such pairs.
         propagate: True to let the effect of hooks carry over to later rounds; False to reset later
             rounds' latents to their values without hooks.
         clean: a rollout of the same episodes without hooks, from which the rounds before the first
             hooked one are copied.
 
     Returns:
-        Predictions and carried states of every round, and the cache.
+        The rollout: predictions, carried states, and cached activations, ``[episode, round, ...]``
+        each.
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
@@ -211,7 +212,7 @@ def _sort_hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[
 def play(
     model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0
 ) -> tuple[Any, Rollout]:
-    """Let the model act: its choice in round t is its action in round t + 1.
+    """Let the model act in environments: its choice in round t is its action in round t + 1.
 
     Args:
         model: the model that acts.
@@ -224,7 +225,7 @@ def play(
             random choice by itself.
 
     Returns:
-        The episodes that result, and the rollout, in which the model's choices were fed.
+        The episodes that result from the model's actions, and the rollout over them.
     """
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
@@ -331,7 +332,7 @@ class Step:
     Attributes:
         prediction: what the round predicted, ``[batch, ...]``.
         latents: the state after the round, ``[batch, row, width]``.
-        fed: the round's inputs, with the choice that was fed.
+        fed: the round's inputs, including the token of the choice if rounds contain one.
     """
 
     prediction: Tensor
@@ -703,8 +704,8 @@ def replay(
         fwd_hooks: pairs (hook name, function), for hooks on the whole batch; its row ``e *
             len(rounds) + i`` is episode e in the i-th chosen round.
         chunk: number of rows to run at a time, to bound memory. Hooks then see one chunk after the
-            other, so they must treat all rows alike. When None, all rows run at once if there are
-            hooks.
+            other, so they must do the same to every row. When None, all rows run at once if there
+            are hooks.
 
     Returns:
         Predictions ``[episode, chosen round, ...]``; latents after each round ``[episode, chosen

@@ -41,10 +41,11 @@ class Rollout:
             and ``slots``.
         layout: layout of the rounds.
         commit: where fed choices came from: the model ("own") or the recording ("target").
-        cache: ``name -> [episode, cached round, ...]``; empty without a ``names_filter``.
+        cache: name of a hook point -> its activations, ``[episode, cached round, ...]``; empty
+            without a ``names_filter``.
         cached_rounds: indices of the rounds in the cache, in order.
-        settings: the model's name, digest and dtype, its rounding error, commit, propagate, hooked
-            rounds, versions.
+        settings: how the run was made: name -> value. Among them are the model's name, digest and
+            dtype, whether effects of hooks propagate, the hooked rounds, and versions of packages.
         model, episodes: the model and the episodes, from which controls are computed; None if hooks
             acted, and if the rollout was read from a file.
     """

@@ -1,4 +1,8 @@
-"""Attach TransformerLens hook points to the inputs and outputs of any module's submodules."""
+"""Attach TransformerLens hook points to the inputs and outputs of any module's submodules.
+
+A :class:`Point` says where, and :func:`interp.adapt` takes a dictionary of points. The key of a
+point becomes the name of an activation, such as ``cell``: the hook point is ``points.cell``.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +29,30 @@ _MOST_RUNS = 1000  # of a submodule in a round: every run has a hook point of it
 class Point:
     """A place in a PyTorch module to attach hooks to: the input or the output of a submodule.
 
+    A point gets its name from the dictionary in which it is passed, such as
+    ``interp.adapt(..., points={"read_in": Point("read", of="input")})``. Hooks are attached to
+    ``points.read_in``, and interventions and probes name the activation "read_in".
+
     Attributes:
         module: name of the submodule, as in ``named_modules``; "" for the whole module.
         of: the submodule's "output", or its "input": the first argument, or one that ``item``
             names.
         item: where in that value the tensor is: an index (an ``LSTMCell`` returns ``h`` and ``c``),
             a key, an attribute, or a path of several, such as ``("past", 0, "h")``.
-        times: how often the submodule runs in a round, as in a loop; the site ``KEY[2]`` is its
-            third run. With ``alive`` it is the maximum number of runs.
-        alive: for a loop that may halt early. It maps the outputs of ``gate`` in the runs so far,
-            ``[row, ...]`` each, to whether the next run takes place, Bool[row] or Bool[row, pos]. A
-            row that has halted stays halted. Hooks and caches see NaN for a run that does not take
-            place; if a hook changes it, the round's prediction and state are NaN.
-        gate: name of the submodule that decides about halting; ``module`` when empty. If the loop
-            continues with only the remaining rows, it must call both submodules with these rows.
-        name: name in tables; the key with spaces when empty.
+        times: how often the submodule runs in a round, as in a loop. If this is not 1, each run has
+            an activation of its own: that of the third run of a point "block" is ``block[2]``. In a
+            loop that may halt early, it is the maximum number of runs.
+        alive: None, or a function for a loop that may halt early, which says for every row of the
+            batch whether the loop continues. It is called after each run. Its argument is the list
+            of the outputs of ``gate`` in the runs so far, ``[row, ...]`` each. It returns Bool[row]
+            or Bool[row, pos], True where the next run takes place. A row that has halted stays
+            halted. Hooks and caches see NaN for a run that does not take place; if a hook changes
+            this NaN, the round's prediction and state are NaN.
+        gate: name of the submodule whose output decides about halting, for ``alive``; ``module``
+            when empty. If the loop continues with only the remaining rows, it must call both
+            submodules with these rows.
+        name: name in tables; when empty, the point's key in the dictionary with spaces in place of
+            underscores.
         axes: names of the axes between the batch axis and the feature axis, separated by blanks:
             "pos", "latent" or "head".
         labels: names of the places along the axis "pos" or "latent".
@@ -81,8 +94,8 @@ class Point:
 
 
 def list_parts(value: Any) -> Mapping[Any, Any]:
-    """Return the parts of a value, such as a module's output, in a dictionary: by index, and by key
-    or attribute name if there are any.
+    """Return the parts of a value, such as a module's output, in a dictionary: index -> part, and
+    key or attribute name -> part if the value has any.
     """
     if isinstance(value, Tensor):
         return {0: value}
@@ -130,7 +143,8 @@ class Halting:
 
     Attributes:
         disturbs: True to alter activations of halted rows, to test that they have no effect.
-        void: Bool[row], rows in which a hook changed a run that did not take place.
+        void: Bool[row], rows in which a hook changed a run that did not take place, so that the
+            row's results mean nothing.
     """
 
     def __init__(self, point: Point, n_rows: int, disturbs: bool = False) -> None:

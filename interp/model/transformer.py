@@ -153,10 +153,12 @@ class HookedLatentTransformer(LensSurface):
         Args:
             tokens: token ids; those at latent positions are ignored.
             latents: vectors for the latent positions 1, 2, ...
-            values: scalar payloads, such as rewards; None if no token carries a number.
+            values: numbers that tokens carry, such as rewards; None if no token carries one.
 
         Returns:
-            The prediction, the update, logits at every position, and the latents that were read.
+            A named tuple: ``prediction``, usually probabilities ``[batch, outcome]``; ``update``,
+            the vector to write into a latent, ``[batch, d_model]``; ``logits`` at every position,
+            ``[batch, pos, outcome]``; and ``latents`` that were read, ``[batch, latent, d_model]``.
         """
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
@@ -260,7 +262,8 @@ class HookedLatentTransformer(LensSurface):
         resid: Float[Tensor, "batch pos d_model"],
         latents: Float[Tensor, "batch latent d_model"],
     ) -> _RoundOutput:
-        """Compute prediction, update and logits from the residual stream after the last block.
+        """Compute prediction, update and logits from the residual stream after the last block, as
+        :meth:`forward` returns them.
 
         Args:
             resid: the residual stream at all positions.
@@ -441,7 +444,8 @@ class HookedLatentTransformer(LensSurface):
         """Return the latents that the next round reads: those of this round, with its update
         written into one of them.
 
-        The latent in the slot becomes ``latent_kept`` times its old value, plus the update.
+        This latent becomes ``latent_kept`` (1 if updates are added, 0 if they replace) times its old
+        value, plus the update.
 
         Args:
             latents: the latents that the round read.
@@ -487,8 +491,8 @@ class HookedLatentTransformer(LensSurface):
     origin = property(attrgetter("config.origin"))
 
     def said(self) -> str:
-        """Return the text that the digest includes besides the weights: the configuration as JSON,
-        and the factor of the old latent where training anneals it.
+        """Return the text that :meth:`digest` includes besides the weights: the configuration as
+        JSON, and the factor by which old latents are multiplied if training is changing it.
         """
         text = json.dumps(self.config.to_dict(), sort_keys=True)
         if self.latent_kept != self.config.latent_kept:
