@@ -3,9 +3,11 @@
 A site is one of:
 
 * ``latents``: everything that the model carries, after each round (or before it, for targets with
-  the moment "before"); ``latents@h``: the channel ``h`` of it;
-* ``written``: the latent in the slot that the round writes, after the round;
-* ``change``: the difference that the round made to this latent;
+  the moment "before"); ``latents@h``: the part of it that the machine names ``h`` (a channel), such
+  as the hidden vector of an LSTM;
+* ``written``: the latent that the round writes, after the round. A model with several latents may
+  write only one of them in each round;
+* ``change``: this latent after the round, minus the same latent before the round;
 * ``update``: the vector that a transformer wrote (``hook_update``);
 * any site of ``interp.interventions.sites``, such as ``resid_post[2]@w?``.
 
@@ -44,9 +46,9 @@ class ProbedSite:
         name: the site as the user wrote it.
         hook: name of its hook point; None if the site is read from the carried latents.
         site: which part of the hook point's activation is read; None for all of it.
-        rows: for one channel of the carried latents, the slice of latents that belong to it; None
-            for all.
-        width: number of coordinates of this channel; None for all.
+        rows: for one channel (a named part of what the machine carries), the slice of latents that
+            belong to it; None for all latents.
+        width: number of coordinates that this channel uses in each latent; None for all.
     """
 
     name: str
@@ -69,8 +71,12 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
     """Look up a site in a machine.
 
     Args:
-        site: the site as text, as an object, or as the result of an earlier call.
+        site: the site as text, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`);
+            as an object; or as the result of an earlier call.
         model: the machine; None assumes a transformer.
+
+    Returns:
+        What :func:`read` needs to read the site from a rollout.
     """
     if isinstance(site, ProbedSite):
         return site
@@ -166,8 +172,9 @@ def read(
 
     Args:
         run: the rollout.
-        site: the site, see :mod:`probes.activations`.
-        when: for the site "latents" and its channels: "after" each round, or "before" it.
+        site: the site, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`).
+        when: for the site "latents" and its channels: read what is carried "after" each round, or
+            "before" it.
         model: the machine of the run; needed for channels and for hook points that transformers do
             not have.
 
@@ -215,8 +222,8 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
 
 
 def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode round"] | None:
-    """Return a boolean mask ``[episode, round]`` of the rounds in which the site has no activation;
-    None if there are none.
+    """Return a boolean mask ``[episode, round]``, True for rounds in which the site has no
+    activation; None if it has one in every round.
 
     Machines that loop a variable number of times skip a site in some rounds. The activation is then
     NaN, while the carried latents are finite. If the latents are NaN, too, the round does not count

@@ -56,15 +56,16 @@ class ProbeScore(_Difference):
     A group is a set of episodes that may depend on each other, such as those of one participant.
 
     Attributes:
-        losses: sums over held-out rounds per group: squared errors (for R2) or numbers of wrong
-            predictions (for accuracy).
-        references: by what losses are divided, per group: total sums of squares (R2) or numbers of
-            scored entries (accuracy).
-        kind: "skill" (1 - losses / references), "accuracy" (the same, clipped to [0, 1]) or "ratio"
-            (losses / references).
-        constant: losses of the best constant prediction, per group.
-        graded: for rare classes, per group: squared errors of the predicted probabilities, and
-            squared errors if the class frequencies are predicted.
+        losses: sum of the probe's errors over the held-out rounds of each group, ``[group]``:
+            squared errors (for R2) or numbers of wrong predictions (for accuracy).
+        references: what the losses are divided by, ``[group]``: total sums of squares (R2) or
+            numbers of scored entries (accuracy).
+        kind: formula of the score: "skill" (1 - losses / references), "accuracy" (the same, clipped
+            to [0, 1]) or "ratio" (losses / references).
+        constant: the losses of always predicting the same value, the best one, ``[group]``.
+        graded: for rare classes, a pair of sums ``[group]``: squared errors of the predicted class
+            probabilities, and squared errors if the class frequencies are predicted. None for other
+            targets.
 
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
@@ -90,15 +91,16 @@ class ProbeScore(_Difference):
         constant: Shaped[Array, " group"] | None = None,
         graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
     ) -> ProbeScore:
-        """Compute a score and its interval from sums per independent group of episodes.
+        """Compute a score and its interval from sums over the rounds of each independent group of
+        episodes, ``[group]``.
 
         Args:
-            losses: losses of the probe, per group.
-            references: by what losses are divided, per group.
-            kind: "skill", "accuracy" or "ratio".
-            constant: losses of the best constant prediction, per group; ``references`` when None.
+            losses: losses of the probe, such as squared errors.
+            references: what the losses are divided by.
+            kind: "skill" (1 - losses / references), "accuracy" or "ratio" (losses / references).
+            constant: losses of the best constant prediction; ``references`` when None.
             graded: for rare classes, squared errors of the predicted probabilities, and squared
-                errors if the class frequencies are predicted; per group.
+                errors if the class frequencies are predicted.
         """
         lost = array_of("losses", losses).astype(np.float64)
         scale = array_of("references", references).astype(np.float64)
@@ -131,11 +133,11 @@ class ProbeScore(_Difference):
 
     @checked
     def minus(self, other: ProbeScore) -> _Difference:
-        """Return this score minus another score of the same kind.
+        """Return this score minus another score of the same kind, with a 95 % interval.
 
         Args:
-            other: the other score. The difference has an interval if both scores have equally many
-                groups of episodes.
+            other: the score of another probe, on the same groups of episodes. If it has another
+                number of groups, the bounds of the interval are NaN.
         """
         if len(self.losses) != len(other.losses):
             return _Difference(self.estimate - other.estimate, nan, nan)
@@ -151,7 +153,9 @@ class ProbeScore(_Difference):
 
     @property
     def detectable(self) -> float:
-        """The smallest skill for which the interval would have excluded 0, in this sample."""
+        """The smallest :attr:`skill` that this sample could have told from 0: its interval would
+        not have contained 0.
+        """
         losses, references = self.graded or (self.losses, self.constant)
         return refit.detectable(losses, references, N_FOLDS)
 
@@ -182,7 +186,7 @@ def score_predictions(
     classes.
 
     Args:
-        target: the target.
+        target: the values to decode.
         predictions: ``[episode, round, output]``; each episode is predicted by a probe that was not
             fitted on it.
         groups: index of the independent group of each episode.
@@ -384,8 +388,8 @@ class Kind:
 
     Attributes:
         name: the value of the argument ``method`` that selects it.
-        of_classes: True if it decodes classes. False if it decodes numbers, and classes as 0/1
-            indicators.
+        of_classes: True if it decodes classes. False if it decodes numbers; it then decodes
+            classes as numbers 0 and 1, one per class.
         fit: (activations ``[episode, round, feature]``, targets, fold of each episode, group of
             each episode) -> one cross-validated probe per target.
     """
@@ -470,9 +474,10 @@ class Problem:
     Attributes:
         sample: the targets and groups.
         kind: kind of probe.
-        drawn: random targets of controls, by (index of the target, "shuffled" or "control_task").
-        baselines: scores of controls that read no activation, by (index of the target, "round" or
-            "inputs").
+        drawn: (index of a target, "shuffled" or "control_task") -> the random target that this
+            control decodes in its place.
+        baselines: (index of a target, "round" or "inputs") -> score of this control, which reads
+            the round index or the round's inputs and no activation.
     """
 
     sample: GroupedTargets
@@ -537,7 +542,7 @@ class Problem:
             copies: for each untrained copy, its activations and the targets of its episodes.
 
         Returns:
-            For each target, its probe and its controls by name.
+            For each target, a pair: its probe; and name of a control -> score of the control.
         """
         targets = self.sample.targets
         fits = self.sample.fit(self.kind, x, list(self.drawn.values()))

@@ -102,8 +102,9 @@ def _fit(
 
 
 def kind(estimator: BaseEstimator) -> Kind:
-    """Make a kind of probe from a scikit-learn estimator; it gets the same folds and controls as
-    ridge and logistic probes.
+    """Make a kind of probe from a scikit-learn estimator, a regressor or a classifier.
+
+    Such probes get the same folds and controls as ridge and logistic probes.
     """
 
     def fit_target(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:

@@ -87,7 +87,12 @@ def fit(
     seed: int = 0,
     model: Machine | None = None,
 ) -> ProbeResult:
-    """Fit a probe that decodes ``target`` from ``activations``, with controls.
+    """Fit a probe that decodes ``target`` from ``activations``, with up to five controls.
+
+    The same fit is repeated in cases in which a high score would mean nothing. These controls are
+    "shuffled" (the target of another episode), "untrained" (activations of an untrained copy of the
+    model), "inputs" (the round's inputs in place of activations), "round" (the round index in place
+    of activations) and "control_task" (a random target for each kind of round).
 
     Args:
         activations: a rollout; or a tensor, array or pandas object ``[episode, round, ...]`` with
@@ -102,18 +107,23 @@ def fit(
         untrained: activations or rollout of an untrained model (see :func:`probes.untrained`). When
             None, ``n_untrained`` copies of the rollout's model are run. Without this control the
             verdict is never "yes".
-        n_untrained: number of untrained copies; the best one counts.
-        episodes: episodes that give the inputs for the control "inputs"; those of the rollout when
-            None.
-        inputs: inputs of each round, ``[episode, round, ...]``, or a list of several encodings of
-            them; zeros for rounds without inputs.
-        sites: the one site of a rollout to read (:mod:`probes.activations`), such as "L1H0@p?".
+        n_untrained: number of untrained copies; the one with the highest score counts.
+        episodes: the episodes of the activations, from which the inputs for the control "inputs"
+            are computed; those of the rollout when None.
+        inputs: inputs of each round for the same control, ``[episode, round, ...]``, or a list of
+            several encodings of them; zeros for rounds without inputs.
+        sites: the one site of a rollout to read (:mod:`probes.activations`), such as "latents" or
+            "L1H0@p?".
         method: "ridge", "logistic" (the default for class targets), or a scikit-learn estimator,
             which is cloned for every fold. If it is a classifier, whole numbers in ``target`` are
             classes.
         seed: seed of folds, shuffles, and untrained copies with their further episodes.
         model: the model of a rollout that was read from a file and does not have it. Untrained
             copies then need ``episodes``, too.
+
+    Returns:
+        The probe, its score on held-out episodes with an interval, the scores of the controls, and
+        the verdict on whether the target can be decoded.
 
     >>> import interp, probes
     >>> from interp.tasks import experts
@@ -379,14 +389,14 @@ def untrained_runs(
 
     Args:
         run: the rollout.
-        targets: the targets that are decoded from it.
-        hooks: hook points to cache.
+        targets: the targets that are decoded from this rollout.
+        hooks: names of the hook points whose activations the copies' rollouts store.
         n: number of copies.
         seed: seed of the first copy, and of the further episodes.
 
     Returns:
-        For each copy, a function that returns its rollout; and the targets in all its episodes, or
-        None if these are the episodes of ``run``.
+        For each copy, a function that returns its rollout; and the values of the targets in all
+        episodes of the copies, or None if these are just the episodes of ``run``.
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes

@@ -186,6 +186,10 @@ def cross_validate(
         y: the outputs of all targets, concatenated, ``[episode, round, k]``.
         folds: fold of each episode, numbered from 0; at least 3 folds.
         blocks: index of the target of each output, ``[k]``; one penalty is chosen per target.
+
+    Returns:
+        Predictions for every episode by probes that were not fitted on it, the chosen penalties,
+        and the weights of the probe that is fitted on all episodes.
     """
     n_folds = int(folds.max()) + 1
     n_outputs = y.shape[2]

@@ -163,14 +163,15 @@ class ProbeResult(Measured):
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
         score: R2 (numbers) or accuracy (classes) on new episodes or groups of them, with its 95 %
             interval.
-        by_output: the same score for each output.
-        metrics: all scores of the probe by name: "r2" and "mae", or "accuracy" and "log_loss".
-        controls: the controls by name.
+        by_output: name of an output (such as an expert, "e_1") -> the same score for it alone.
+        metrics: name of a metric -> its value on held-out episodes: "r2" and "mae" (mean absolute
+            error), or "accuracy" and "log_loss".
+        controls: name of a control, such as "untrained" -> its score.
         predictions: ``[episode, round, output]``, each episode predicted by a probe that was not
             fitted on it; for a logistic probe, the most probable classes.
         weights, intercept: the probe refitted on all episodes, for raw activations, ``[feature,
             column]`` and ``[column]``. Empty for scikit-learn estimators.
-        columns: name of each column of the weights: an output, or an output and a class.
+        columns: name of each column of the weights: that of an output, or of an output and a class.
         measure: the claim and its verdict.
         shape: shape of one activation.
         site, place: site of a rollout where activations were read: its name, and where it is in the
@@ -326,8 +327,11 @@ class ProbeResult(Measured):
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """Draw the probe's predictions for one episode, on which it was not fitted, and the true
+        """Draw the predictions for one episode, by a probe that was not fitted on it, and the true
         values (see :meth:`Decoded.plot`).
+
+        Args:
+            episode: index of the episode.
         """
         require(
             self.metric == "r2",
@@ -340,9 +344,12 @@ class ProbeResult(Measured):
     def scores(self) -> pd.DataFrame:
         """Return a table of all scores: one row per metric, per output and per control.
 
-        Rows of controls also have the probe's score minus the control's. ``detectable`` is the
-        smallest score (for classes: skill) for which the interval would have excluded 0 in this
-        sample.
+        The columns are target, site, fitted ("probe" or the name of a control), output (its name,
+        or "all"), metric (such as "r2"), number, low and high (the score and its 95 % interval),
+        detectable (the smallest score, for classes :attr:`ProbeScore.skill`, that this sample could
+        have told from 0) and warning. Rows of controls also have the columns difference,
+        difference_low and difference_high (the probe's score minus the control's), and counts (True
+        if a "yes" requires the probe to beat this control).
         """
         rows = [self._row("probe", "all", metric, score) for metric, score in self.metrics.items()]
         for output, score in self.by_output.items():
@@ -410,8 +417,10 @@ class Decoded:
     true: Float[Array, "episode round k"] | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table of the decoded values, and the true ones if known, with one row per
-        episode, round and output.
+        """Return a table with one row per episode, round and output.
+
+        The columns are episode and round (indices from 0), output (its name), decoded and, if the
+        true values are known, true.
         """
         n_episodes, n_rounds, _ = self.values.shape
         index = pd.MultiIndex.from_product(

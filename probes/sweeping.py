@@ -91,10 +91,10 @@ class SweepResult(Result):
     """The scores of a sweep, as a tidy table with one row per target, site and window of rounds.
 
     Columns: target, site, component, layer, head, position, start and stop (first round of the
-    window, and the round after its last); the columns of a measure
-    (:meth:`interp.results.measure.Measure.row`); the score of each control; and detectable, the
-    smallest score for which the interval would have excluded 0. Intervals are for scores on new
-    episodes.
+    window, and the round after its last); the columns of a measure, among them number, low and high
+    (the score with its 95 % interval on new episodes) and verdict
+    (:meth:`interp.results.measure.Measure.row`); a column for the score of each control, such as
+    untrained; and detectable, the smallest score that this sample could have told from 0.
 
     Attributes:
         frame: the table.
@@ -238,12 +238,15 @@ def sweep(
             regression when None. A classifier needs class targets.
         n_untrained: number of untrained copies; at each site the best one counts.
         seed: seed of copies, folds and shuffles.
-        cache: folder that stores finished cells (a cell is one site in one window); None stores
-            nothing.
+        cache: folder that stores finished cells (a cell is one site in one window), so that an
+            interrupted sweep continues; None stores nothing.
         n_jobs: number of workers; -1 for one per core.
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`.
-        shard: which share of the cells to compute, see :func:`interp.support.shares.divide`; needs
-            ``cache``.
+        shard: which share of the cells to compute, such as "2/64" for the second of 64 shares; ""
+            for all (:func:`interp.support.shares.divide`). A share needs ``cache``.
+
+    Returns:
+        The scores, with one row per target, site and window.
 
     >>> import interp
     >>> from interp.tasks import experts

@@ -281,6 +281,9 @@ def compute(
         episodes: the episodes.
         model: a handwired model, whose algorithm's parameters are used; None for the parameters of
             the episodes.
+
+    Returns:
+        One :class:`~probes.values.TargetValues` per target.
     """
     task = interp.tasks.of(episodes)
     algorithm, its_parameters = _find_parameters(task, model)

@@ -40,18 +40,21 @@ class TargetValues:
         mask: boolean, of the same shape: entries that are scored; None for all. The probe is also
             fitted on the other entries, since a linear read-out of a state must be right
             everywhere.
-        inputs: for the control "inputs", what the model reads in each round, as arrays ``[episode,
-            round, feature]`` in several encodings; the encoding with the best score counts. Without
-            encodings the control is left out.
-        types: for the control task, the kind of each round as a number, ``[episode, round]``;
-            rounds with equal inputs have the same kind. None leaves the control task out.
+        inputs: for the control "inputs", which decodes the target from what the model reads in each
+            round: one array ``[episode, round, feature]`` per encoding of these inputs; the
+            encoding with the best score counts. Without encodings the control is left out.
+        types: for the control "control_task", which draws a random value for each kind of round:
+            the kind of each round as a number, ``[episode, round]``; rounds with equal inputs have
+            the same kind. None leaves the control out.
         missing: mask ``[episode, round]`` of rounds that did not take place; they are neither
             fitted nor scored.
-        participants: participant of each episode, by default the independent groups of
-            cross-validation and intervals.
+        participants: label of the participant (such as a person) of each episode. Episodes of one
+            participant form one group in cross-validation and intervals, unless other groups are
+            passed to the fit.
         implied_by: names of controls that determine this target by construction, so that the probe
             need not beat them.
-        parameters: parameters of the algorithm that differ from those of the episodes.
+        parameters: parameters with which the algorithm computed the values, where they differ from
+            those of the episodes.
         is_rare: True if one class is so frequent (a share above :data:`_COMMON`) that a probe
             always predicts it.
         noun: name of the target in a sentence.
@@ -305,13 +308,14 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
 
 
 def warn_of_few(n: int) -> str | None:
-    """Warn if there are too few independent episodes (or groups of episodes) for intervals.
+    """Issue a ``UserWarning`` if there are too few independent episodes (or groups of episodes) for
+    intervals, and return its text.
 
     Args:
         n: number of independent episodes or groups.
 
     Returns:
-        The text of the warning; None if there are enough.
+        The text of the warning; None if there are enough episodes and no warning was issued.
     """
     if n >= FEW_EPISODES:
         return None
@@ -325,10 +329,11 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """Return the number of varying features if it makes the probe's score too low, otherwise 0.
+    """Return the number of varying features if there are so many that the probe's score is biased
+    low; otherwise 0.
 
-    This is so for a target that is constant within episodes, if there are too few episodes for so
-    many features (:func:`interp.stats.refit.leans_low`).
+    This can only happen to a target that is constant within episodes, if there are too few episodes
+    for so many features (:func:`interp.stats.refit.leans_low`).
 
     Args:
         x: activations ``[episode, round, feature]``.
