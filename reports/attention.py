@@ -69,9 +69,10 @@ class AttentionView:
         heads: for each layer, a short name per head, such as "L1H0".
         title: what the view shows.
         caption: text under the static picture.
-        episodes: the episode's number, for each index of the first axis of patterns.
-        rounds: the round's number, for each index of the second axis.
-        first: (index on the first axis, index on the second axis) of what is shown first.
+        episodes: number of each episode that the patterns contain, as it is shown.
+        rounds: number of each round that the patterns contain, as it is shown.
+        first: the episode and the round that are shown first, as indices on the first and the
+            second axis of the patterns.
         opened: True if the interactive view is open from the start.
     """
 
@@ -165,7 +166,8 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     Args:
         run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``.
             Of a long run, the first 3 episodes and 10 evenly spaced rounds are kept.
-        heads: names of the heads by layer; L0H0, L0H1, ... when None.
+        heads: for each layer, a mapping whose keys are the addresses of the heads to show, such as
+            :func:`heads_of` returns; all heads when None.
         round: index of the round that is shown first; the earliest when None.
 
     Raises:
@@ -214,7 +216,7 @@ def _find_layer(hook: str) -> int:
 
 
 def spread(n: int, wanted: int) -> list[int]:
-    """Return evenly spaced indices from 0 to ``n - 1``, both included.
+    """Return evenly spaced indices from 0 to ``n - 1``, both included; all if there are few.
 
     Args:
         n: number of things to choose from.

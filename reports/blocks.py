@@ -74,7 +74,7 @@ class Summary:
     """A block with a list of named facts.
 
     Attributes:
-        items: value of each fact, by its name.
+        items: name of a fact -> its value, such as ``{"episodes": 64, "seed": 0}``.
     """
 
     items: Mapping[str, Any]
@@ -142,18 +142,34 @@ def curves(
     data: pd.DataFrame | None = None,
     **words: Any,
 ) -> Figure:
-    """Draw named curves. A record of :mod:`reports.texts` gives title, caption and axis labels.
+    """Draw one curve per algorithm, in one panel or in several, as a block with title and caption.
+
+    The record decides what is written and how it is drawn::
+
+        {
+            "title": "Regret",
+            "caption": "{ends} Means over {n} episodes. {bands}",
+            "ends": "regret",  # what "{ends}" calls the quantity
+            "paper": "1 and 7, left",  # the paper's figures, named at the end of the caption
+            "ylabel": "regret",  # this and all further keys are options of the drawing function
+        }
+
+    In the caption, "{ends}" becomes a sentence with the final values of the curves, such as "At the
+    end, regret: 0.50 of a, 2.00 of b.", and "{bands}" a sentence on what the bands mean. If the
+    record has the key "by", which names a column of ``frame``, there is one panel for each value in
+    this column (:func:`reports.panels.curves`). Otherwise there is one panel
+    (:func:`interp.results.figures.curves`).
 
     Args:
-        record: ``title``, ``caption`` and options of :func:`interp.results.figures.curves`, or, if
-            it has the option ``by``, of :func:`reports.panels.curves`. Its texts may contain names
-            of ``words`` in braces. Its caption may also contain ``{bands}`` (what bands mean) and
-            ``{ends}`` (final values of the quantity that the key ``ends`` names). The key ``paper``
-            names the paper's figure.
-        frame: the curves.
-        of: the panel whose final values the caption describes; the whole frame when empty.
-        data: data that a reader can download.
-        **words: values for the names in braces in the record's texts.
+        record: the texts and options, such as one of :mod:`reports.texts`. "caption", "ends" and
+            "paper" may be missing.
+        frame: one row per point of a curve, with the columns round (or the one that the key "x"
+            names), algorithm (key of the curve) and mean (its height); optionally name (shown in
+            place of the key), and low and high (a band).
+        of: the value of the column "by" whose panel "{ends}" describes; all panels when empty.
+        data: table that a reader can download; None for no download.
+        **words: what replaces other names in braces in the record's texts, such as ``n=64`` for
+            "{n}".
     """
     from interp.results import figures  # matplotlib is heavy
     from reports import panels
@@ -188,8 +204,8 @@ class Table:
             and ``high`` are the bounds of the column before them; ``X_low`` and ``X_high`` are the
             bounds of the column ``X``.
         caption: what the numbers are.
-        formats: by column, a format such as ``".2%"``; other columns are formatted by
-            :func:`number`.
+        formats: name of a column -> format of its numbers, such as ``".2%"``; other columns are
+            formatted by :func:`number`.
         collapsed: True if the table is folded behind its caption.
     """
 
@@ -246,8 +262,11 @@ class NotComputed:
 
 
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
-    """Replace the columns of each estimate and its two bounds by one column of intervals, with the
-    estimate's name.
+    """Replace the three columns of an estimate and its bounds by one column of intervals, which has
+    the estimate's name.
+
+    The bounds of a column ``X`` are ``low`` and ``high``, if ``low`` is the next column, or
+    ``X_low`` and ``X_high``.
 
     >>> joined(pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]}))["mean"].map(str).tolist()
     ['0.5 [0.4, 0.6]']
@@ -388,7 +407,7 @@ def plain(name: str, number: Interval, controls: Mapping[str, float] | None = No
     Args:
         name: what the number is.
         number: the number with its interval.
-        controls: numbers of controls by name; NaN is not drawn.
+        controls: name of a control -> its number; NaN is not drawn.
     """
     drawn = {key: Control(value) for key, value in (controls or {}).items()}
     return Measure(name, name, number, controls=drawn, lacking=_PLAIN)
@@ -413,8 +432,8 @@ def counts(measures: Sequence[Measure]) -> str:
 @dataclass(frozen=True)
 @checked_fields
 class Measures:
-    """Measures drawn as intervals on a scale from 0 to 1, one row each, with their verdicts and a
-    folded table.
+    """A block that draws measures (claims with a number, a threshold and a verdict) as intervals on
+    a scale from 0 to 1, one row each, above a folded table of them.
 
     A number that is not a share is shown as text. docs/method/pages.md explains the drawing.
 
@@ -461,8 +480,10 @@ class Measures:
     def marks(self, measure: Measure) -> list[tuple[str, float, float]]:
         """List the marks that draw a measure, as (kind, start, width).
 
-        Start and width are in percent of the scale from 0 to 1. A mark beyond the scale is drawn at
-        its end, and its kind has "beyond" added.
+        The kinds are "span" (the interval), "from" or "to" (the threshold, for a number that must
+        be above or below it), "untrained" and "control" (controls), and "dot" (the number). Start
+        and width are in percent of the scale from 0 to 1. A point beyond the scale is drawn at its
+        end, and its kind has "beyond" added, as in "dot beyond".
         """
         number = measure.number
         if math.isnan(number.estimate) or not measure.is_share:
@@ -484,7 +505,7 @@ class Measures:
 
     @checked
     def controls(self, measure: Measure) -> dict[str, float]:
-        """Return {name: number} of the controls that are drawn: the untrained copy, and the
+        """Return name -> number of the controls that are drawn: the untrained copy, and the
         strongest other control. Controls without a number (NaN) are left out.
         """
         numbers = {name: control.number for name, control in measure.controls.items()}

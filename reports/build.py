@@ -87,7 +87,8 @@ def write(
             text.
 
     Returns:
-        The path of the page, its measures, and why parts failed.
+        An object with the attributes ``path`` (of the page), ``measures`` (all claims of the page
+        with their verdicts) and ``failures`` (title of a part -> why it could not be computed).
     """
     require(
         n_episodes >= 5,

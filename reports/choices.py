@@ -72,15 +72,18 @@ class Player:
 def players_of(
     episodes: BanditEpisodes, beside: Mapping[str, Any] | None = None, seed: int = 0
 ) -> dict[str, Player]:
-    """Return {name: player} of the participants of a table, and of the players that they are
-    compared with.
+    """Collect the players of a page: the participants of a table, and those that they are compared
+    with.
 
     Args:
         episodes: the episodes that were read from the table.
-        beside: the players to compare with, by name: recorded episodes, such as those of a language
+        beside: name -> a player to compare with: recorded episodes, such as those of a language
             model, or a network. The choices of a network are drawn from its predictions in the
             participants' rounds.
         seed: seed of these draws.
+
+    Returns:
+        Name -> player; the first one, "participants", has the choices of the table.
     """
     players = {PEOPLE: Player(episodes, episodes.choices)}
     for name, subject in (beside or {}).items():
@@ -112,8 +115,8 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
         seed: seed of bootstraps.
 
     Returns:
-        Functions without arguments by name, such as "participants 1"; each explains a few
-        participants and returns JSON values.
+        Name of a job, such as "participants 1" -> function without arguments that explains the
+        choices of a few participants, and returns the result as JSON values.
     """
     makers: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, player in players.items():
@@ -160,14 +163,14 @@ def write(
         quick: True leaves out the GRU, the analysis of single participants, and the recovery of
             simulated players.
         seed: seed of bootstraps, the GRU and simulated players.
-        players: players by name, from :func:`players_of`; only those of the table when None.
-        parts: results of :func:`makers_of`, if they were computed before.
+        players: the players that :func:`players_of` returns; only those of the table when None.
+        parts: name of a job -> its result, for the jobs of :func:`makers_of`; computed when None.
         beside: the further players as the option ``--beside`` names them, for the command that the
             page shows.
-        **columns: columns of the table, see :func:`interp.tasks.bandit.read`.
+        **columns: names of the table's columns, see :func:`interp.tasks.bandit.read`.
 
     Returns:
-        The path of the page, and the explanation of each player by name.
+        The path of the page; and name of a player -> explanation of its choices.
     """
     table = Path(path)
     page = file_to_write(writable(Path(out)) / f"{table.stem}.html")

@@ -32,10 +32,10 @@ def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
     """Draw all pictures of an evaluation.
 
     Args:
-        tables: the tables of the evaluation, by name.
+        tables: name of a table, such as "regret_curves" -> table, as an evaluation returns them.
 
     Returns:
-        The figures, by file name.
+        Name of a file without suffix, such as "regret-uniform" -> its figure.
     """
     missing = notes(tables)
     drawn: dict[str, Figure] = {}
@@ -50,7 +50,7 @@ def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
     """Draw all pictures of an evaluation, and write them as SVG files.
 
     Args:
-        tables: the tables of the evaluation, by name.
+        tables: name of a table, such as "regret_curves" -> table, as an evaluation returns them.
         folder: the folder to write into.
 
     Returns:

@@ -50,7 +50,8 @@ def write(
             :func:`interp.load`.
         out: folder of the page.
         regime: regime of results that do not name one.
-        duplicates: what to do with episodes that were played twice, see :mod:`interp.llm.loading`.
+        duplicates: what to do with episodes that were played twice: "refuse" or another value that
+            :func:`interp.llm.loading.load` takes.
         seed: seed of the bootstrap.
         acts: which algorithms the players act like: results of
             :func:`~interp.choices.behaviour.behaviour` for these traces; computed when None.

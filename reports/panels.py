@@ -99,8 +99,9 @@ def curves(
     legend.
 
     Args:
-        frame: tidy table with the columns ``by``, ``round``, ``algorithm`` (which determines colour
-            and dash pattern) and ``mean``; optionally ``name``, ``low`` and ``high``. The first
+        frame: one row per point of a curve: the column that ``by`` names, ``round``, ``algorithm``
+            (key of the curve, which determines colour and dash pattern) and ``mean`` (its height);
+            optionally ``name`` (for the legend), and ``low`` and ``high`` (a band). The first
             algorithm gets the thickest line.
         by: name of the column that has a panel for each value.
         ylabel: label of the vertical axis.

@@ -96,16 +96,16 @@ class Context:
         n_episodes, n_rounds, seed: number of the sampled episodes, rounds per episode, and their
             seed.
         regime: regime of the episodes; the default if empty.
-        given: sizes of the episodes, such as the number of experts, that differ from the model's;
-            by name.
+        given: name of a size of the episodes, such as "n_experts" -> its value, for sizes that
+            differ from the model's.
         arguments: further arguments of :func:`interp.load`.
         folder: folder of the page.
         parts: parts of this report, in page order.
         left_out: titles of the parts that a quick report leaves out.
         quick: True if less is computed, with wider intervals.
-        missing: by key of a part, a sentence that replaces it because the machine lacks what the
-            part needs.
-        measures, sections, failures: by key of a part, its measures, its first section, and the
+        missing: key of a part -> a sentence that replaces the part, because the machine lacks what
+            it needs.
+        measures, sections, failures: key of a part -> its measures, its first section, or the
             exception that it raised; filled while the report is made.
         sentence: the first sentence of the page, filled while the report is made.
     """

@@ -46,12 +46,12 @@ class Answer:
         before, after: the run without and with the edits.
         read: carried latents that every round reads, with the edits, ``[1, round, latent,
             d_model]``.
-        hooks: forward hooks of the edits inside the machine, by round.
-        controls: predictions under random changes, ``[control, round, outcome]``; empty without
-            edits.
+        hooks: index of a round -> forward hooks that make the edits inside the machine.
+        controls: the machine's predictions under random changes of the same size as the edits,
+            ``[control, round, outcome]``; empty without edits.
         followed: number of edits that have a counterpart in the algorithm.
-        values_before, values_after: the algorithm's variables without and with the edits, ``[1,
-            round, ...]`` by key.
+        values_before, values_after: key of a variable of the algorithm -> its values ``[1, round,
+            ...]``, without and with the edits.
         machine: predictions of the machine without and with the edits, ``[round, outcome]`` each.
         algorithm: predictions of the algorithm without and with the edits, ``[round, outcome]``
             each.
@@ -73,8 +73,9 @@ class Answer:
 
     @cached_property
     def decoded(self) -> tuple[dict[str, _Array], dict[str, _Array]]:
-        """The algorithm's state as decoded from the latents that each round reads: without and with
-        the edits, ``[round, ...]`` by variable.
+        """The algorithm's state as decoded from the latents that each round reads: one mapping
+        without and one with the edits, each from the key of a variable to its values ``[round,
+        ...]``. The mappings are empty if no state can be decoded.
         """
         before = self._decode(self.before.latents[:, :-1])
         return before, self._decode(self.read)
@@ -105,11 +106,15 @@ class Answer:
         return int((before.std(0) + later_first).argmax())
 
     def differences(self) -> dict[str, _Array]:
-        """Return how much the edits change predictions in each round, ``[round]`` by name.
+        """Return how much predictions change in each round.
 
         The change is the total variation distance of distributions, or the absolute change of a
-        predicted mean. The names are "machine", "algorithm" and, with edits, "control_mean",
-        "control_low" and "control_high" for random changes of equal size.
+        predicted mean.
+
+        Returns:
+            Name -> change in each round, ``[round]``. "machine" and "algorithm" are changed by the
+            edits. If there are edits, "control_mean", "control_low" and "control_high" are mean,
+            lowest and highest change of the machine under random changes of equal size.
         """
         moves = {}
         moves["machine"] = self._measure(*self.machine)
@@ -144,7 +149,13 @@ class Answer:
         return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
 
     def frame(self) -> pd.DataFrame:
-        """Return the drawn data as a table with one row per round and outcome."""
+        """Return the drawn data as a table with one row per round and outcome.
+
+        The columns are round, outcome (its name) and truth (:attr:`truth`); the predictions
+        model_before and model_after, algorithm_before and algorithm_after (the edits), and
+        control_low and control_high (lowest and highest under random changes); and, beginning with
+        "moved_", the changes that :meth:`differences` returns.
+        """
         names = self.bench.layout.outcomes
         n_outcomes = len(names)
         rounds = np.arange(self.bench.n_rounds)
@@ -173,6 +184,9 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         view: what the page shows: an episode, a round and edits.
         whole: True applies all edits. False applies only edits of inputs and changes of the decoded
             state, as for a reference machine.
+
+    Returns:
+        Runs and predictions without and with the edits, and under the random changes.
     """
     _require_visible(bench, view)
     episodes = bench.episodes

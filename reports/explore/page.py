@@ -239,12 +239,14 @@ def _describe_state(answer: Answer) -> str:
 
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
-    """Return the variables with which the HTML template of the explorer's page is filled, {name:
-    value}, such as "picture" (an SVG) and "sentence".
+    """Return the variables with which the HTML template of the explorer's page is filled.
 
     Args:
         answer: result of the machine.
         reference: result of the reference machine, or None.
+
+    Returns:
+        Name of a variable of the template, such as "picture" (an SVG) or "sentence" -> its value.
     """
     bench = answer.bench
     sentence = _describe_edits(answer)

@@ -53,6 +53,8 @@ class Bench:
     """A machine with sampled episodes, and the algorithm that it is compared with.
 
     Attributes:
+        model, episodes, algorithm: the machine, the episodes, and the algorithm that the task
+            assigns to the machine.
         giver: the reference machine with the same episodes, whose memory an edit can copy into this
             machine; None without a reference.
         origin: Python code that loads the machine.
@@ -80,17 +82,19 @@ class Bench:
 
     @cached_property
     def values(self) -> Values:
-        """The values of the algorithm's variables on all episodes, ``[episode, round, ...]`` by
-        key.
+        """Key of a variable of the algorithm -> its values on all episodes, ``[episode, round,
+        ...]``.
         """
         return self.algorithm.run(self.episodes)
 
     def select_values(self, episodes: list[int]) -> Values:
-        """Return the values of the algorithm's variables in some episodes, ``[episode, round,
-        ...]`` by key.
+        """Return the values of the algorithm's variables in some episodes.
 
         Args:
             episodes: indices of the episodes.
+
+        Returns:
+            Key of a variable -> its values ``[episode, round, ...]``.
         """
         return {key: value[episodes] for key, value in self.values.items()}
 
@@ -172,8 +176,8 @@ class Bench:
 
     @cached_property
     def changes(self) -> list[tuple[Corruption, str, str]]:
-        """All possible changes of a single input, as (corruption, name of the input that it
-        changes, options in the text of an edit).
+        """All possible changes of a single input, as (corruption, name of the changed input,
+        options as text, such as "expert=p_2"; "-" for none).
         """
         changes = []
         for corruption in self.task.analysis.corruptions():
@@ -227,7 +231,7 @@ class Written(NamedTuple):
 
     Attributes:
         site: the site where it writes.
-        values: by round in which the edit acts, the value that it writes.
+        values: index of a round in which the edit acts -> the value that it writes.
         added: True adds the value to the activation, False replaces the activation.
     """
 
@@ -259,10 +263,12 @@ class Edit:
             activation to 0) or "mean" (set it to its mean over episodes).
         round: index of the round in which it acts.
         what: for "input" the key of a corruption; for "move" a number of the state, such as
-            "counts.1"; for "memory" whose state is copied, "reference" or "start" (this machine's
-            initial one); otherwise a site.
-        value: its value or options; "-" for none.
-        on: True if it also acts in all later rounds.
+            "counts.1"; for "memory" the state that is copied: "reference" (that of the reference
+            machine) or "start" (the initial one of this machine); otherwise a site.
+        value: for "input" the options of the corruption, such as "expert=p_2", or "-" for none; for
+            "move" the number that is added; for "memory" and "patch" the index of the episode that
+            is copied from; for "zero" and "mean" always "-".
+        on: True if it also acts in all later rounds; never for "input" and "memory".
     """
 
     kind: str
@@ -277,8 +283,10 @@ class Edit:
 
     @classmethod
     def parse(cls, text: str) -> Edit:
-        """Make an edit from its text, such as "move 20 counts.1 2.5": kind, round, what it changes,
-        and value.
+        """Make an edit from its text "KIND ROUND WHAT VALUE".
+
+        "move 20 counts.1 2.5" adds 2.5 to the number counts.1 of the state in round 20. A "-" after
+        the round, as in "zero 20- L1H0@p? -", lets the edit also act in all later rounds.
         """
         match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
         if match is None:
@@ -394,7 +402,8 @@ class Edit:
         """Return how an edit of the kind "move" changes the decoded state.
 
         Returns:
-            The key of the variable; and its change, an array that is 0 except for one number.
+            The key of the variable; and its change, an array of the variable's shape that is 0
+            except for one number.
         """
         key, *index = self.what.split(".")
         require_known("variable that the decoder reads", key, bench.writer.shapes)
@@ -419,11 +428,12 @@ class Edit:
 
         Args:
             bench: the machine and the algorithm.
-            state: the algorithm's state before the round, by key of the variable.
+            state: key of a state variable -> its values before the round.
             round: index of the round in which the edit acts.
 
         Returns:
-            The changed state; None if the edit has no counterpart in the algorithm.
+            The changed state, by the same keys; None if the edit has no counterpart in the
+            algorithm.
         """
         if self.kind == "move":
             key, change = self.moved(bench)

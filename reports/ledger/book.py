@@ -69,7 +69,7 @@ class Ledger(Result):
     """The claims of the paper, and what measurements of models say about them.
 
     Attributes:
-        entries: the measures of all models, by the key of the claim.
+        entries: key of a claim -> its measures, of all models.
         settings: seed, sizes, versions and digests.
     """
 
@@ -91,8 +91,11 @@ class Ledger(Result):
         return f"{len(self.entries)} claims of the paper, {len(self.measures)} measures: {counts}."
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per measure: where the claim is in the paper, its sentence
-        there, and the columns of the measure.
+        """Return a table with one row per measure.
+
+        The columns are place (of the claim in the paper), paper (its sentence), key (of the claim),
+        and those of a measure, such as number and verdict
+        (:meth:`~interp.results.measure.Measure.row`).
         """
         rows = []
         for claim in CLAIMS:
@@ -120,7 +123,11 @@ def make(
         folder: folder that stores the finished pairs of a claim and a model.
         sizes: how many episodes and rounds are measured; ``Sizes()`` when None.
         claims: keys of the claims to measure; all when empty.
-        shard: which share of the pairs to measure, see :func:`interp.support.shares.divide`.
+        shard: which share of the pairs to measure, such as "2/64" for the second of 64 shares; ""
+            for all (:func:`interp.support.shares.divide`).
+
+    Returns:
+        The measures of every claim, of all models that it is about.
 
     Raises:
         InputError: an unknown claim, or no model that any claim is about.

@@ -14,8 +14,9 @@ def draw(losses: pd.DataFrame, floor: str) -> Figure:
     seeds, and its band their range.
 
     Args:
-        losses: table with the losses of all runs.
-        floor: name of the loss that was subtracted, such as that of the Bayes predictor.
+        losses: one row per setting, seed and step, with the columns setting, seed, step and excess
+            (the loss above the lowest possible one, in nats).
+        floor: name of the lowest possible loss for the caption, such as "the Bayes predictor".
     """
     mean = over_seeds(losses).rename(columns={"setting": "algorithm"})
     return curves(TEXTS["learning"]["curves"], mean, floor=floor)

@@ -46,9 +46,10 @@ def default_parts(
 
     Args:
         replace: parts that replace those with the same key.
-        after: further parts, by the key of the part that they follow.
-        said: texts of the common parts, by part, for a task with a handwired machine; a part that
-            verifies the machine is then added.
+        after: key of a part -> further parts that follow it.
+        said: for a task with a handwired machine: key of a common part -> arguments of the function
+            that makes it, by name (:func:`prose` returns them). A part that verifies the machine is
+            then added. None takes the common parts as they are.
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'The state over time', 'Probes']
@@ -76,10 +77,13 @@ def default_parts(
 
 
 def prose(task: str) -> dict[str, Any]:
-    """Return the texts of a task's report: {key of a part: {name of a text: text}}.
+    """Return the texts and options of the parts of a task's report.
 
     Args:
         task: key of the task.
+
+    Returns:
+        Key of a part, such as "state" -> {name of a text or option, such as "title": its value}.
     """
     return PROSE[task]
 
