@@ -84,8 +84,14 @@ class PlayerBehaviour(Result):
         return self.found.answer if self.found else f"undecided: fewer than {FEWEST_RUNS} instances"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row: the group of runs, the verdict, the closest family with its
-        parameters and losses, and the agreement of repeated runs.
+        """Return a table with one row for the group of runs.
+
+        The columns are model, condition, regime, n (number of runs), verdict and plays_like
+        (:attr:`answer`). If the choices were explained, also closest (key of the family with the
+        lowest held-out loss), set (keys of the confidence set), parameters, lapse and temperature
+        (of the closest family), nats and floor_nats (held-out loss per choice of the closest
+        family, and of the best family without a memory, each with bounds _low and _high) and
+        agreement. If there are repeated runs, also repeated and ceiling, with bounds.
         """
         row: dict[str, Any] = {
             **self.group,
@@ -154,8 +160,12 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
         acts: one result per group of runs, from :func:`behaviour`.
 
     Returns:
-        Name -> table: "behaviour" has one row per group, "families" one row per group and family of
-        algorithms, "machines" one row per group and compared model.
+        Name -> table. "behaviour" has one row per group (:meth:`PlayerBehaviour.to_frame`);
+        "families" one row per family of each group whose choices were explained
+        (:meth:`~interp.choices.explain.ChoiceExplanation.to_frame`, and the columns model,
+        condition and regime); "machines" one row per compared model of each such group, with the
+        columns model, condition, regime, n, machine (name of the compared model) and those of a
+        measure. Empty if there are no results.
     """
     if not acts:
         return {}

@@ -53,6 +53,9 @@ Verdict = Literal["named", "several", "no memory", "none"]
 class BesideMachine:
     """Whether a player chooses as a machine (a network or another model) does.
 
+    The loss of a machine is minus the log of the probability that it gives to the player's choice.
+    It is held out: the temperature and lapse rate of the choices are fitted to other choices.
+
     Attributes:
         over_floor: nats per choice by which the machine's held-out loss is lower than that of the
             best family without a memory.
@@ -122,17 +125,22 @@ class BesideMachine:
 class ChoiceExplanation(Result):
     """Which families of algorithms explain a player's choices.
 
+    The loss of a family is minus the log of the probability that it gives to a choice, in nats. It
+    is held out: every choice is scored with parameters that were fitted to three quarters of the
+    player's data, of which the choice is no part. A unit is an independent part of these data: a
+    participant, an episode or a block of trials. No unit is divided between fit and score.
+
     Attributes:
         scores: key of a family -> its score; the family with the lowest held-out loss is first.
-        units: sum of held-out losses in nats, ``[unit, family]``. A unit is an independent part of
-            the data: a participant, an episode or a block of trials. Families are in the order of
-            ``scores``.
-        p_values: key of a family -> its p-value in the model confidence set; families with at least
-            1 - :data:`LEVEL` are in the set.
+        units: held-out loss, summed over the choices of each unit, ``[unit, family]``. Families are
+            in the order of ``scores``.
+        p_values: key of a family -> its p-value; the model confidence set contains the families
+            with a p-value of at least .05 (1 - :data:`LEVEL`).
         checks: key of a family -> posterior-predictive check, for each family in the set.
         n_choices: number of choices.
-        agreement: share of choices that equal the likeliest outcome of the best family, whose
-            parameters were fitted to other choices.
+        agreement: share of choices that are the likeliest outcome of the best family, with
+            parameters that were fitted to other choices. Choices where several outcomes are
+            likeliest are left out.
         algorithm: the best family's algorithm at its fitted parameters; None if the best one is a
             constant guess.
         beside: name of a machine -> whether the player chooses as the machine does.
@@ -216,8 +224,10 @@ class ChoiceExplanation(Result):
         return self.behind(self.floor)
 
     def behind(self, key: str) -> Interval:
-        """Return a family's held-out loss minus that of the closest family, in nats per choice,
-        with the 95 % confidence interval of this paired difference.
+        """Return a family's held-out loss minus that of the closest family, in nats per choice.
+
+        Its 95 % confidence interval is computed from the differences of the two losses in each
+        unit, such as a participant.
 
         Args:
             key: key of the family.
@@ -317,12 +327,18 @@ class ChoiceExplanation(Result):
         return figures.intervals(drawn, xlabel="nats a choice lost beyond the best, held out")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per family, the best first.
+        """Return a table with one row per family, the one with the lowest held-out loss first.
 
-        The column ``behind`` is the difference between the family's and the best family's loss,
-        paired by unit, in nats per choice; ``standard_error`` is its standard error. ``in_set``
-        says whether the family is in the model confidence set, ``passes`` whether it passes its
-        posterior-predictive check.
+        The columns are:
+
+        * family (its key), name, memoryless, parameters (fitted to all choices, in words), at_bound
+          (which of them lie at an end of the searched range), lapse and temperature;
+        * nats: held-out loss per choice;
+        * behind, behind_low, behind_high and standard_error: this loss minus that of the first
+          family, with its 95 % interval and standard error over units (participants, episodes or
+          blocks of trials), in each of which the two losses are subtracted;
+        * p and in_set: p-value in the model confidence set, and whether the family is in the set;
+        * passes: whether it passes its posterior-predictive check; None if it is not in the set.
         """
         return pd.DataFrame([self._row(key) for key in self.scores])
 
@@ -349,8 +365,11 @@ class ChoiceExplanation(Result):
         return row
 
     def check_frame(self) -> pd.DataFrame:
-        """Return a table of the posterior-predictive checks: one row per family in the confidence
-        set and statistic, with the player's value and that of simulated players.
+        """Return a table of the posterior-predictive checks, with one row per statistic of each
+        family in the confidence set.
+
+        The columns are family (its key) and those of
+        :meth:`~interp.choices.predictive.PredictiveCheck.to_frame`.
         """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
         return pd.concat(frames, names=["family", None]).reset_index("family")
@@ -391,11 +410,11 @@ def explain_choices(
     beside: Mapping[str, tuple[Any, Any]] | None = None,
     seed: int = 0,
 ) -> ChoiceExplanation:
-    """Find the families of algorithms that explain a player's choices. The members of a family
-    differ only in their parameters.
+    """Find the families of algorithms that explain a player's choices. A family is an algorithm
+    with free parameters, which are fitted to the choices.
 
     Args:
-        episodes: what the player saw.
+        episodes: what the player saw, such as arms and rewards.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made. At
             least 32 choices.
         families: the candidate families; by default all of the task's.
@@ -462,7 +481,7 @@ def _best_place(scores: Sequence[FamilyScore]) -> int:
 
 
 def checked_choices(episodes: Any, choices: Any) -> Array:
-    """Check choices and return them as floats, ``[episode, round]``. Choices in rounds that are not
+    """Check choices, and return them as floats ``[episode, round]``. Those in rounds that are not
     scored become NaN.
 
     Args:

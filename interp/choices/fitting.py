@@ -300,8 +300,8 @@ class OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """Function from a member of a family to its predictions on fixed batches of episodes,
-    ``[episode, scored round, outcome]``.
+    """Function from a member of a family (an algorithm) to its predictions on fixed batches of
+    episodes, ``[episode, scored round, outcome]``, with the episodes of all batches joined.
 
     Between calls with different members, values that the changed parameters do not affect are
     reused. The batches must have the same shapes; they are computed together.
@@ -372,7 +372,8 @@ def fit(
         predictions: for each batch, the predictions to fit, ``[episode, scored round, outcome]``.
 
     Returns:
-        The divergence in nats per round, and the member's parameters by name.
+        The least divergence (:func:`divergence`, averaged over batches), and name of a parameter ->
+        its value at that member.
     """
     kind = tasks.of(batches[0]).kind
     groups = _of_same_shapes(family, batches)
@@ -422,10 +423,10 @@ def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, f
 
     Args:
         searched: the parameters with their grids.
-        loss: function from parameters by name to the loss.
+        loss: function that takes {name of a parameter: value} and returns the loss.
 
     Returns:
-        The least loss found, and its parameters.
+        The least loss found, and name of a parameter -> its value there.
     """
     grid_losses = {}
     for point in product(*(parameter.grid for parameter in searched)):
@@ -508,12 +509,12 @@ def refine(
     rounds. L-BFGS-B then refines the result.
 
     Args:
-        loss: function from parameters by name to the loss.
+        loss: function that takes {name of a parameter: value} and returns the loss.
         searched: the parameters; distances are measured in steps of their grids.
-        start: the parameters to begin at.
+        start: name of a parameter -> the value to begin at.
 
     Returns:
-        The least loss found, and its parameters.
+        The least loss found, and name of a parameter -> its value there.
     """
     from scipy import optimize  # a quarter of a second: only where it is used
 

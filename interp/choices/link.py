@@ -324,8 +324,8 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
 
     Args:
         grid: values of the parameter, ascending.
-        profile: least loss at each value, with the other parameters refitted, in nats of all
-            choices.
+        profile: least loss at each value of the grid, with the other parameters refitted, in nats
+            summed over all choices.
         temperature: temperature of the choices. At 0 a wider interval is returned, because the
             log-likelihood then varies like a random walk.
     """

@@ -1,10 +1,11 @@
 """Choices among the options that were offered, if these differ from round to round.
 
-Episodes may record which options each round offered
+An option is an outcome that can be chosen, such as an arm. Episodes may record which options each
+round offered, in the order in which they were shown
 (:attr:`~interp.tasks.bandit.BanditEpisodes.offers`). An offered option has a *slot*: its position
-among those offered in the round. A choice is then the index of the chosen slot, and a prediction is
-the probability of each slot, given that one of them is chosen. Without such a record, every outcome
-is offered and slots are outcomes.
+in this order. A choice is then the index of the chosen slot, and a prediction is the probability of
+each slot, given that one of them is chosen. Without such a record all options are offered, and
+there is no difference between slots and options.
 """
 
 from __future__ import annotations
@@ -19,28 +20,34 @@ _LEAST = 1e-12  # least probability of an offered option
 
 
 def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
-    """Return the outcome in each slot (option offered in the round), ``[episode, scored round,
-    slot]``; None if every outcome is offered in every round.
+    """Return which options each round offered, in the order in which they were shown.
+
+    If a round offered arm 1 and arm 3 of four arms, its entries are ``[1, 3]``: the first place in
+    the list (slot 0) holds arm 1, the second (slot 1) arm 3.
 
     Args:
         episodes: the episodes.
-        first_asked: index of the first scored round.
+        first_asked: index of the first scored round; earlier rounds are left out.
+
+    Returns:
+        Index of the option in each slot, ``[episode, scored round, slot]``; -1 in empty slots. None
+        if all options were offered in every round.
     """
     offers = getattr(episodes, "offers", None)
     return None if offers is None else offers[:, first_asked:]
 
 
 def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the slot (position among the options offered in the round) of each chosen outcome,
-    ``[episode, round]``; 0 if the outcome was not offered.
+    """Return the slot of each chosen option: its position among the options that the round offered,
+    ``[episode, round]``; 0 if it was not offered.
 
-    >>> slots_of(np.array([[3, 0]]), np.array([[[1, 3], [0, 2]]]))
+    >>> slots_of(np.array([[3, 0]]), np.array([[[1, 3], [0, 2]]]))  # 3 of 1 and 3, then 0 of 0 and 2
     array([[1, 0]])
 
     Args:
-        outcomes: index of the chosen outcome, ``[episode, round]``.
-        offers: the outcome in each slot, ``[episode, round, slot]``; None if every outcome is
-            offered.
+        outcomes: index of the chosen option, ``[episode, round]``.
+        offers: the option in each slot, ``[episode, round, slot]``, from :func:`offers_of`; None
+            returns ``outcomes``, because all options are offered.
     """
     if offers is None:
         return outcomes
@@ -49,16 +56,19 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
 
 
 def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return the probability of each slot (option offered in the round), given that one of the
-    offered options is chosen, ``[episode, round, slot]``.
+    """Turn probabilities of all options into probabilities of the options that each round offered,
+    which sum to 1.
 
-    >>> among_offered(np.array([[[0.1, 0.3, 0.6]]]), np.array([[[1, 0]]]))
+    >>> among_offered(np.array([[[0.1, 0.3, 0.6]]]), np.array([[[1, 0]]]))  # options 1 and 0 are offered
     array([[[0.75, 0.25]]])
 
     Args:
-        p: probability of each outcome, ``[episode, round, outcome]``.
-        offers: the outcome in each slot, ``[episode, round, slot]``; negative in empty slots; None
-            if every outcome is offered.
+        p: probability of each option, ``[episode, round, outcome]``.
+        offers: the option in each slot, ``[episode, round, slot]``, from :func:`offers_of`;
+            negative in empty slots. None returns ``p``, because all options are offered.
+
+    Returns:
+        Probability of the option in each slot, ``[episode, round, slot]``; 0 in empty slots.
     """
     if offers is None:
         return p
@@ -69,13 +79,14 @@ def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
 
 
 def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return equal probabilities for all options offered in each round, ``[episode, round, slot]``.
+    """Return equal probabilities for the options that each round offered, ``[episode, round,
+    slot]``.
 
     Args:
-        like: an array with the shape of the result, ``[episode, round, outcome]``; used if
+        like: an array with the shape of the result, ``[episode, round, outcome]``; used only if
             ``offers`` is None.
-        offers: the outcome in each slot (offered option), ``[episode, round, slot]``; negative in
-            empty slots; None if every outcome is offered.
+        offers: the option in each slot, ``[episode, round, slot]``, from :func:`offers_of`;
+            negative in empty slots. None if all options are offered.
     """
     present = np.ones_like(like) if offers is None else (offers >= 0).astype(np.float64)
     return np.asarray(present / present.sum(-1, keepdims=True))

@@ -52,15 +52,16 @@ _ROUNDS_AT_ONCE = 200_000
 
 
 class RowPredictor:
-    """Predictions of members of a family, where each row (a copy of an episode) has its own
-    parameters.
+    """Predictions of a family for rows that each have their own parameters. A row is a copy of an
+    episode, so that one episode can be predicted with many parameters at once.
 
     Args:
         data: the choices with their episodes.
         family: a family with ``vectorised=True``: its algorithms accept arrays of parameters.
 
     Attributes:
-        low, high: least and largest value of each parameter, ``[parameter]``.
+        low, high: least and largest value of each parameter, ``[parameter]``, in the order of
+            ``family.searched``.
     """
 
     def __init__(self, data: Any, family: Family) -> None:
@@ -90,13 +91,16 @@ class RowPredictor:
         return self._read_out(algorithm, rows, self._states(algorithm, rows))
 
     def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
-        """Yield each point of the family's grid, ``[parameter]``, with its predictions, ``[row,
-        round, outcome]``.
+        """Yield each point of the family's grid of parameters, with the predictions there.
 
         States are computed once for all values of the parameters that affect only the prediction.
 
         Args:
-            rows: index of the episode of each row, ``[row]``.
+            rows: index of the episode of each row, ``[row]``; all rows have the same parameters.
+
+        Yields:
+            (values of the parameters ``[parameter]``, probability of each outcome ``[row, round,
+            outcome]``).
         """
         example = self._member(self.low)
         is_read_out = [enters_prediction_alone(example, s) for s in self.family.searched]
@@ -159,8 +163,10 @@ class RowPredictor:
 class Problems:
     """Many fits of one family that are solved in parallel.
 
-    A problem is one fit: a player, a mask and bounds. A mask is a set of choices to fit to: mask 0
-    is all choices, each further mask leaves out one fold.
+    A problem is one fit: to the choices of one player, or to those in three of the four folds. It
+    consists of the player, the mask that says which choices count (mask 0: all, mask 1 + i: all but
+    fold i), and the bounds of the parameters. A point is a value for every parameter and, last, for
+    the lapse rate (share of uniform guesses).
 
     Attributes:
         data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.
@@ -410,8 +416,8 @@ def _step(
 @dataclass(frozen=True)
 @checked_result
 class Fit:
-    """The best parameters of a family for every player and mask. Mask 0 is all choices, each
-    further mask leaves out one fold.
+    """The best parameters of a family for every player and mask. A mask says which of the player's
+    choices the parameters were fitted to: mask 0 all, mask 1 + i all but those of fold i.
 
     Attributes:
         points: parameters and, last, the lapse rate, ``[player, mask, parameter + 1]``.
@@ -423,8 +429,8 @@ class Fit:
     nats: Array
 
     def better_of(self, other: Fit) -> Fit:
-        """Return, for every player and mask (set of choices to fit to), the fit with the lower
-        loss: this fit or ``other``. Where they are equal, it is this one.
+        """Combine two fits: for every player and mask (set of choices to fit to), take the point
+        with the lower loss. Where the losses are equal, take that of this fit.
         """
         is_better = other.nats < self.nats
         points = np.where(is_better[..., None], other.points, self.points)
@@ -621,18 +627,22 @@ class PlayerFits:
         return Fit(points, nats)
 
     def profiles(self, players: Rows, points: Array, places: Rows, values: Array) -> Array:
-        """Return the least loss at fixed values of one parameter, ``[profile, value]``, for profile
-        likelihood intervals.
+        """Compute profile likelihoods: the least loss at each of several fixed values of one
+        parameter, with all other parameters refitted.
 
-        The other parameters are refitted with lapse rate 0. If a player's best point has a lapse
-        rate above 0, they are also refitted with a lapse rate. The smaller loss counts, with the
-        penalty for the lapse rate added.
+        They are refitted with lapse rate 0. If the player's best point has a lapse rate above 0,
+        they are also refitted with a lapse rate. The smaller loss counts, with the penalty for the
+        lapse rate added.
 
         Args:
-            players: index of the player of each profile.
-            points: best point of this player, ``[profile, parameter + 1]``.
-            places: index of the profile's parameter in ``family.searched``.
+            players: index of the player of each profile, ``[profile]``.
+            points: best point of this player: parameters and, last, the lapse rate, ``[profile,
+                parameter + 1]``.
+            places: index of the profile's parameter in ``family.searched``, ``[profile]``.
             values: values of this parameter, ``[profile, value]``.
+
+        Returns:
+            Loss in nats of all choices of the player, ``[profile, value]``.
         """
         n_values = values.shape[1]
         starts = np.repeat(points, n_values, 0)
@@ -683,15 +693,23 @@ def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
 
 
 def contained_points(family: Family, inner: Family) -> list[dict[str, float | str]]:
-    """Find the members of a family that equal a member of a simpler family that it extends.
+    """List points of a family at which it may equal a simpler family that it extends.
+
+    A fit of the family also starts from the best of these points. For a family with the parameters
+    rate and decay, whose decay may be 0, .1 or .2, that extends a family with the parameter rate,
+    the points are ``{"rate": "rate", "decay": 0.0}`` (the simpler family, if it does not decay),
+    ``{"rate": "rate", "decay": 0.1}`` and ``{"rate": "rate", "decay": 0.2}``.
 
     Args:
         family: the family.
         inner: the simpler family.
 
     Returns:
-        A list of mappings from each parameter of ``family`` to its value. A string is the name of
-        the parameter of ``inner`` whose value it takes; a number is the value itself.
+        One mapping per point, from the name of each parameter of ``family`` to its value. A string
+        stands for the fitted value of the parameter of ``inner`` with this name. A parameter that
+        ``inner`` lacks takes each value of its grid. If ``family`` lacks exactly one parameter of
+        ``inner``, there is a further point, where all parameters that ``inner`` lacks take the
+        value of that one.
     """
     names = [searched.name for searched in family.searched]
     inner_names = [searched.name for searched in inner.searched]

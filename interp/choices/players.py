@@ -84,8 +84,10 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
-        One row per participant: the number of its choices (``rounds``), the loss in nats per choice
-        (``nats``), and each parameter with the ends of its 95 % profile likelihood interval.
+        One row per participant, with the columns participant (its name), rounds (number of its
+        choices), nats (loss per choice, on the choices that the parameters were fitted to), and for
+        each parameter, such as rate: rate (the fitted value), rate_low and rate_high (its 95 %
+        profile likelihood interval).
     """
     chosen = checked_choices(episodes, choices)
     require(
@@ -122,8 +124,7 @@ class EachParticipant(Result):
     """Which families of algorithms explain the choices of each participant.
 
     Attributes:
-        table: one row per participant: its confidence set of families, the closest family, and that
-            family's parameters with intervals.
+        table: one row per participant, with the columns of :meth:`to_frame`.
         names: key of a family -> its name.
         found: name of a participant -> its explanation; empty if the result was joined from parts.
     """
@@ -181,10 +182,10 @@ class EachParticipant(Result):
         """Count participants for each family.
 
         Returns:
-            One row per family with numbers of participants: whose confidence set contains the
-            family (``in_set``), whose set contains only this family (``alone``), and whose closest
-            family it is (``closest``). A participant whose choices no family explains is left out
-            of ``in_set`` and ``alone``.
+            One row per family, with the columns family (its key), name, and three numbers of
+            participants: in_set (their confidence set contains the family), alone (this family is
+            named as the only one) and closest (it has the lowest held-out loss). Participants whose
+            choices no family explains are left out of in_set and alone.
         """
         explained = self.table[self.table["verdict"] != "none"]
         are_named = self.table[self.table["verdict"] == "named"]
@@ -200,8 +201,13 @@ class EachParticipant(Result):
         return frame.sort_values(sort_columns, ascending=[False, False, True], ignore_index=True)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per participant: the families in its confidence set, the
-        closest family, and that family's parameters with intervals.
+        """Return a table with one row per participant.
+
+        The columns are participant (its name), closest (key of the family with the lowest held-out
+        loss), verdict, set (keys of the families in the confidence set), nats and floor_nats
+        (held-out loss per choice of the closest family, and of the best family without a memory),
+        saved, saved_low and saved_high (the second minus the first, with its 95 % interval), and
+        for each parameter of the closest family, such as rate: rate, rate_low and rate_high.
         """
         return self.table
 

@@ -38,10 +38,8 @@ def phase_portrait(
     """Compute and draw how much one round changes the log-odds (logit) of choosing an arm, for
     several algorithms or models.
 
-    The table has one row per source, choice, reward and bin of rounds. Its columns are the mean
-    ``logit`` before the round, its mean ``change`` over the round, the ``spread`` and the number
-    ``n`` of rounds. The ``spread`` is the standard deviation of the change around a linear fit on
-    the logit.
+    For each source, rounds are grouped by the choice and the reward of the round. Each group is
+    divided into bins by the logit before the round.
 
     Args:
         sources: name -> what predicts the choices: an algorithm (such as one fitted to people), a
@@ -52,7 +50,10 @@ def phase_portrait(
             rounds each.
 
     Returns:
-        The table, a sentence and a figure.
+        A sentence, a figure and a table. The table has one row per bin, with the columns source,
+        choice, reward, logit (mean before the round), change (mean change over the round), spread
+        (standard deviation of the change around a linear fit on the logit) and n (number of
+        rounds).
     """
     integer("arm", arm, 0, episodes.n_arms - 1)
     integer("n_bins", n_bins, 1)

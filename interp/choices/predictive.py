@@ -78,8 +78,9 @@ class PredictiveCheck(Result):
 
     @property
     def most(self) -> float:
-        """The threshold of the check: the largest absolute z-score of a statistic that chance
-        explains.
+        """The threshold of the check: a statistic with a larger absolute z-score fails.
+
+        If the player were a simulated one, any of the statistics would fail with probability .01.
         """
         n_statistics = max(len(self.statistics), 1)
         return float(stats.norm.isf(_LEVEL / 2 / n_statistics))
@@ -104,8 +105,11 @@ class PredictiveCheck(Result):
         return f"The choices differ from those of simulated players in {failures}."
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per statistic: the player's value, the mean and standard
-        deviation over simulated players, the number of choices, and the z-score.
+        """Return a table with one row per statistic.
+
+        The columns are statistic (its name), observed (the player's value), expected and spread
+        (mean and standard deviation over simulated players), n_choices (how many choices it
+        averages over) and z (observed minus expected, in units of spread).
         """
         rows = []
         for name, statistic in self.statistics.items():
@@ -171,9 +175,12 @@ def expected_mean(
     """Compare the mean of a quantity over a player's choices with its mean over simulated players,
     who choose by the probabilities ``q``.
 
+    An example is a quantity that is 1 for the choice that repeats the last one, and 0 for others:
+    its mean is the share of repetitions.
+
     Args:
         q: probability of each choice, ``[episode, round, outcome]``.
-        values: the quantity for each possible choice, in the same shape.
+        values: the value of the quantity for each possible choice, in the same shape.
         choices: index of the choice made, ``[episode, round]``.
         use: which choices count, ``[episode, round]``; at least one.
         participants: index of each episode's participant. If participants vary more than ``q``

@@ -59,8 +59,10 @@ class Recovery(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per player: its true family and parameters (``true_rate``, ...), and the
-        columns of :class:`~interp.choices.players.EachParticipant`.
+        """Return a table with one row per player.
+
+        The columns are family (key of the true one), the true parameters, such as true_rate, and
+        those of :meth:`~interp.choices.players.EachParticipant.to_frame`, which describe the fits.
         """
         rows = []
         for algorithm in self.truth:
@@ -94,10 +96,10 @@ class Recovery(Result):
         one.
 
         Returns:
-            One row per family and parameter: the number ``n`` of players, the ``bias`` and the
-            standard deviation (``spread``) of fitted minus true values, and their Pearson
-            correlation ``r``. ``r`` is NaN if there are fewer than 3 players or all values are
-            equal.
+            One row per family and parameter, with the columns family, parameter, n (number of
+            players), bias and spread (mean and standard deviation of fitted minus true values) and
+            r (Pearson correlation of fitted and true values). r is NaN if there are fewer than 3
+            players or all values are equal.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]

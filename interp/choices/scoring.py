@@ -66,11 +66,12 @@ class FamilyScore:
         intervals: 95 % profile likelihood intervals of real parameters, by name; empty if they were
             not computed.
         at_bound: names of the parameters that lie at an end of the searched range.
-        nats: loss on the choices that the parameters were fitted to, in nats per choice.
-        fitted: probability of each choice with the parameters fitted to all choices, ``[episode,
+        nats: loss on the choices that the parameters were fitted to, in nats per choice: minus the
+            log of the probability of the choice.
+        fitted: probability of each outcome with the parameters fitted to all choices, ``[episode,
             round, outcome]``.
-        losses: held-out loss of each choice in nats, ``[episode, round]``; 0 where no choice was
-            made.
+        losses: held-out loss of each choice in nats, with parameters that were fitted to the other
+            folds, ``[episode, round]``; 0 where no choice was made.
         prefers: index of the held-out prediction's likeliest outcome, ``[episode, round]``; -1 if
             several are equally likely.
     """
@@ -91,7 +92,7 @@ class FamilyScore:
 
 class ChoiceData:
     """Choices with their episodes, divided into independent units (participants, episodes or blocks
-    of trials) and into folds.
+    of trials) and into four folds of whole units.
 
     Args:
         episodes: what the players saw.
@@ -158,7 +159,8 @@ class ChoiceData:
         return np.take_along_axis(p, self.choices[..., None], -1)[..., 0]
 
     def nats(self, q: Array) -> Array:
-        """Return the loss of each choice, ``[episode, round]``; 0 where no choice was made.
+        """Return the loss of each choice, minus the log of its probability, ``[episode, round]``; 0
+        where no choice was made.
 
         Args:
             q: probability of every possible choice, ``[episode, round, outcome]``.
@@ -518,10 +520,11 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
 
     Args:
         data: the choices of all players.
-        like: an array with the shape of predictions, ``[episode, round, outcome]``.
+        like: an array whose shape is that of predictions, ``[episode, round, outcome]``; its values
+            are not used.
 
     Returns:
-        A list with each player's score.
+        One score per player.
     """
     guess = Family(GUESS, "a guess, the same in every round", make=_no_algorithm, memoryless=True)
     even = even_guess(like, data.offers)
