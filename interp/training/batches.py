@@ -39,12 +39,13 @@ _TRAIN, _DATASET, _EVALUATION = range(3)
 @dataclass(frozen=True)
 @checked_result
 class Batch:
-    """Encoded episodes with their training targets.
+    """A batch of episodes, encoded as a model's input, with their training targets.
 
     Attributes:
         rounds: the encoded rounds of all episodes.
-        targets: probability of each outcome to be learned; for a real number, the number to
-            predict.
+        targets: the probability of each outcome that the model is to predict,
+            ``[episode, round, outcome]``; if the task predicts a real number, this number,
+            ``[episode, round, 1]``.
         layout: the token layout of a round.
     """
 
@@ -58,19 +59,24 @@ class Batch:
         return self.targets.shape[1]
 
     def windows(self, n_rounds: int) -> Iterator[Batch]:
-        """Yield batches with consecutive windows of ``n_rounds`` rounds of this batch; the last may
-        be shorter. 0 yields the whole batch.
+        """Cut the batch into consecutive windows of rounds, and yield each as a batch.
+
+        Args:
+            n_rounds: number of rounds in a window; the last may be shorter. 0 yields the whole
+                batch.
         """
         length = n_rounds or self.n_rounds
         for start in range(0, self.n_rounds, length):
             yield self.cut(slice(start, start + length))
 
     def cut(self, rounds: slice) -> Batch:
-        """Return the batch with only some rounds of every episode."""
+        """Return a batch that has only the rounds in the slice ``rounds`` of every episode."""
         return self.each(lambda tensor: tensor[:, rounds])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with ``change`` applied to every tensor."""
+        """Return a batch with the function ``change`` applied to every tensor, such as one that
+        moves it to another device.
+        """
         return replace(self, rounds=self.rounds.each(change), targets=change(self.targets))
 
 
@@ -80,7 +86,8 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
     Args:
         episodes: episodes of one task.
         layout: the model's token layout of a round.
-        targets: name of the targets in the task's goal; empty for the goal's main targets.
+        targets: name of the targets, if the task's :class:`~interp.training.goal.TrainingGoal`
+            defines several; empty for the main targets.
     """
     fitted = layout.fit(episodes)
     compute = goal_of(catalog.of(episodes)).targets_of(targets)
@@ -92,7 +99,7 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
 
 
 class EpisodeSource:
-    """Samples the training batches and the evaluation episodes of a training run.
+    """Samples the training batches and the held-out episodes of a training run.
 
     Args:
         config: settings of the run.
@@ -113,14 +120,14 @@ class EpisodeSource:
         self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
-        """Sample and encode the training batch of an optimizer step.
+        """Sample and encode one training batch, or the part of it for one of several processes.
 
         Args:
-            step: index of the step; with the run's seed it determines the batch.
-            stage: index of the stage of the curriculum.
-            shard: index of the process; the shards of a step have different episodes of the same
-                length.
-            n_shards: number of processes.
+            step: index of the batch; with the run's seed it determines the episodes.
+            stage: index of the stage of the curriculum. With the probability ``mix`` (a setting),
+                the batch is drawn with the settings of an earlier stage instead.
+            shard: index of the process. The processes get different episodes of the same length.
+            n_shards: number of processes, among which the batch is divided.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _TRAIN, step, 0])
@@ -162,9 +169,12 @@ class EpisodeSource:
         return cast(Episodes, episodes.select(rows))
 
     def evaluation(self) -> list[Episodes]:
-        """Sample the evaluation episodes, which are the same throughout a run, as a list of
-        batches. The goal's field ``held_out`` determines the number of batches and the sizes that
-        each fixes.
+        """Sample the held-out episodes, on which progress is measured; every call returns the same.
+
+        Returns:
+            A list of batches, each with episodes of one size. By default there is one batch, with
+            the largest sizes; the field ``held_out`` of the task's
+            :class:`~interp.training.goal.TrainingGoal` may define others.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])
@@ -223,20 +233,20 @@ class EpisodeSource:
 
 
 class RoundsLoss(nn.Module):
-    """The training loss: mean cross-entropy of the predictions in consecutive rounds. The carried
-    state gets no targets.
+    """The training loss: cross-entropy of the predictions, averaged over rounds and episodes. There
+    is no loss on the carried state itself.
 
     ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2),
-    over episodes b = 1 ... B, rounds t = 1 ... T and outcomes o. If the task predicts a real
-    number, the target ``[episode, round, 1]`` is that number, and the loss is defined by the token
-    layout.
+    over episodes b = 1 ... B, rounds t = 1 ... T and outcomes o, in nats. If the task predicts a
+    real number, the target ``[episode, round, 1]`` is that number, and the token layout defines the
+    loss.
 
     Args:
         model: a transformer with output "logits", or any other model with a ``step`` per round.
             Other models return probabilities instead of logits, so a probability below float
             precision has no gradient.
-        commit: which choice a round contains if it contains one: the model's ("own") or the
-            recorded one ("target").
+        commit: what stands at the position for the model's choice, if the layout has one: the
+            outcome that the model predicts ("own") or the one to be predicted ("target").
         compile: whether to run a transformer's round through torch.compile, which ignores hooks
             that are added later.
     """
@@ -253,12 +263,16 @@ class RoundsLoss(nn.Module):
     def forward(
         self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """Run a batch of episodes. Return the loss, averaged over rounds and episodes, and the
-        state that is carried after the last round.
+        """Run a batch of episodes.
 
         Args:
             batch: rounds and targets.
-            carried: the state that the first round reads; by default the model's initial state.
+            carried: the state that the first round reads, ``[episode, row, width]``; by default the
+                model's initial state.
+
+        Returns:
+            The loss, averaged over rounds and episodes; and the state after the last round, in the
+            shape of ``carried``.
         """
         layout = batch.layout
         fed = batch.rounds if self.is_transformer else self.model.prepare(batch.rounds)
@@ -344,19 +358,22 @@ def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: Rou
 
 
 def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """Return the numbers that show progress in training, {name: mean over batches of evaluation
-    episodes}.
+    """Measure the progress of training on held-out episodes.
 
-    The task's goal defines which numbers these are. ``excess`` is always one of them: the loss
-    above the lowest possible one. A goal without ``evaluate`` gets ``cross_entropy`` and its
-    ``excess`` over the entropy of the targets. If a real number is predicted, ``loss`` and
-    ``excess`` are both the layout's loss.
+    The numbers are those of the function ``evaluate`` in the task's
+    :class:`~interp.training.goal.TrainingGoal`. Without such a function they are ``cross_entropy``,
+    the mean loss in nats, and ``excess``, this loss minus the entropy of the targets. If a real
+    number is predicted, ``loss`` and ``excess`` are both the layout's loss.
 
     Args:
         model: the trained model.
-        batches: batches of evaluation episodes.
-        commit: which choice a round contains if it contains one: the model's ("own") or the
-            recorded one ("target").
+        batches: batches of held-out episodes.
+        commit: what stands at the position for the model's choice, if the layout has one: the
+            outcome that the model predicts ("own") or the one to be predicted ("target").
+
+    Returns:
+        Name of a number -> its mean over batches. ``excess``, the loss above the lowest that can be
+        reached, is always one of them.
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training  # type: ignore[attr-defined]

@@ -72,10 +72,12 @@ class Stage:
     Attributes:
         n_rounds: number of rounds per episode.
         steps: maximum number of batches.
-        sizes: name of a size -> its bound in this stage: the largest value, or a pair (smallest,
-            largest). The run's own bounds also hold; 0 or a missing size sets no further bound.
-        until: name of an evaluation number -> threshold. The stage ends early after an evaluation
-            in which every named number reaches its threshold.
+        sizes: name of a size, such as "n_states" -> its bound in this stage: the largest value, or
+            a pair (smallest, largest). The run's own bounds also hold; 0 or a missing size sets no
+            further bound.
+        until: name of a number that evaluations compute -> threshold, such as
+            ``{"accuracy": 0.95}``. The stage ends early after an evaluation in which every named
+            number reaches its threshold. Empty if the stage does not end early for this reason.
     """
 
     n_rounds: int
@@ -91,7 +93,8 @@ class Stage:
         object.__setattr__(self, "sizes", sizes)
 
     def bounds(self, size: str, low: int, high: int) -> tuple[int, int]:
-        """Return the smallest and the largest value of a size in this stage.
+        """Return the smallest and the largest value of a size in this stage: the stage's bounds,
+        within those of the run.
 
         Args:
             size: name of the size.
@@ -106,11 +109,12 @@ class Stage:
         return min(max(smallest, low), high), min(largest, high)
 
     def mastered(self, evaluation: Mapping[str, float]) -> bool:
-        """Return whether an evaluation ends the stage early: whether all numbers in ``until`` reach
-        their thresholds. False if ``until`` is empty.
+        """Return True if an evaluation ends the stage early, because all numbers in ``until`` reach
+        their thresholds. Return False if ``until`` is empty.
 
         Args:
-            evaluation: name of a progress number, such as "accuracy" -> its value.
+            evaluation: name of a number that the evaluation computed, such as "accuracy" -> its
+                value.
         """
         for name in self.until:
             require_known("number that a stage waits for", name, evaluation)
@@ -119,11 +123,11 @@ class Stage:
         return all(evaluation[name] >= threshold for name, threshold in self.until.items())
 
     def check(self, index: int, run_sizes: Mapping[str, Sequence[int]]) -> None:
-        """Refuse a stage without batches, or with sizes that do not fit its run.
+        """Raise InputError for a stage without batches, or with sizes that do not fit its run.
 
         Args:
-            index: index of the stage in the curriculum.
-            run_sizes: name of a size -> the run's bounds of it.
+            index: index of the stage in the curriculum, for the error message.
+            run_sizes: name of a size -> its (smallest, largest) value in the run's settings.
         """
         require(
             self.n_rounds >= 1 and self.steps >= 1,
@@ -154,51 +158,62 @@ class TrainingConfig:
     examples.
 
     Attributes:
-        task: key of the task.
-        stages: the curriculum, a sequence of stages.
-        d_model to init_std: settings of the transformer
-            (:class:`~interp.model.config.LatentTransformerConfig`); ignored with a ``machine``.
+        task: key of the task, such as "experts".
+        stages: the curriculum, a sequence of stages, through which the run goes in order.
+        d_model, n_layers, n_heads, d_mlp, latent_update, write_map, position_codes, init_std:
+            settings of the transformer, as in
+            :class:`~interp.model.config.LatentTransformerConfig`; ignored with a ``machine``.
         anneal_latents: two indices of batches (first, last), for a model that replaces its latents
             in each round. A round then writes ``a m + h`` into a latent, where m is its old value
             and h the update: a is 1 up to the first batch, falls linearly to 0 at the last, and
             stays 0. If empty, a is 0 from the beginning.
-        machine: a registered model to train instead of a transformer: the name of its "builder"
-            and its "arguments"; empty for a transformer.
+        machine: a registered model to train instead of a transformer, such as
+            ``{"builder": "gru", "arguments": {"d": 16}}``; empty for a transformer.
         sizes: name of a size of the task -> its smallest and largest value; by default the task's
             default value.
-        start: how weights are set before the first step: a named start of the task's goal, or a
-            trained model (name or checkpoint folder) to continue from. Empty keeps the random
-            initial weights.
-        targets: name of the goal's targets to learn; empty for its main targets.
+        start: the weights before the first batch. Either the name or checkpoint folder of a trained
+            model, from whose weights training continues; or the name of a way to set initial
+            weights that the task defines (``starts`` of its
+            :class:`~interp.training.goal.TrainingGoal`). Empty keeps the random initial weights.
+        targets: what the model learns to predict, if the task defines several targets: one of the
+            names in ``other_targets`` of its :class:`~interp.training.goal.TrainingGoal`. Empty for
+            the task's main targets.
         regimes: regimes to sample from, one batch each in turn; empty for the sampler's default.
-        dataset_episodes: number of episodes in a fixed data set; 0 samples fresh episodes for every
-            step.
-        commit: which choice a round contains if it contains one: the model's ("own") or the
-            recorded one ("target").
+        dataset_episodes: number of episodes in a fixed data set, rounded up to full batches; 0
+            samples new episodes for every batch.
+        commit: some layouts have a position for the model's choice, which the model reads after its
+            prediction (Q-learning's ``a*``). This setting says what stands there: "own", the
+            outcome that the model predicts with the highest probability; or "target", the outcome
+            that is to be predicted.
         mix: probability that a batch is drawn with the settings of an earlier stage of the
-            curriculum.
-        batch_size, lr, warmup_steps, weight_decay, betas, clip: number of episodes per batch, and
-            settings of AdamW; ``clip`` is the largest norm of the gradient.
-        decay: how learning rates reach zero after the warm-up: "cosine", or "linear" in the second
-            half of the run.
+            curriculum, so that the model does not forget them.
+        batch_size: number of episodes per batch.
+        lr, weight_decay, betas: settings of AdamW; ``lr`` is the highest learning rate.
+        warmup_steps: number of batches in which learning rates rise to the highest.
+        clip: largest norm of the gradient; longer gradients are shortened to it.
+        decay: how learning rates fall to zero after the warm-up: along a "cosine", or "linear" in
+            the second half of the run.
         muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale. 0 trains
             everything with AdamW, as is always done for a ``machine``.
-        window: number of rounds of truncated backpropagation, after which the state is detached;
-            0 never detaches.
+        window: number of rounds through which gradients flow back (truncated backpropagation);
+            after them, the state is detached. 0 never detaches it.
         step_each: "window" makes an optimizer step after each window; "batch" makes one per batch,
             with the mean gradient of its rounds.
-        epoch_steps: number of batches whose mean loss is compared for early stopping.
-        patience: a stage ends early after this many such epochs in a row without a gain of
-            ``min_gain``; 0 never ends a stage early.
+        epoch_steps: number of batches in an epoch. At the end of each epoch, its mean loss is
+            compared with the lowest mean loss of earlier epochs in the same stage.
+        patience: a stage ends early after this many epochs in a row in which the mean loss was not
+            at least ``min_gain`` below the lowest before. With 0, no stage ends early for this
+            reason.
         patience_from_stage: index of the first stage that may end early by ``patience``.
         precision: "bfloat16" runs the forward pass under autocast. "auto" chooses bfloat16 if the
             hardware has units for it (:mod:`interp.training.trainer`).
         compile: whether to compile a transformer's round with torch.compile.
-        eval_every, checkpoint_every: number of batches between evaluations, and between
-            checkpoints.
-        eval_episodes, eval_rounds: number of evaluation episodes, and of their rounds.
-        seed: seed of the initial weights, the batches and the evaluation episodes.
-        min_gain: smallest decrease of an epoch's mean loss that counts as a gain.
+        eval_every: number of batches between evaluations on held-out episodes.
+        checkpoint_every: number of batches between the times when the training checkpoint is
+            written, from which an interrupted run is resumed.
+        eval_episodes, eval_rounds: number of held-out episodes, and of their rounds.
+        seed: seed of the initial weights, the batches and the held-out episodes.
+        min_gain: decrease of the mean loss of an epoch that ``patience`` asks for.
     """
 
     task: str
@@ -321,8 +336,9 @@ class TrainingConfig:
         )
 
     def latent_kept(self, step: int) -> float:
-        """Return the factor by which a latent's old value is multiplied when batch ``step`` adds an
-        update to it: 1 adds, 0 replaces (see ``anneal_latents``).
+        """Return the factor by which a latent's old value is multiplied, in training on batch
+        ``step``, before the update is added. With 1 the update is added to the latent, with 0 it
+        replaces the latent (see ``anneal_latents``).
 
         >>> from interp.training.goal import preset
         >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}
@@ -345,7 +361,7 @@ class TrainingConfig:
 
     @property
     def total_steps(self) -> int:
-        """Number of batches of all stages together, if no stage ends early."""
+        """Number of batches in all stages together, if no stage ends early."""
         return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:
@@ -368,8 +384,8 @@ class TrainingConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary of JSON values. Fields that older runs do not have are
-        included only if they are set.
+        """Return the fields as a dictionary {name: value that JSON can store}. Fields that older
+        runs do not have are left out if they have their default value.
         """
         values = asdict(self)
         for name, default in _LEFT_OUT.items():
@@ -379,8 +395,13 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """Make the configuration from the values that :meth:`to_dict` returned. Unknown fields are
-        refused.
+        """Make a configuration from a dictionary that :meth:`to_dict` returned.
+
+        Args:
+            values: the fields by name; "task" and "stages" are required.
+
+        Raises:
+            InputError: an unknown field, or a required one is missing.
         """
         require(
             isinstance(values, Mapping),
@@ -415,8 +436,8 @@ def _require_fields(values: Mapping[str, Any]) -> None:
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
-    """Return a training configuration with some fields replaced. Of the field ``sizes``, only the
-    sizes named in ``values`` are replaced.
+    """Return a copy of a training configuration with some fields replaced. In the field ``sizes``,
+    only the sizes that ``values`` names are replaced.
 
     Args:
         config: the configuration.
@@ -434,8 +455,8 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
 
 
 def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of both dictionaries, with those of ``more`` taking precedence over
-    ``values``. The entries of ``sizes`` are merged in the same way.
+    """Return a dictionary with the fields of both arguments. If both have a field, the value in
+    ``more`` is taken; of the field ``sizes``, the entries are merged in the same way.
     """
     merged = {**values, **more}
     if "sizes" in values and isinstance(more.get("sizes"), dict):
@@ -444,8 +465,8 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """Parse a text ``FIELD=VALUE``, with the value in TOML, and return a dictionary with this one
-    field.
+    """Parse a text ``FIELD=VALUE``, with the value in TOML, to a dictionary: "lr=3e-4" to
+    ``{"lr": 0.0003}``, and "sizes.n_experts=[2, 8]" to ``{"sizes": {"n_experts": [2, 8]}}``.
     """
     with theirs(
         f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError
@@ -455,12 +476,17 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 @cache
 def shipped(task: str) -> Mapping[str, Any]:
-    """Read the TOML file of a task that comes with the package, and return its presets and the
-    texts for model cards (table ``about``), as arguments of
-    :class:`~interp.training.goal.TrainingGoal`.
+    """Read the TOML file with the training presets of a task that comes with the package.
 
     A preset in the file may take its settings from an earlier preset (field ``like``) and change
     some.
+
+    Args:
+        task: key of the task.
+
+    Returns:
+        Arguments of :class:`~interp.training.goal.TrainingGoal` by name: "presets" maps the name of
+        a preset to its settings; "floor", "learns" and "limits" are texts for model cards.
 
     >>> sorted(shipped("experts")["presets"])
     ['laptop', 'laptop-replaced', 'laptop-wide', 'paper']

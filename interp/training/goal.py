@@ -39,26 +39,28 @@ _Bounds = Mapping[str, tuple[int, int]]  # name of a size -> its smallest and la
 @dataclass(frozen=True)
 @checked_fields
 class TrainingGoal:
-    """What models of a task are trained on, how their progress is measured, and the presets of
-    training runs.
+    """What models of a task learn to predict, how their progress in training is measured, and the
+    presets of training runs.
 
     Attributes:
         targets: function from episodes to the distribution to learn, Float[episode, round,
             outcome]; if the task predicts a real number, to this number, Float[episode, round, 1].
-        other_targets: name -> function for other targets that a run may learn instead (a run's
-            field ``targets``). The progress numbers stay the same, so that learning curves can be
-            compared.
+        other_targets: name -> function of the same kind, for other targets that a run may learn
+            instead (a run's setting ``targets``). Progress is measured in the same way, so that
+            learning curves can be compared.
         presets: name -> settings of a training run.
         drawn: names of the sizes in the order in which they are drawn for a batch; empty for the
             order in the task's record.
-        held_out: function that returns the fixed sizes of each evaluation batch, given the smallest
-            and largest value of every size; other sizes are drawn. By default there is one batch
-            with the largest sizes.
-        evaluate: ``(predictions, episodes)`` -> progress numbers; ``excess`` must be one of them.
-            By default they are the cross-entropy and its excess over the entropy of the targets; if
-            a real number is predicted, the layout's loss is used for both.
-        starts: name -> function that sets the weights before the first step; a run names one in
-            ``start``.
+        held_out: function that says which batches of held-out episodes are sampled to measure
+            progress. It maps {size: (smallest, largest) value in the run} to a tuple with {size:
+            value} for each batch, such as ``({"n_actions": 2}, {"n_actions": 3})``; sizes that are
+            not named are drawn. By default there is one batch with the largest sizes.
+        evaluate: function ``(predictions, episodes)`` -> {name: number that shows progress};
+            ``excess``, the loss above the lowest that can be reached, must be one of them. By
+            default they are the cross-entropy and its excess over the entropy of the targets; if a
+            real number is predicted, the layout's loss is used for both.
+        starts: name -> function that changes the weights of a new transformer in place, before the
+            first batch; a run names one in its setting ``start``.
         floor: the loss above which ``excess`` is measured, in words, such as "the Bayes predictor".
         learns: what models learn, in words, for their description ("trained on ...").
         limits: sentences for model cards on what a trained model cannot do.
@@ -78,8 +80,8 @@ class TrainingGoal:
     limits: tuple[str, ...] = ()
 
     def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
-        """Return the function from episodes to the targets called ``name``; an empty name stands
-        for the main targets.
+        """Return the function that computes targets from episodes: one of ``other_targets``, or
+        ``targets`` if ``name`` is empty.
         """
         if not name:
             return self.targets
@@ -88,7 +90,11 @@ class TrainingGoal:
 
 
 def goal_of(task: Task) -> TrainingGoal:
-    """Return the training goal of a task; refuse a task that has none."""
+    """Return the training goal of a task: its targets, presets and measures of progress.
+
+    Raises:
+        InputError: the task cannot be trained, because its record names no goal.
+    """
     if task.training is None:
         raise InputError(
             f"task {task.key!r} cannot be trained: its record names no goal; give it training=..."

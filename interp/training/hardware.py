@@ -45,13 +45,16 @@ def this_machine() -> str:
 
 
 def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
-    """Return the precision of a training run, "float32" or "bfloat16", and the reason for it in
-    words.
+    """Choose the precision of a training run, if its setting is "auto"; otherwise it is the
+    setting.
 
     Args:
         config: settings of the run.
         folder: folder of the run; a run that has begun keeps its precision.
         kind: type of the device: "cpu", "cuda" or "mps".
+
+    Returns:
+        The precision, "float32" or "bfloat16", and the reason for it in words.
     """
     if config.precision != "auto":
         return config.precision, "named by the settings"
@@ -78,8 +81,8 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
 
 
 def kind_of(device: str) -> str:
-    """Return the type of device, such as "cuda", that ``device`` stands for; "auto" is this
-    machine's accelerator, or "cpu" if it has none.
+    """Return ``device`` itself, such as "cuda"; for "auto", return the type of this computer's
+    accelerator, or "cpu" if it has none.
     """
     if device != "auto":
         return device

@@ -21,8 +21,8 @@ _ADAM_RMS = 0.2
 
 
 def is_stack(name: str, parameter: Tensor) -> bool:
-    """Return whether Muon trains a parameter: True for weight matrices of the blocks, False for
-    biases, embeddings and unembedding.
+    """Return True if Muon trains a parameter: a weight matrix, or a stack of them, in a block of
+    the transformer. Return False for biases, embeddings and the unembedding.
 
     Args:
         name: name of the parameter, such as "blocks.0.attn.W_Q".

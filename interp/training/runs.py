@@ -1,9 +1,11 @@
-"""The files of training runs: the state of a run, its metrics, and learning curves of several runs.
+"""The files of training runs: the training checkpoint of a run, its metrics, and learning curves of
+several runs.
 
-The state is one safetensors file with every weight and every optimizer moment. Its metadata hold
-the configuration, the progress, and a SHA-256 of everything. It is replaced by a rename, so that it
-is always complete. A state that was truncated, edited, or lacks a moment is refused, because
-training would silently continue as another run.
+A *training checkpoint* is the file from which an interrupted run is resumed, in safetensors format,
+with every weight and every optimizer moment. Its metadata hold the configuration, the progress, and
+a SHA-256 of everything. It is replaced by a rename, so that it is always complete. A training
+checkpoint that was truncated, edited, or lacks a moment is refused, because training would silently
+continue as another run.
 
 Learning curves compare runs that differ in some settings. Runs that differ only in their seed form
 one group; a row is one evaluation of one run. NOT evidence of what a setting could reach with more
@@ -53,19 +55,25 @@ _DAMAGED = "it was cut short, edited or made by an earlier version; train in ano
 @dataclass
 @checked_result
 class Progression:
-    """The progress of a run, stored in its state.
+    """How far a training run has come: what its checkpoint stores in addition to weights, optimizer
+    moments and settings.
+
+    An epoch is a fixed number of batches, the run's setting ``epoch_steps``. A stage of the
+    curriculum may end early if the mean loss of epochs no longer falls.
 
     Attributes:
-        step: number of batches so far.
+        step: number of batches that the model was trained on so far.
         stage: index of the current stage of the curriculum.
-        stage_step: number of batches in this stage.
-        epoch_loss: sum of the current epoch's losses so far, divided by the epoch's number of
-            batches.
-        best_epoch_loss: lowest mean loss of an epoch in this stage so far.
-        stale_epochs: number of epochs in a row whose mean loss was not lower than the best one by
-            ``min_gain``.
-        seconds: time spent on training steps.
-        last_evaluation: progress numbers of the newest evaluation.
+        stage_step: number of these batches that belong to the current stage.
+        epoch_loss: sum of the losses of the current epoch's batches so far, divided by
+            ``epoch_steps``; at the end of the epoch it is the epoch's mean loss.
+        best_epoch_loss: lowest mean loss of a complete epoch in this stage; infinite before the
+            first.
+        stale_epochs: number of the latest epochs, in a row, whose mean loss was not at least
+            ``min_gain`` (a setting) below the lowest before.
+        seconds: time spent on training, in seconds.
+        last_evaluation: {name: value} of the numbers that the newest evaluation computed, such as
+            ``{"excess": 0.01}``; empty before the first.
     """
 
     step: int = 0
@@ -81,13 +89,15 @@ class Progression:
 @dataclass(frozen=True)
 @checked_result
 class RunState:
-    """The content of a run's state file: weights, optimizer moments, settings and progress.
+    """The content of a training checkpoint: weights, optimizer moments, settings and progress of a
+    run.
 
     Attributes:
         progress: the progress of the run.
-        config: its settings.
-        tensors: ``model.NAME`` for every parameter, ``MOMENT.NAME`` for its optimizer moments, and
-            ``buffer.NAME`` for buffers of a model that is not a transformer.
+        config: its settings, {field of :class:`~interp.training.config.TrainingConfig`: value}.
+        tensors: name -> tensor. For a parameter called NAME, ``model.NAME`` is its value, and
+            entries such as ``exp_avg.NAME`` are its optimizer moments. ``buffer.NAME`` is a buffer
+            of a model that is not a transformer.
     """
 
     progress: Progression
@@ -95,8 +105,10 @@ class RunState:
     tensors: dict[str, Tensor]
 
     def load_weights(self, model: torch.nn.Module) -> None:
-        """Copy the stored weights into ``model``; refuse a weight that is missing or has another
-        shape.
+        """Copy the stored weights into ``model``, in place.
+
+        Raises:
+            InputError: a weight of the model is not stored, or has another shape.
         """
         with torch.no_grad():
             for key, parameter in model.named_parameters():
@@ -105,12 +117,14 @@ class RunState:
                 buffer.copy_(self._read_tensor(f"buffer.{key}", buffer))
 
     def load_moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
-        """Load the stored optimizer moments of every parameter; refuse a moment that is missing or
-        has another shape.
+        """Copy the stored optimizer moments of every parameter into the optimizers.
 
         Args:
             model: the model with the parameters.
             optimizers: AdamW, and Muon if it is used.
+
+        Raises:
+            InputError: only some moments of a parameter are stored, or one has another shape.
         """
         for key, parameter in model.named_parameters():
             for optimizer, entries in zip(optimizers, _MOMENTS, strict=False):
@@ -141,12 +155,13 @@ def write_state(
     model: torch.nn.Module,
     optimizers: list[Any],
 ) -> None:
-    """Write the state of a run. The file is replaced by a rename, so that it is always complete.
+    """Write the training checkpoint of a run, from which it can be resumed. The file is replaced by
+    a rename, so that it is always complete.
 
     Args:
         folder: folder of the run.
         progress: progress of the run.
-        config: settings of the run.
+        config: settings of the run, {name: value}.
         model: the trained model.
         optimizers: the optimizers, whose moments are stored.
     """
@@ -213,8 +228,12 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
 
 
 def keep_state(folder: Path, step: int) -> None:
-    """Copy the newest state file in a run's folder into the subfolder ``kept``, where later states
-    do not replace it. ``step`` is the state's step, and names the copy.
+    """Copy the training checkpoint in a run's folder into the subfolder ``kept``, where no later
+    one replaces it.
+
+    Args:
+        folder: folder of the run.
+        step: number of batches so far, from which the copy gets its name.
     """
     write_atomic(
         folder / KEPT_FOLDER / f"{step:08d}.safetensors",
@@ -223,10 +242,15 @@ def keep_state(folder: Path, step: int) -> None:
 
 
 def kept(folder: str | Path) -> dict[int, Path]:
-    """Return the stored states of a run as a dictionary from the step to the file.
+    """List the training checkpoints that a run has kept (setting ``keep_every`` of
+    :func:`interp.training.trainer.train`).
 
-    ``folder`` is the run's folder, whose subfolder ``kept`` is read, or a folder with the files
-    themselves.
+    Args:
+        folder: the run's folder, whose subfolder ``kept`` is read; or a folder with the files
+            themselves.
+
+    Returns:
+        Number of batches that the model was trained on by then -> the file, in ascending order.
     """
     folder = Path(folder)
     places = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
@@ -246,8 +270,13 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> RunState | None:
-    """Read a state file, given its path or the run's folder; return None if there is no such file.
-    A damaged or edited file is refused.
+    """Read a training checkpoint; return None if there is no such file.
+
+    Args:
+        path: the file, or the folder of a run.
+
+    Raises:
+        InputError: the file was damaged or edited.
     """
     path = path / STATE_FILE if path.is_dir() else path
     if not path.is_file():
@@ -265,8 +294,8 @@ def read_state(path: Path) -> RunState | None:
 
 
 def cut_metrics(folder: Path, step: int) -> None:
-    """Remove from a run's metrics the lines of steps after ``step``. A run that is resumed at this
-    step runs these steps again.
+    """Remove from a run's file of metrics the lines of all batches after batch ``step``. A run that
+    is resumed at this batch trains on the later ones again.
     """
     path = folder / METRICS_FILE
     if not path.is_file():
@@ -302,17 +331,20 @@ def _read_records(path: Path) -> list[tuple[str, dict[str, Any]]]:
 @dataclass(frozen=True)
 @checked_result
 class TrainedRun:
-    """A training run as of its newest state, or of a stored state.
+    """A training run at the time of its newest training checkpoint, or of an earlier one.
 
     Attributes:
         model: the model in evaluation mode, on the CPU.
         config: the settings of the run.
-        step: number of batches that it was trained on.
+        step: number of batches that the model was trained on.
         stage: index of the stage of the curriculum; the number of stages if all are over.
-        seconds: time spent on training steps.
-        metrics: one row per batch.
+        seconds: time spent on training, in seconds.
+        metrics: table with one row per batch. Its columns are "step" (number of batches), "stage",
+            "loss" (of the batch), "seconds" (since the start of training) and, in rows with an
+            evaluation, the numbers that it computed, such as "excess".
         about: record of the run: its settings, hardware, versions and git revision at the start.
-        evaluation: the newest progress numbers on held-out episodes, such as ``excess``.
+        evaluation: {name: value} of the numbers that the newest evaluation computed on held-out
+            episodes, such as "excess".
     """
 
     model: Machine
@@ -335,9 +367,9 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     """Read a training run, which may still be running, without changing it.
 
     Args:
-        folder: the run's folder; or the file of a stored state (:func:`kept`), for the run at that
-            step. The metrics and the record of a file in the run's subfolder ``kept`` are read
-            from the run's folder.
+        folder: the run's folder; or the file of a training checkpoint that was kept (:func:`kept`),
+            for the run at that time. The metrics and the record of a file in the run's subfolder
+            ``kept`` are read from the run's folder.
         name: name for the model.
     """
     place = Path(folder)
@@ -380,10 +412,12 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         folders: folders of the runs, such as output/training/NAME.
 
     Returns:
-        Tidy table with one row per evaluation. ``setting`` names the settings in which runs differ,
-        such as "latent_update=add". If runs differ in several settings, it names only values that
-        most runs do not have. Further columns are ``seed``, ``step``, ``minutes`` and the progress
-        numbers, such as ``excess`` and ``accuracy``.
+        A table with one row per evaluation of one run. ``setting`` has the values of the settings
+        in which the runs differ, such as "latent_update=add". If runs differ in several settings,
+        it has only the values that most runs do not have. ``seed`` is the run's seed, ``step`` the
+        number of batches before the evaluation, ``minutes`` the time of training. The other columns
+        are the numbers that the evaluation computed on held-out episodes: ``excess`` (loss above
+        the lowest that can be reached) and others that depend on the task, such as ``accuracy``.
     """
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
@@ -433,8 +467,11 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
 
 
 def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean, lowest and highest ``excess`` over the seeds of each setting, with one row
-    per setting and step. Only steps that all of a setting's seeds reached are included.
+    """Average learning curves over the seeds of each setting.
+
+    The result has one row per setting and step. ``mean``, ``low`` and ``high`` are the mean, lowest
+    and highest ``excess`` over seeds, and ``n_seeds`` is their number. Only steps in which all runs
+    of a setting were evaluated are included.
 
     >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
     >>> over_seeds(frame).to_dict("records")
@@ -451,10 +488,10 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def shipped_curves(source: str) -> pd.DataFrame | None:
-    """Return the table of learning curves in the folder of a checkpoint; None if there is none.
+    """Return the table of learning curves that is stored beside a model; None if there is none.
 
     Args:
-        source: name of a shipped model, or path of a checkpoint folder.
+        source: name of a shipped model, or path of a model's checkpoint folder.
     """
     for folder in (SHIPPED / source, Path(source)):
         if (folder / LEARNING_FILE).is_file():
@@ -463,8 +500,12 @@ def shipped_curves(source: str) -> pd.DataFrame | None:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting (field and value) as text for a label, such as "lr=0.001"; for a curriculum,
-    the numbers of rounds of its stages.
+    """Return a setting of a training run as text for a label, such as "lr=0.001"; for a curriculum,
+    the text has the numbers of rounds of its stages.
+
+    Args:
+        name: name of the setting.
+        value: its value.
     """
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
@@ -474,8 +515,10 @@ def setting_text(name: str, value: Any) -> str:
 
 
 def describe_machine(machine: Mapping[str, Any]) -> str:
-    """Return the builder and the arguments of a run's field ``machine`` as text, such as
-    "gru(d=16)".
+    """Return a run's setting ``machine`` as text, such as "gru(d=16)".
+
+    Args:
+        machine: the setting, such as ``{"builder": "gru", "arguments": {"d": 16}}``.
     """
     arguments = [f"{name}={value!r}" for name, value in machine["arguments"].items()]
     return f"{machine['builder']}({', '.join(arguments)})"

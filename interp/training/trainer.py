@@ -1,8 +1,9 @@
 """The training loop: curriculum, checkpoints that survive kill -9, and metrics, on any device.
 
 ``train(config, folder)`` resumes the run in ``folder`` if there is one. Every ``checkpoint_every``
-steps the whole state is written to one safetensors file by an atomic rename. Data are a function of
-(seed, step), so a run that was killed and resumed gives the same losses as one without a break.
+batches, weights, optimizer moments and progress are written to one file, the training checkpoint,
+by an atomic rename. Data are a function of the seed and the index of the batch, so a run that was
+killed and resumed gives the same losses as one without a break.
 accelerate handles devices and several processes (torchrun).
 
 The precision "auto" is chosen once per run from what the hardware reports, without timing, so that
@@ -75,13 +76,15 @@ def train(
             drawn again from the run's seed. To continue from trained weights, set ``start`` in the
             configuration to their checkpoint.
         n_processes: number of processes that must be running (torchrun starts them).
-        stop_at: stop after this many steps; the run can be resumed. 0 runs to the end.
-        device: "cpu", "cuda" or "mps"; "auto" is this machine's accelerator if it has one.
-        keep_every: number of steps between states that are stored in ``folder/kept``
-            (:func:`interp.training.runs.kept`); 0 stores none.
+        stop_at: stop when the run has had this many batches in all; it can be resumed later. 0 runs
+            to the end.
+        device: "cpu", "cuda" or "mps"; "auto" is this computer's accelerator if it has one.
+        keep_every: number of batches between training checkpoints that are kept for good, in
+            ``folder/kept`` (:func:`interp.training.runs.kept`); 0 keeps none.
 
     Returns:
-        The folder of the final checkpoint.
+        The folder ``folder/model`` for the checkpoint of the trained model. It is written when the
+        curriculum is over.
     """
     folder = Path(folder)
     name = folder_name("name", name)
@@ -144,12 +147,14 @@ class TrainingLoop:
         folder: folder for the run's files.
         name: name of the trained model.
         accelerator: accelerate's Accelerator, which provides device and processes.
-        keep_every: number of steps between states that are stored for good; 0 stores none.
+        keep_every: number of batches between training checkpoints that are kept for good; 0 keeps
+            none.
 
     Attributes:
-        model: the trained model.
+        model: the model that is trained.
         at: the progress of the run.
-        saved_step: step of the newest state on disk.
+        saved_step: number of batches before the newest training checkpoint on disk; 0 if there is
+            none.
     """
 
     def __init__(
@@ -217,7 +222,12 @@ class TrainingLoop:
     # Checkpoints.
 
     def resume(self) -> None:
-        """Load the state in the run's folder; if there is none, write the record of a new run."""
+        """Continue from the training checkpoint in the run's folder; if there is none, write the
+        record of a new run.
+
+        Raises:
+            InputError: the run in the folder has other settings.
+        """
         state = runs.read_state(self.folder)
         config = self.config.to_dict()
         if state is not None:
@@ -246,7 +256,9 @@ class TrainingLoop:
             runs.cut_metrics(self.folder, self.at.step)
 
     def save(self) -> None:
-        """Write the whole state of the run to its folder; the file is replaced by a rename."""
+        """Write the training checkpoint (weights, optimizer moments, settings and progress) to the
+        run's folder; the file is replaced by a rename.
+        """
         if self.is_main:
             config = self.config.to_dict()
             runs.write_state(self.folder, self.at, config, self.model, self.optimizers)
@@ -257,8 +269,8 @@ class TrainingLoop:
     # The loop.
 
     def train_until(self, last_step: int) -> None:
-        """Train until ``last_step`` batches are done or the curriculum is over. When the curriculum
-        is over, save the final model.
+        """Train until the run has had ``last_step`` batches in all, or the curriculum is over. When
+        the curriculum is over, save the final model.
         """
         path = self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, self.is_main)
@@ -317,9 +329,7 @@ class TrainingLoop:
         }
 
     def step(self) -> float:
-        """Train on one batch of episodes, with the learning rates of its step, and return
-        its loss.
-        """
+        """Train on the next batch of episodes, and return its mean loss."""
         shard = self.accelerator.process_index
         device = self.accelerator.device
         batch = self.source.batch(
@@ -393,8 +403,8 @@ class TrainingLoop:
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the numbers that show progress on the evaluation episodes, {name: value}. One of
-        them is ``excess``, the loss above the lowest possible one.
+        """Measure the progress on held-out episodes, and return {name of a number: value}. One of
+        them is ``excess``, the loss above the lowest that can be reached.
         """
         self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)

@@ -17,5 +17,7 @@ def _targets(episodes: BanditEpisodes) -> NDArray[Any]:
 
 
 def goal() -> TrainingGoal:
-    """Return the training goal of the bandit task: models predict the player's choices."""
+    """Return the training goal of the bandit task (targets, presets and measures of progress):
+    models predict the player's choices.
+    """
     return TrainingGoal(_targets, **shipped("bandit"))

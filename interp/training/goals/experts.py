@@ -35,5 +35,7 @@ def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, 
 
 
 def goal() -> TrainingGoal:
-    """Return the training goal of expert advice: models predict the labels."""
+    """Return the training goal of expert advice (targets, presets and measures of progress): models
+    predict the labels.
+    """
     return TrainingGoal(_targets, evaluate=_evaluate, **shipped("experts"))

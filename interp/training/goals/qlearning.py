@@ -63,8 +63,8 @@ def _list_held_out_sizes(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping
 
 
 def goal() -> TrainingGoal:
-    """Return the training goal of Q-learning: models predict the greedy actions of a tabular
-    learner.
+    """Return the training goal of Q-learning (targets, presets and measures of progress): models
+    predict the greedy actions of a tabular learner.
     """
     return TrainingGoal(
         _targets,

@@ -285,8 +285,8 @@ _STARTS: dict[str, _Start] = {
 
 
 def goal() -> TrainingGoal:
-    """Return the training goal of reachability: models predict the nodes reached so far and the
-    answer.
+    """Return the training goal of reachability (targets, presets and measures of progress): models
+    predict the nodes reached so far and the answer.
     """
     return TrainingGoal(
         targets=_targets,
