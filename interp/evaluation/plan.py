@@ -42,15 +42,16 @@ _NOTE = "note"  # the only column of a table that explains why it has no numbers
 @dataclass(frozen=True)
 @checked_fields
 class EvaluationPlan:
-    """How the models of a task are evaluated. The evaluation consists of parts, such as regimes,
-    which are computed independently.
+    """How the models of a task are evaluated. The evaluation consists of parts, such as one for
+    each regime, which are computed independently.
 
     Attributes:
-        parts: function from a model to the names of the parts.
-        measure: function from (model, part, n_episodes, seed) to the part's result: a table, or
-            several tables by name. Parts can be computed on different machines and stored in files.
-        tables: function from (model, results of all parts by name) to tidy tables by name;
-            "summary" is the table to print.
+        parts: function ``(model)`` -> the names of the parts.
+        measure: function ``(model, part, n_episodes, seed)`` -> the result of the part with this
+            name: a table, or {name: table}. Parts can be computed on different computers and
+            stored in files.
+        tables: function ``(model, results)`` -> {name of a table: table} of the whole evaluation.
+            ``results`` maps the name of each part to its result; the table "summary" is printed.
         min_episodes: smallest allowed number of episodes.
         explained: sentences that explain the rows and columns of "summary"; they are printed above
             it.
@@ -64,11 +65,13 @@ class EvaluationPlan:
 
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Return the tables that have a note instead of numbers, because they do not apply to the
-    model: name of the table -> its note.
+    """Find the tables that have a note instead of numbers, because they do not apply to the model.
 
     Args:
         tables: name -> table.
+
+    Returns:
+        A mapping {name of such a table: its note, a sentence that says why}.
     """
     without_numbers = {name: frame for name, frame in tables.items() if list(frame) == [_NOTE]}
     return {name: str(frame[_NOTE].iloc[0]) for name, frame in without_numbers.items()}
@@ -82,8 +85,8 @@ def predictions_of(run: Rollout) -> NDArray[np.float64]:
 
 
 def cut(model: Machine) -> Hook:
-    """Return a forward hook, (name, function), that resets the latents of every round to the
-    model's initial latents. The model then has no information about earlier rounds.
+    """Return a forward hook, a pair (name, function), that replaces the latents that a round reads
+    by the model's initial latents. The model then has no information about earlier rounds.
     """
     layout = model.layout.max_layout
 
@@ -101,8 +104,8 @@ SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
 def round_attention(
     model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)
 ) -> pd.DataFrame:
-    """Compute the attention that every head pays from each position of a round to each other
-    position, averaged over episodes and rounds. Missing rounds are left out.
+    """Compute how much attention every head pays from each position of a round to itself and to
+    each earlier position, averaged over episodes and rounds. Missing rounds are left out.
 
     Args:
         model: a model with attention between the positions of a round.
@@ -110,8 +113,9 @@ def round_attention(
         rounds: rounds to average over.
 
     Returns:
-        Table with columns layer, head, query, key and attention; queries and keys are labels of
-        positions.
+        A table with one row per layer, head, query and key. ``layer`` and ``head`` are indices;
+        ``query`` is the label of the position that attends, ``key`` of the position that it attends
+        to; ``attention`` is the mean weight, from 0 to 1.
     """
     require(len(episodes) > 0, "no episodes to average over")
     names = patterns(model)
@@ -131,19 +135,19 @@ def round_attention(
 
 
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """Return the result of ``table`` if ``said`` is empty; otherwise a table with only the note
-    ``said``.
+    """Compute a table if it applies to the model; otherwise return a table with one cell, in the
+    column "note", that says why it does not.
 
     Args:
-        said: why the table does not apply to the model; "" if it does.
-        table: function that computes the table.
+        said: sentence that says why the table does not apply to the model; "" if it does.
+        table: function without arguments that computes the table.
     """
     return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 
 def lacks_attention(model: Machine) -> str:
-    """Return a sentence if a model has no attention between the positions of a round; "" if it has
-    such attention.
+    """Return "" if a model has attention between the positions of a round; otherwise a sentence
+    that says what it lacks.
     """
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):
@@ -152,8 +156,11 @@ def lacks_attention(model: Machine) -> str:
 
 
 def patterns(model: Machine) -> list[str]:
-    """Return the names of the hooks at a model's attention patterns, layer by layer. A model
-    without attention between the positions of a round is refused.
+    """Return the names of the hooks at a model's attention patterns, layer by layer, such as
+    ``["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]``.
+
+    Raises:
+        InputError: the model has no attention between the positions of a round.
     """
     if lack := lacks_attention(model):
         raise InputError(

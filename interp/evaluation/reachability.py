@@ -69,12 +69,12 @@ PARENT, OTHER = "a parent of the negative is added", "another node is added"
 
 
 def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
-    """Return two functions, (read, write). ``read(latents)`` decodes the set of reached nodes,
-    ``[..., node]``, in which a number above 0.5 means that the node is in the set.
-    ``write(latents, state)`` returns latents that represent the set ``state``.
+    """Return two functions, (read, write), between a model's latents and sets of reached nodes. A
+    set is a number for each node, ``[..., node]``; above 0.5 the node is in the set.
 
-    For a handwired transformer both are exact. For other models both are linear maps, fitted by
-    least squares to a rollout of ``episodes``.
+    ``read(latents)`` returns the set that the latents represent. ``write(latents, state)`` returns
+    changed latents that represent the set ``state``. For a handwired transformer both are exact.
+    For other models both are linear maps, fitted by least squares to a rollout of ``episodes``.
 
     Args:
         model: the model.
@@ -128,7 +128,8 @@ def exact_sets(
         seed: seed of the bootstrap.
 
     Returns:
-        One row per round, with 95 % intervals.
+        A table with one row per ``round`` from the second on (index 1): ``estimate`` is the share,
+        ``low`` and ``high`` are the ends of its 95 % interval.
     """
     latents = rollout(model, episodes).latents[:, 1:-1]
     decoded = read(latents).numpy(force=True) > 0.5
@@ -179,10 +180,12 @@ def controlled(
 ) -> dict[str, Rollout]:
     """Run a model with its latent changed in several ways, to test whether it needs the recurrence.
 
-    The latent is "cut" (the initial one in every round), "reset" (to the initial one, once
-    half-way), "frozen" (the same one in every round) or "swapped" (another episode's). If sets of
-    nodes can be read and written, "discrete" also reduces the nodes that each round newly reaches
-    to one.
+    - "cut": every round reads the initial latent;
+    - "reset": the round half-way reads the initial latent;
+    - "frozen": all rounds from the second on read the latent that the second one reads;
+    - "swapped": every round reads the latent of another episode;
+    - "discrete": of the nodes that a round newly reaches, only one, drawn at random, stays in the
+      latent. Only if sets of nodes can be read from latents and written into them.
 
     Args:
         model: the model.
@@ -192,7 +195,7 @@ def controlled(
         seed: seed of random choices.
 
     Returns:
-        Name of the change -> the rollout.
+        Name of the change -> the rollout with this change.
     """
     refuse_missing("the control of the recurrence", episodes)
     rounds, stored = range(episodes.n_rounds), dict[str, Tensor]()
@@ -284,12 +287,12 @@ def moved(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Change the set of reached nodes that the latent represents, and measure the probability that
-    the model then gives to the target.
+    the model then predicts for the target (the candidate that can be reached).
 
-    The probability is that of the target divided by that of both candidates together. It is
-    measured in the round of the change and one round later. The set is changed in round d of an
-    episode whose target is d steps from the root. Episodes in which a change has no node to choose
-    are left out.
+    The probability of the target is divided by that of both candidates together. It is measured in
+    the round of the change and one round later. If the target is d steps from the root, the set is
+    changed in round d (counted from 0), the first in which a search knows the answer. Episodes in
+    which a change has no node to choose are left out.
 
     Args:
         model: the model.
@@ -299,9 +302,11 @@ def moved(
         seed: seed of random choices.
 
     Returns:
-        One row per change (``move``) and delay in rounds (``later``). ``model`` is the model's mean
-        probability with the ends ``low`` and ``high`` of its interval, ``search`` the mean
-        probability of breadth-first search after the same change, ``n`` the number of episodes.
+        A table with one row per change and delay. ``move`` is the change in words, such as "the
+        target is taken out"; ``later`` is the number of rounds since the change, 0 or 1. ``model``
+        is the mean probability that the model predicts, with the ends ``low`` and ``high`` of its
+        interval; ``search`` is that of breadth-first search after the same change; ``n`` is the
+        number of episodes.
     """
     depths = episodes.depths
     n_needed = depths.max() + 2
@@ -364,11 +369,11 @@ _N_FITTED, _FITTED_SEED = 256, 10_007
 
 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
-    """Return the two functions of :func:`codec`: one decodes the set of reached nodes from a
-    model's latents, the other writes a set into latents.
+    """Return the two functions (read, write) of :func:`codec` for a model, fitted if necessary. The
+    first decodes the set of reached nodes from latents, the second writes a set into latents.
 
-    The functions are exact for a handwired transformer. For other models they are fitted on
-    episodes of the regime "matched".
+    The functions are exact for a handwired transformer. For other models they are fitted on newly
+    sampled episodes of the regime "matched".
 
     Args:
         model: the model.
@@ -387,8 +392,8 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 def answers(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
-    """Compute the accuracy of the model, of the model with its latent changed (:func:`controlled`),
-    and of every algorithm of the task.
+    """Compute in every round the accuracy of the model, of the model with its latent changed
+    (:func:`controlled`), and of every algorithm of the task.
 
     Args:
         model: the model.
@@ -397,7 +402,10 @@ def answers(
         seed: seed of random choices and of the bootstrap.
 
     Returns:
-        One row per predictor, depth of the target and round, with 95 % intervals.
+        A table with one row per predictor, depth of the target (its distance from the root) and
+        round. ``key`` is "model", the name of a change of the latent, or the key of an algorithm.
+        ``estimate`` is the share of right answers with the ends ``low`` and ``high`` of its 95 %
+        interval, and ``n`` the number of episodes of this depth.
     """
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
@@ -424,7 +432,8 @@ def answers(
 
 
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample episodes with the model's sizes, with one more round than the deepest target needs.
+    """Sample episodes with the model's numbers of nodes and edges, in which a round follows even
+    after the first in which the deepest target can be recognised.
 
     Args:
         model: determines the sizes.
@@ -487,8 +496,8 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def interval(value: Any, of: str = "estimate") -> Interval:
-    """Return the number in a row of a table as an Interval, whose ends are in the row's columns
-    ``low`` and ``high``.
+    """Return a number in a row of a table, and the ends of its interval in the columns ``low`` and
+    ``high``, as an :class:`~interp.stats.intervals.Interval`.
 
     Args:
         value: the row.
@@ -504,8 +513,8 @@ _EXPLAINED = (
 
 
 def plan() -> EvaluationPlan:
-    """Return the evaluation plan for models of reachability: the parts that are measured (each
-    regime, and sets), and how their tables are made.
+    """Return the evaluation plan for models of reachability: which parts are measured (answers in
+    each regime, and the sets of nodes in the latent), and how tables are made from them.
     """
     return EvaluationPlan(
         lambda model: [*REGIMES, _SETS],

@@ -39,9 +39,10 @@ class Evaluation(Result):
     """The evaluation of one model: its tables by name.
 
     Attributes:
-        tables: name -> table; "summary" is the one to print.
-        settings: the model, sizes, seed and versions.
-        explained: sentences that explain the summary's rows and columns.
+        tables: name -> table. The table "summary" has the main numbers; which other tables there
+            are depends on the task.
+        settings: {name: value} of the model, sizes, seed and versions.
+        explained: sentences that explain the rows and columns of "summary".
     """
 
     tables: dict[str, pd.DataFrame]
@@ -63,14 +64,14 @@ class Evaluation(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """The tables that have no numbers, because they do not apply to this model: name of the
-        table -> note that says why.
+        """The tables that have no numbers, because they do not apply to this model: {name of the
+        table: note that says why}.
         """
         return notes(self.tables)
 
     def write(self, folder: str | Path) -> list[Path]:
-        """Write one CSV file per table, and ``settings.json``, to ``folder``. Each file appears
-        complete or not at all.
+        """Write one CSV file per table, and ``settings.json``, to ``folder``. If writing is
+        interrupted, no incomplete file is left.
 
         Returns:
             The paths of the files.
@@ -81,8 +82,10 @@ class Evaluation(Result):
 
 
 def plan_of(model: Machine) -> EvaluationPlan:
-    """Return the evaluation plan of the model's task, which says what is measured; refuse a task
-    without a plan.
+    """Return the evaluation plan of the model's task, which says what is measured.
+
+    Raises:
+        InputError: the task has no evaluation plan.
     """
     task = catalog.of(model)
     if task.evaluation is None:
@@ -107,14 +110,16 @@ def evaluate(
 
     Args:
         model: the model.
-        n_episodes: number of episodes per regime; long episodes use half of it.
+        n_episodes: number of episodes per regime; costly parts, such as long episodes, use half of
+            it.
         seed: seed of the episodes.
-        done: function that is called with 1 after each part.
+        done: function that is called with the number 1 after each part, for a progress bar.
         n_jobs: number of workers that compute the parts, -1 for one per core.
         scheduler: address of a dask scheduler whose workers compute the parts; "" for none.
         folder: folder for finished parts, so that a killed run can resume; None stores none.
-        shard: share of the parts to compute, such as "2/64" (:func:`interp.support.shares.divide`).
-            Its parts are only stored in ``folder``; "" computes all parts.
+        shard: share of the parts to compute in this process, such as "2/64" for the second of 64
+            shares (:func:`interp.support.shares.divide`). Their results are only stored in
+            ``folder``. "" computes all parts.
 
     Returns:
         The evaluation; None if ``shard`` is set.

@@ -58,11 +58,12 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:
-    """Return the names of the regimes that a model was trained on; they are the prior of a Bayes
-    predictor that it is compared with.
+    """Return the names of the regimes that a model was trained on. They serve as the prior of a
+    Bayes predictor with which the model is compared.
 
-    Regimes in which the best expert changes within an episode are left out; if all of them do, the
-    first one is returned. A handwired model counts as trained on "uniform".
+    Regimes in which the best expert changes within an episode are left out; if it changes in all of
+    them, only the first is returned. A model without a record of its regimes, such as a handwired
+    one, counts as trained on "uniform".
     """
     training = model.origin.get("training", {})
     trained = training.get("regimes") or ["uniform"]
@@ -77,8 +78,8 @@ def _switches(regime: str) -> bool:
 
 
 def best_eta(episodes: ExpertEpisodes) -> float:
-    """Return the learning rate (eta) with which weighted majority makes the fewest mistakes on
-    these same episodes, out of the grid :data:`_ETAS`.
+    """Return the learning rate (eta) of weighted majority that is best in hindsight: out of a grid,
+    the one with the fewest mistakes on these episodes.
     """
     mistakes = []
     for eta in _ETAS:
@@ -99,11 +100,12 @@ def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
 
 
 def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
-    """Return the KL divergence ``KL(reference || predictions)`` of each round, in nats, ``[episode,
-    round]``.
+    """Return the KL divergence of predictions from a reference in each round,
+    ``KL(reference || predictions)`` in nats, ``[episode, round]``.
 
     Args:
-        reference, predictions: probability of label 1, ``[episode, round]``.
+        reference: probability of label 1 that the reference predicts, ``[episode, round]``.
+        predictions: the predicted probability of label 1, ``[episode, round]``.
     """
     p, q = reference, predictions
     of_one = special.rel_entr(p, q)
@@ -112,7 +114,9 @@ def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
 
 
 def fitting_regimes(model: Machine) -> list[str]:
-    """Return the names of the regimes that can be sampled with the model's number of experts."""
+    """Return the names of the regimes that can be sampled with the number of experts with which a
+    model is evaluated (:func:`n_experts_of`).
+    """
     return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts_of(model)]
 
 
@@ -137,8 +141,11 @@ def evaluate(
     n_experts: int | None = None,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Score a model and every baseline on fresh episodes of each regime, and compute their regret
-    in every round.
+    """Score a model and every baseline on new episodes of each regime, and compute the regret after
+    every round.
+
+    Regret is the number of mistakes beyond those of the expert with the fewest mistakes in the same
+    rounds.
 
     Args:
         model: the model.
@@ -150,9 +157,13 @@ def evaluate(
         seed: seed of the episodes and the bootstrap; training used other random streams.
 
     Returns:
-        A dictionary. "regimes": scores by regime, predictor and metric (:func:`regret.score`). The
-        model also has the metric "divergence", its KL divergence from the Bayes predictor in nats
-        per round. "regret_curves": a table with one row per regime, predictor and round.
+        A dictionary with two entries. "regimes" has the scores by regime, predictor ("model", or
+        the key of a baseline) and metric, as from :func:`interp.evaluation.experts.regret.score`.
+        The model has one more metric, "divergence": its KL divergence from the Bayes predictor, in
+        nats per round. "regret_curves" is a table with one row per regime, predictor (columns
+        ``key`` and ``name``) and ``round`` (counted from 1): the mean ``regret`` after the round
+        with the ends ``low`` and ``high`` of its interval, and the standard deviation ``std`` over
+        episodes.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     chosen = fitting_regimes(model) if regimes is None else regimes
@@ -261,11 +272,12 @@ def over_lengths(
     windows: Sequence[tuple[int, int]] = _WINDOWS,
     seed: int = 2,
 ) -> Scores:
-    """Score a model, weighted majority and the Bayes predictor in windows of long episodes.
+    """Score a model, weighted majority and the Bayes predictor in windows of long episodes: do
+    predictions stay good in rounds beyond those of training?
 
     Episodes are of the regime "uniform". Weighted majority has the learning rate sqrt(ln n / T) for
-    n experts and T rounds. A model that was trained on other regimes is also compared with the
-    Bayes predictor whose prior is these regimes.
+    n experts and T rounds. If a model was trained on other regimes, the Bayes predictor with these
+    regimes as its prior is scored, too.
 
     Args:
         model: the model.
@@ -275,9 +287,12 @@ def over_lengths(
         seed: seed of the episodes and the bootstrap.
 
     Returns:
-        "accuracy", "excess_log_loss" and "divergence" over each window, and "regret" over the first
-        ``stop`` rounds. A metric is left out if it is infinite, because a predictor was certain and
-        wrong.
+        Scores by predictor, metric, and first and last round of the window (``start``, and ``stop``
+        minus 1). The metrics are means over the window: "accuracy", "excess_log_loss" and
+        "divergence" (log-loss above that of the Bayes predictor, and KL divergence from it, in nats
+        per round); and "regret", the number of mistakes beyond those of the best expert in the
+        first ``stop`` rounds. A predictor's metric is left out if it is infinite, because the
+        predictor was certain and wrong.
     """
     n_experts = n_experts_of(model)
     regime = "uniform"

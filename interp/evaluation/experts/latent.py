@@ -34,10 +34,9 @@ def latent_control(
     model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> Scores:
     """Measure a model's accuracy with its latents intact, cut (reset to the initial ones in every
-    round) and swapped (those of another episode).
+    round) and swapped (those of another episode, in every round).
 
-    The loss of accuracy is measured in the same episodes (paired). A majority vote and the Bayes
-    predictor are scored for comparison.
+    A majority vote and the Bayes predictor are scored on the same episodes for comparison.
 
     Args:
         model: the model.
@@ -46,7 +45,10 @@ def latent_control(
         run: the model's rollout of ``episodes``; by default it is computed.
 
     Returns:
-        Scores by quantity, such as "accuracy, intact", "accuracy, cut" and "lost when cut".
+        Scores by quantity, with intervals over episodes. "accuracy, NAME" is the share of rounds
+        with a right prediction, with NAME one of "intact", "cut", "swapped", "majority_vote" and
+        "bayes". "lost when cut" and "lost when swapped" are differences from "accuracy, intact" in
+        the same episodes, and "cut minus majority vote" is the difference of these two.
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
@@ -86,8 +88,8 @@ def attention_to_experts(
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Scores:
-    """Measure how much of its attention every head pays to each expert and to the latent, at the
-    positions where the model predicts and updates.
+    """Measure how much of its attention every head pays to each expert and to the latent, from the
+    position where the model predicts (``p?``) and from that where the update is read (``w?``).
 
     Args:
         model: a model with attention between the positions of a round.
@@ -97,10 +99,11 @@ def attention_to_experts(
         run: the model's rollout of ``episodes``; by default it is computed.
 
     Returns:
-        Shares of attention by layer, head ("mean" is the mean over the heads of a layer), reader
-        (the query position) and target. Targets are the "latent", "expert 1" (the most accurate
-        one) and so on, and "other". The column ``without_history`` is the share if the latent is
-        reset in every round.
+        Scores by layer, head, reader and target: the share of the head's attention that goes from
+        the reader to the target. The head "mean" is the mean over the heads of a layer. Readers are
+        "p?" and "w?". Targets are the "latent", "expert 1" (the most accurate one in the round)
+        and so on, and "other" (all other positions). The column ``without_history`` has the share
+        if the latent is reset to the initial one in every round.
     """
     refuse_missing("attention to experts", episodes)
     names = patterns(model)

@@ -22,8 +22,9 @@ from interp.tasks.experts.episodes import sample
 
 
 def plan() -> EvaluationPlan:
-    """Return the evaluation plan for models of expert advice: the parts that are measured (each
-    regime, long episodes, one batch), and how their tables are made.
+    """Return the evaluation plan for models of expert advice: which parts are measured (scores in
+    each regime; long episodes; and, on one batch, what the latent is needed for and where heads
+    attend), and how tables are made from them.
     """
     return EvaluationPlan(
         lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
@@ -70,7 +71,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def lacks_room(model: Machine, n_rounds: int) -> str:
-    """Return a sentence if the model's state cannot hold ``n_rounds`` rounds; "" if it can."""
+    """Return "" if the model can run for ``n_rounds`` rounds; otherwise a sentence that says for
+    how many its state has room.
+    """
     n_possible = room(model, n_rounds)
     return (
         ""

@@ -58,8 +58,8 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
 def mistakes(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """Return the expected number of mistakes in each round, from 0 to 1, ``[episode, round]``; NaN
-    in missing rounds.
+    """Return the probability of a mistake in each round, ``[episode, round]``; NaN in missing
+    rounds. A prediction of 1/2 counts as half a mistake.
 
     Args:
         predictions: P(y=1), ``[episode, round]``.
@@ -113,8 +113,8 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
 def excess_log_loss(
     predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes
 ) -> _PerRound:
-    """Return the log-loss of predictions minus that of a reference predictor, in nats, ``[episode,
-    round]``.
+    """Return the log-loss of predictions minus the log-loss of a reference predictor in each round,
+    in nats, ``[episode, round]``.
 
     Args:
         predictions: P(y=1), ``[episode, round]``.
@@ -140,11 +140,7 @@ def score(
     reference_name: str = "reference",
     seed: int = 0,
 ) -> Scores:
-    """Score predictions by "accuracy", "log_loss" in nats per round, and "regret" after the last
-    round, each with its interval over episodes.
-
-    Log-loss is infinite if a certain prediction is wrong. With a ``reference``, "excess_log_loss"
-    is the log-loss above that of the reference.
+    """Score predictions by accuracy, log-loss and regret.
 
     Args:
         predictions: P(y=1), ``[episode, round]``.
@@ -153,9 +149,16 @@ def score(
         decision: "threshold" (choose the likelier label) or "sample" (sample a label from the
             prediction).
         reference: P(y=1) of a reference, usually the Bayes predictor, ``[episode, round]``.
-        reference_name: name of the reference; it also says which property of the regime the
-            reference ignores, if any.
+        reference_name: name of the reference for the table; if the reference ignores a property of
+            the regime, the name should say so.
         seed: seed of the bootstrap.
+
+    Returns:
+        Scores by metric, each with its interval over episodes. "accuracy" is the share of rounds
+        with a right prediction. "log_loss" is in nats per round, and infinite if a certain
+        prediction is wrong. "regret" is the number of mistakes beyond those of the best expert,
+        after the last round. With a ``reference``, "excess_log_loss" is the log-loss above that of
+        the reference.
     """
     after = regret(predictions, episodes, decision)[:, -1]
     wrong = mistakes(predictions, episodes, decision)

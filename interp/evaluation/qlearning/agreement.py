@@ -64,8 +64,11 @@ def agreement(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Scores:
-    """Compare a policy with the greedy actions of the episodes' Q-tables. There is one number per
-    quantity and phase of the episodes.
+    """Measure how often a policy chooses the greedy actions of the episodes' Q-tables.
+
+    A step is one round of an episode. It is *tied* if the table has several greedy actions at the
+    next state, and *disputed* if a table that is learned with a discount of 0 has no greedy action
+    in common with it.
 
     Args:
         predictions: probabilities ``[episode, round, action]``, whose largest entry (the first if
@@ -79,8 +82,10 @@ def agreement(
         seed: seed of the bootstrap.
 
     Returns:
-        One number per quantity of :data:`QUANTITIES` and phase: "all" rounds, or the "early",
-        "middle" or "late" third. The column ``n_steps`` is the number of steps averaged over;
+        Scores by quantity and phase. Phases are "all" rounds, or the "early", "middle" or "late"
+        third of them. :data:`QUANTITIES` says what each quantity is: "untied", for example, is the
+        share of untied steps in which the choice is the greedy action, and "disputed" the share of
+        disputed steps in which it is. The column ``n_steps`` is the number of steps averaged over;
         without steps the number is NaN.
     """
     pairs = one_each("predictions", predictions, episodes)
@@ -275,8 +280,8 @@ def followed_discount(
     table: Literal["after", "before"] = "after",
     seed: int = 0,
 ) -> Scores:
-    """Estimate which discount factor choices follow: measure how often they agree with the greedy
-    actions of Q-tables that are learned with each of several discounts.
+    """Estimate which discount factor choices follow: measure how often they are greedy in Q-tables
+    that are learned from the same transitions with each of several discounts.
 
     Args:
         choices: actions ``[episode, round]``, one array per batch.
@@ -285,8 +290,10 @@ def followed_discount(
         seed: seed of the bootstrap.
 
     Returns:
-        Agreement for each discount. The column ``best`` is the discount with the highest agreement
-        (the middle of those that tie); its interval covers all ties.
+        Scores by discount (``gamma``): the share of rounds in which the choice is greedy, with ties
+        broken at random. The column ``best``, the same in all rows, is the discount with the
+        highest share, or the middle between the smallest and largest of those that tie. Its
+        interval, ``best_low`` to ``best_high``, covers all ties.
     """
     for chosen, batch in one_each("choices", choices, batches):
         require(

@@ -64,10 +64,11 @@ def sample(
     n_rounds: tuple[int, int] = (10, 50),
     seed: int = 1,
 ) -> list[MDPEpisodes]:
-    """Sample fresh episodes over all sizes of MDPs that a model supports: one batch per size.
+    """Sample new episodes of all sizes of MDPs that a model supports, one batch per size.
 
     Batches have different numbers of rounds, evenly spaced over a range. A model that reads a
-    random number in each round gets 0, which makes it choose greedily.
+    random draw in each round (the episodes' field ``noise``) gets 0, which makes it choose
+    greedily.
 
     Args:
         model: the model.
@@ -97,11 +98,9 @@ def sample(
 
 
 def reference_table(model: Machine) -> Literal["after", "before"]:
-    """Return which Q-table a model's choices are compared with: "before" or "after" the round's
-    update.
-
-    A handwired model chooses before it updates; a learned one was trained on targets "after" the
-    update.
+    """Return which Q-table a model's choices are compared with: "before" the round's update for a
+    handwired model, which chooses before it updates; "after" it for all others, since training
+    targets use this table.
     """
     return "before" if model.is_handwired else "after"
 
@@ -116,10 +115,10 @@ def evaluate(
     commit: str = "own",
     seed: int = 1,
 ) -> Scores:
-    """Compute the agreement of a model, and of three controls, with tabular Q-learning in each
-    regime.
+    """Measure in each regime how often a model, and three controls, choose as tabular Q-learning
+    does.
 
-    The controls are the model with its latents reset in every round ("cut"), the last action
+    The controls are the model with its latents reset in every round ("cut"), the action just taken
     ("repeat_last") and a random action ("chance").
 
     Args:
@@ -132,7 +131,8 @@ def evaluate(
         seed: seed of the episodes.
 
     Returns:
-        Scores by regime, predictor, quantity and phase (:func:`agreement`).
+        Scores by regime, key of the predictor ("model", "cut", "repeat_last" or "chance"), quantity
+        and phase, as from :func:`interp.evaluation.qlearning.agreement.agreement`.
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     table = reference_table(model)
@@ -238,8 +238,8 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
-    """Estimate the discount factor that a model's choices follow in the regime "grid": measure
-    their agreement with Q-tables that are learned with each of several discounts.
+    """Estimate the discount factor that a model's choices follow in the regime "grid": measure how
+    often they are greedy in Q-tables that are learned with each of several discounts.
 
     Args:
         model: the model.
@@ -247,7 +247,8 @@ def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
         seed: seed of the episodes.
 
     Returns:
-        The agreement for each discount, and the discount with the highest agreement.
+        Scores by discount, with the best discount in the column ``best``, as from
+        :func:`interp.evaluation.qlearning.agreement.followed_discount`.
     """
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
@@ -298,8 +299,9 @@ def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
 
 
 def plan() -> EvaluationPlan:
-    """Return the evaluation plan for models of Q-learning: the parts that are measured, and how
-    their tables are made.
+    """Return the evaluation plan for models of Q-learning: which parts are measured (agreement with
+    the Q-table in each regime, the discount that choices follow, and returns when the model acts),
+    and how tables are made from them.
     """
     return EvaluationPlan(_parts, _measure, _tables, min_episodes=30, explained=_EXPLAINED)
 

@@ -53,9 +53,10 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
         seed: seed of the bootstrap.
 
     Returns:
-        "score" is the normalised score, a ratio of sums over episodes. "earned" is the mean over
-        episodes of the sum of rewards; "random" and "optimal" are its exact expectations for the
-        two policies, from the same first states.
+        Scores by quantity. "earned" is the sum of rewards in an episode, averaged over episodes.
+        "random" and "optimal" are the exact expectations of this number for the two policies, from
+        the same first states. "score" is the normalised score,
+        (earned - random) / (optimal - random).
 
     Raises:
         InputError: if every policy earns the same in these MDPs.
@@ -122,7 +123,8 @@ def evaluate(
     horizons: Sequence[int] = HORIZONS,
     seed: int = 4,
 ) -> dict[str, Scores]:
-    """Let a model and tabular agents play fresh MDPs of each regime, with the same random numbers.
+    """Let a model and tabular agents play new MDPs of each regime, with the same random numbers,
+    and compare what they earn.
 
     Args:
         model: the model.
@@ -132,8 +134,12 @@ def evaluate(
         seed: seed of MDPs, play and bootstrap.
 
     Returns:
-        "returns" holds scores by regime, agent, horizon and quantity of :func:`normalised_score`.
-        "reward_rates" holds the mean reward per round by regime, agent and first round of a window.
+        Two entries. "returns" has scores by regime, agent, horizon and quantity (those of
+        :func:`normalised_score`). "reward_rates" has the mean reward per round in windows of 50
+        rounds, by regime, agent and first round of the window. Agents are the "model", the
+        "exploring-model" (which takes a random action with probability .2), and the tabular agents
+        "greedy", "epsilon-greedy", "random-ties" and "random"
+        (:data:`interp.tasks.qlearning.tabular.AGENTS`).
     """
     require(
         horizons and min(horizons) >= 1,
