@@ -1,8 +1,9 @@
 """The audit: six checks of the state that a recurrent model carries from round to round.
 
 The checks ask whether the state is used at all, and whether its content matters or only its
-presence. They also ask whether its effect lasts, whether the algorithm's memory can be decoded from
-it, whether few directions of it carry the effect, and whether heuristics explain the predictions.
+presence. They also ask whether the effect of the state lasts, whether the algorithm's memory can be
+decoded from the state, whether few directions of the state carry the effect, and whether heuristics
+explain the predictions.
 
     >>> from interp.audit import THRESHOLDS, audit
     >>> sorted(THRESHOLDS)

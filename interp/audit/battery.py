@@ -34,9 +34,12 @@ class AuditResult(Measured):
         model: name of the model.
         measures: one measure per check. If the state has several channels, such as h and c of an
             LSTM, a measure "used" of each channel follows.
-        tables: tables by name: "without", "used", "by_round", "presence", "directions", "doses" and
-            "shortcuts". A table that does not apply is empty.
-        settings: sizes, thresholds, seed and versions.
+        tables: name -> table. "without", "used", "by_round" and "presence" have the effects of
+            replacing the state (:mod:`interp.audit.used`: :func:`~interp.audit.used.without`,
+            :func:`~interp.audit.used.table`, ...); "directions" and "doses" of replacing a part of
+            it (:mod:`interp.audit.content`). "shortcuts" has one row per heuristic
+            (:mod:`interp.audit.shortcuts`). A table that does not apply is empty.
+        settings: {name: value} of sizes, thresholds, seed and versions.
     """
 
     model: str
@@ -48,8 +51,13 @@ class AuditResult(Measured):
 @checked
 @one_thread()
 def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResult:
-    """Run six checks of the state that a model carries from round to round: is it used, by its
-    content, for how long, and for what?
+    """Run six checks of the state that a model carries from round to round.
+
+    Their keys are "used" (does the state lower the loss?), "content" (does the content of the state
+    lower it, or only the presence of a state?), "side" (does the model follow the algorithm where
+    heuristics are wrong?), "lasts" (does a changed state also raise the loss of the next round?),
+    "decoded" (can the algorithm's memory be decoded from the state?) and "directions" (do few
+    directions of the state carry its effect?).
 
     Args:
         machine: a model, or a name or path that :func:`interp.load` accepts.

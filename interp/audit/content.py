@@ -135,14 +135,20 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return a table of the effect of replacing the part of the state in k directions, as a share
-    of the effect of replacing the whole state.
+    """Replace the part of the state in k directions by that of another episode's state, and compare
+    the effect with the effect of replacing the whole state.
+
+    An effect is the mean distance between the predictions with the changed and with the unchanged
+    state, in the round that reads the state.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
-        One row per round and k. ``share`` is for principal directions, ``random`` for random ones.
+        A table with one row per ``round`` (the middle and the last of ``trial.writes``) and number
+        k of ``directions``. ``share`` is the effect for the first k principal directions, divided
+        by the effect of replacing the whole state, with the ends ``share_low`` and ``share_high``
+        of its interval. ``random`` is the same share for k random directions.
     """
     rows = []
     middle = trial.writes[len(trial.writes) // 2]
@@ -157,15 +163,17 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def doses(trial: Trial) -> pd.DataFrame:
-    """Return a table of the effect of moving a state part of the way to another episode's state, as
-    a share of the effect of the whole way.
+    """Move the state that the last round reads part of the way to another episode's state, and
+    compare the effect on predictions with the effect of the whole way.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
-        One row per ``dose``, the fraction of the way (up to 1.5), for the last of the rounds
-        ``trial.writes``; ``share`` is the effect.
+        A table with one row per ``dose``, the fraction of the way, from .25 to 1.5. ``round`` is
+        the index of the round. ``share`` is the effect (mean distance between the changed and the
+        unchanged prediction) divided by the effect at dose 1, with the ends ``share_low`` and
+        ``share_high`` of its interval.
     """
     t = trial.writes[-1]
     state_read = trial.read([t])[0]
@@ -182,11 +190,12 @@ def doses(trial: Trial) -> pd.DataFrame:
 
 
 def few(trial: Trial, is_used: bool) -> Measure:
-    """Check whether few directions of the state are enough to save the loss that the whole state
-    saves. Few means as many as the algorithm's memory has dimensions.
+    """Check whether few directions of the state carry what lowers the loss. Few means as many as
+    the algorithm's memory has dimensions, or 4 if it has no memory.
 
-    In every round, the state is kept in its first principal directions, and the rest is replaced by
-    another episode's state.
+    The state saves loss, compared with another episode's state. To see whether few directions save
+    as much, every round reads a state that is unchanged in its first principal directions, and is
+    another episode's state in all other directions.
 
     Args:
         trial: the model with its episodes.
@@ -194,7 +203,8 @@ def few(trial: Trial, is_used: bool) -> Measure:
             apply.
 
     Returns:
-        A measure: the share of the saved loss that is left, with controls and verdict.
+        A measure: the loss that few directions save, as a share of the loss that the whole state
+        saves, with controls and verdict.
     """
     claim = "Few directions carry its effect"
     if not is_used:
@@ -310,14 +320,15 @@ def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
 
 
 def decoded(trial: Trial) -> Measure:
-    """Check whether a linear map decodes the algorithm's memory from the state.
+    """Check whether a linear map (ridge regression) decodes the algorithm's memory from the state.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
         A measure: R2 on held-out episodes, over all rounds but the first, with controls and
-        verdict.
+        verdict. R2 is the share of the memory's variance that the map explains; the variance is
+        around the mean over episodes in each round.
     """
     claim = "The algorithm's memory can be read from its state"
     lacking = _describe_lack(trial)

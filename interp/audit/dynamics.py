@@ -45,20 +45,27 @@ _WIDEST = 512  # most dimensions of a state: a Jacobian takes twice as many runs
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 @checked_result
 class FixedPoints(Tabulated):
-    """Fixed and slow points of a model's state with the inputs of one round repeated. Points that
-    more starts of the search reached come first.
+    """Fixed and slow points of a model's state with the inputs of one round repeated: states that
+    the round does not change, or hardly changes.
 
-    The table has one row per point. ``kind`` is "fixed" or "slow", ``speed`` the distance that the
-    round moves the state, and ``share`` the share of the successful starts that reached the point.
-    ``leaving`` counts the Jacobian's eigenvalues of modulus above 1, ``marginal`` those of modulus
-    1, and ``modulus`` is the largest modulus. ``turn`` is the angle of the leading eigenvalue in
-    radians per round; ``nearest`` is the distance to the nearest visited state.
+    The table has one row per point; points that more starts of the search reached come first.
+    Its columns are:
+
+    - ``kind``: "fixed" or "slow";
+    - ``speed``: distance that the round moves the state;
+    - ``share``: share of the successful starts that reached the point;
+    - ``leaving``, ``marginal``: numbers of eigenvalues of the Jacobian with modulus above 1, and
+      with modulus 1;
+    - ``modulus``: the largest modulus of an eigenvalue;
+    - ``turn``: angle of the eigenvalue with the largest modulus, in radians per round;
+    - ``nearest``: distance to the nearest state that the model visits.
 
     Attributes:
         points: the states, flattened, ``[point, number]``.
-        eigenvalues: eigenvalues of the Jacobian at each point, the largest modulus first.
-        unit: typical distance between states of different episodes; speeds and distances are in
-            this unit.
+        eigenvalues: eigenvalues of the round's Jacobian at each point, ``[point, number]``; the one
+            with the largest modulus is first.
+        unit: typical distance between states of different episodes; ``speed`` and ``nearest`` are
+            in this unit.
     """
 
     points: Float[np.ndarray, "point number"]
@@ -80,14 +87,16 @@ def fixed_points(
 
     Args:
         model: the model.
-        episodes: the search starts from states that the model visits in these episodes.
+        episodes: episodes without missing rounds. The search starts from states that the model
+            visits in them.
         round: index of the round whose inputs are repeated; by default the middle one.
-        episode: index of the episode whose inputs are repeated.
+        episode: index of the episode from which these inputs come.
         starts: number of visited states from which the search starts.
         seed: seed for the choice of these states.
 
     Returns:
-        A table of the points, with their states and the eigenvalues of the round's Jacobian.
+        The points: a table with one row per point, their states, and the eigenvalues of the round's
+        Jacobian.
 
     Raises:
         InputError: if the state has no fixed size, or has more than 512 dimensions.

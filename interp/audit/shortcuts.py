@@ -40,13 +40,13 @@ _TIE = 1e-6
 @dataclass(frozen=True)
 @checked_result
 class Adversarial:
-    """Episodes on which a heuristic is clearly worse than the algorithm: in the last round, the
-    heuristic's loss is larger than the algorithm's.
+    """Episodes on which a heuristic is wrong in the last round and the algorithm is right: the
+    heuristic's loss exceeds the algorithm's by more than .6 of the largest such excess.
 
     Attributes:
         name: name of the heuristic.
-        trials: the model with these episodes, one trial per sampled batch.
-        drawn: number of episodes that were sampled to find them.
+        trials: the model with these episodes, one trial for each sampled batch that has some.
+        drawn: number of episodes that were sampled to find these.
         algorithm: the algorithm's loss in the last round, ``[episode]``.
         heuristic: the heuristic's loss in the last round, ``[episode]``.
     """
@@ -58,11 +58,11 @@ class Adversarial:
     heuristic: Float[np.ndarray, " episode"]
 
     def side(self, model: Machine | None = None) -> Interval:
-        """Return the share of episodes in which a model's loss is closer to the algorithm's than to
-        the heuristic's. A tie counts as one half.
+        """Return the share of episodes in which a model's loss in the last round is closer to the
+        algorithm's than to the heuristic's, with its interval. A tie counts as one half.
 
         Args:
-            model: the model; by default that of the trials.
+            model: the model to run on these episodes; by default that of the trials.
         """
         losses = self._compute_losses(model or self.trials[0].model)
         from_heuristic = np.abs(losses - self.heuristic)
@@ -91,7 +91,7 @@ def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episo
     """Return the losses of an algorithm's predictions in the last round, ``[episode]``.
 
     Args:
-        trial: determines the episodes and the loss.
+        trial: the model with its episodes, on which the algorithm predicts.
         algorithm: the algorithm.
     """
     distribution = torch.from_numpy(trial.predicted_by(algorithm))
@@ -99,15 +99,16 @@ def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episo
 
 
 def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
-    """Sample episodes from every regime, and keep those on which the heuristic is wrong in the last
-    round and the algorithm is right.
+    """Sample episodes from several regimes of the task, and select those on which the heuristic is
+    wrong in the last round and the algorithm is right.
 
     Args:
-        trial: the model, with its task's algorithm and the sizes of episodes.
+        trial: the model with its episodes, which determine the sizes of the sampled ones, and with
+            the algorithm that it is compared with.
         heuristic: an algorithm that carries no state.
 
     Returns:
-        The episodes; None if fewer than :data:`_FEW` are found.
+        The episodes; None if fewer than 8 are found.
     """
     algorithm = trial.algorithm
     assert algorithm is not None
@@ -165,14 +166,14 @@ def _draw(trial: Trial, regime: str, i: int) -> Trial:
 
 @remembered
 def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
-    """Find, for every heuristic of the task, episodes on which it is wrong in the last round and
-    the algorithm is right.
+    """Find, for every heuristic of the task, episodes on which the heuristic is wrong in the last
+    round and the algorithm is right. A heuristic is an algorithm that carries no state.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
-        Key of a heuristic -> the episodes; None if too few are found.
+        Key of a heuristic -> the episodes, or None if too few are found.
     """
     if trial.algorithm is None:
         return {}
@@ -180,14 +181,19 @@ def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return a table with one row per heuristic: its mean loss in the last round, and how often the
-    model's loss is closer to the algorithm's where the heuristic is wrong.
-
-    ``explains_more`` is the share of the variance of the model's predictions that the heuristic
-    explains in addition to the algorithm.
+    """Compare the model with every heuristic of the task (an algorithm that carries no state).
 
     Args:
         trial: the model with its episodes.
+
+    Returns:
+        A table with one row per ``heuristic``. ``its_loss`` and ``algorithm_loss`` are the mean
+        losses of the heuristic and of the algorithm in the last round. ``explains_more`` is the
+        share of the variance of the model's predictions that a linear map from the predictions of
+        both explains on held-out episodes, minus the share that the algorithm explains alone.
+        ``side``, with the ends ``side_low`` and ``side_high`` of its interval, is the share of the
+        ``n`` episodes on which the heuristic is wrong (out of ``drawn``) in which the model's loss
+        is closer to the algorithm's.
     """
     algorithm = trial.algorithm
     rows = []
@@ -258,7 +264,7 @@ def _compute_error(trial: Trial, predictions: Array, features: list[Array]) -> f
 
 def side(trial: Trial) -> Measure:
     """Check whether the model follows the algorithm on episodes where a heuristic is wrong: whether
-    its loss is closer to the algorithm's than to the heuristic's.
+    the model's loss is closer to the algorithm's than to the heuristic's.
 
     Args:
         trial: the model with its episodes.

@@ -75,9 +75,10 @@ class Budget:
         episodes: number of episodes; at least one per participant if episodes are recorded.
         rounds: largest number of rounds per episode; fewer if the task has nothing new in later
             rounds.
-        writes: number of rounds, evenly spaced, in which the state is changed.
-        copies: number of untrained copies of the model; the best of them is a control in every
-            check.
+        writes: number of rounds, evenly spaced, in each of which the state is changed once for the
+            tables of effects. The checks themselves change the state in every round.
+        copies: number of untrained copies of the model. Every check is also made with them, and the
+            best of their numbers is a control.
         seed: seed of episodes, changes and copies.
     """
 
@@ -109,16 +110,17 @@ class Trial:
         model: the model.
         episodes: the episodes, without missing rounds.
         budget: the sizes of the audit.
-        shape: numbers of episodes and of rounds.
-        writes: the rounds before which the state is overwritten; evenly spaced from the second
-            round to the last.
+        shape: number of episodes and number of rounds, as a pair.
+        writes: indices of the rounds that read a changed state in the tables of effects; evenly
+            spaced from the second round to the last.
         channels: name of a channel (part of the state, such as h of an LSTM) -> indices of its
             rows. If there are several channels, all of them together come first.
         grows: name of the first channel that grows with every round, such as a cache; empty if none
             grows.
-        whose: index of each episode's participant, or of the episode itself without participants.
-            Intervals are over these.
-        first_half: which episodes belong to the first half of the participants.
+        whose: index of each episode's participant, ``[episode]``; without participants, the index
+            of the episode. These are the units of all intervals.
+        first_half: True for episodes that belong to the first half of the participants,
+            ``[episode]``.
         algorithm: the algorithm that the model is compared with; None if the task has none.
     """
 
@@ -163,8 +165,8 @@ class Trial:
             model: the model.
             budget: numbers of episodes and rounds.
             regime: name of the distribution to sample from; by default that of the sampler.
-            seed: number added to the budget's seed.
-            n_rounds: number of rounds per episode; by default that of the budget.
+            seed: number to add to the budget's seed.
+            n_rounds: number of rounds per episode; by default (0) that of the budget.
         """
         task = catalog.of(model)
         n_rounds = n_rounds or room(model, task.at_most(budget.rounds))
@@ -198,7 +200,7 @@ class Trial:
 
     @cached_property
     def heuristics(self) -> dict[str, Algorithm]:
-        """The task's algorithms that carry no state from round to round: key -> algorithm."""
+        """The task's algorithms that carry no state from round to round, {key: algorithm}."""
         algorithms = {record.key: record.make() for record in self.task.algorithms.records()}
         return {key: algorithm for key, algorithm in algorithms.items() if not algorithm.state}
 
@@ -222,11 +224,12 @@ class Trial:
         return np.asarray(predicted, np.float64)
 
     def distribution(self, predictions: Tensor) -> Array:
-        """Return a model's predictions as distributions over outcomes, ``[..., episode, round,
-        outcome]``.
+        """Convert a model's predictions to distributions over outcomes, ``[..., episode, round,
+        outcome]``. For real numbers, the last axis has the mean, or mean and log variance.
 
         Args:
-            predictions: output of the model, ``[..., episode, round, ...]``.
+            predictions: predictions in the form of the token layout,
+                ``[..., episode, round, ...]``.
         """
         distribution = self.run.layout.distribution(predictions.double())
         return np.asarray(distribution.numpy(force=True))
@@ -244,10 +247,11 @@ class Trial:
         return self.losses(self.run.predictions)
 
     def distance(self, one: Array, other: Array) -> Array:
-        """Return the distance between predicted distributions, from 0 to 1, ``[...]``.
+        """Return the distance between two predicted distributions, from 0 to 1, ``[...]``.
 
         For classes it is the total variation distance. For real numbers it is the distance of the
-        means, divided by two standard deviations of the model's means, and at most 1.
+        means, divided by two standard deviations of all means that the model predicts with its
+        state unchanged, and at most 1.
 
         Args:
             one, other: the distributions, ``[..., outcome]``.
@@ -263,8 +267,9 @@ class Trial:
         """Return the task's losses of a model's predictions, such as the probability of a mistake.
 
         Args:
-            predictions: ``[*batch, episode, round, ...]``.
-            rounds: the rounds that the predictions belong to.
+            predictions: predictions in the form of the token layout,
+                ``[*batch, episode, round, ...]``.
+            rounds: slice of the trial's rounds to which the predictions belong.
 
         Returns:
             Losses ``[*batch, episode, round]``.
@@ -279,19 +284,19 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Continue the run from changed states, once for each of several rounds that read a changed
-        state.
+        """Run the model again from several rounds on, each time with a changed state.
 
         Args:
-            changed: the changed states, ``[written, episode, row, width]``, one for each of
-                ``rounds``.
-            rounds: the rounds that read them.
-            horizon: number of rounds to continue for; later predictions are the unchanged ones. By
-                default to the end.
-            again: function that changes the states of later rounds, too (:class:`Edit`).
+            changed: the changed state for each of ``rounds``, ``[written, episode, row, width]``.
+            rounds: indices of the rounds that read them.
+            horizon: number of rounds to run from each of these rounds on. Predictions of later
+                rounds are copied from the unchanged run. By default to the last round.
+            again: function that changes the states of later rounds, too: ``(index of the round that
+                reads a changed state, index of the later round, state that it would read)`` -> the
+                state that it reads. None to leave them as they follow from the change.
 
         Returns:
-            Predictions ``[written, episode, round, ...]``.
+            The predictions of all rounds after each change, ``[written, episode, round, ...]``.
         """
         run = self.run
         n_further = run.n_rounds if horizon is None else horizon
@@ -326,14 +331,15 @@ class Trial:
         return tuple(finite)
 
     def untrained(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
-        """Return the control by untrained copies: the best of their numbers.
+        """Compute the number of a check for the untrained copies of the model, and return the best
+        as a control.
 
         Args:
-            number: function that computes the check's number for a copy. None (the check does not
-                apply to the copy) counts as 0.
+            number: function that computes the check's number for a copy. It may return None if the
+                check does not apply to the copy, which counts as 0.
 
         Returns:
-            A mapping with one control; empty if there are no copies.
+            {name of the control: the control}; empty if there are no copies.
         """
         scores = []
         for copy in self.copies:

@@ -38,7 +38,13 @@ from interp.support.session import remembered
 
 
 class Change(StrEnum):
-    """A replacement for the state that a round reads, such as another episode's state."""
+    """A replacement for the state that a round reads, such as another episode's state.
+
+    ``INITIAL`` is the state before the first round; ``DONOR`` the state of another episode in the
+    same round, and ``SAME`` that of an episode for which the model gives the same answer; ``LATE``
+    the state that the previous round read; ``MEAN`` the mean over episodes of the states in this
+    round; ``NOISE`` a random state with the same mean and covariance over episodes.
+    """
 
     INITIAL = "the initial state"
     DONOR = "another episode's state"
@@ -57,15 +63,15 @@ _LAGS = (0, 1, 2, 4)  # numbers of rounds after a change at which the tables lis
 
 
 def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
-    """Draw, for each episode, another episode whose state it receives. Every episode gives its
-    state exactly once.
+    """Draw, for each episode, another episode (its donor) whose state it receives. Every episode is
+    the donor of exactly one other.
 
     Args:
         n_episodes: number of episodes.
         seed: seed of the draw.
 
     Returns:
-        The index of each episode's donor.
+        The index of each episode's donor, ``[episode]``.
     """
     order = np.random.default_rng([seed, 11]).permutation(n_episodes)
     donor = np.empty(n_episodes, np.int64)
@@ -76,15 +82,16 @@ def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
 def draw_donors_alike(
     labels: Int[np.ndarray, " episode"], seed: int
 ) -> tuple[Int[np.ndarray, " episode"], Bool[np.ndarray, " episode"]]:
-    """Draw, for each episode, another episode with the same label, whose state it receives.
+    """Draw, for each episode, another episode (its donor) with the same label, whose state it
+    receives.
 
     Args:
-        labels: the labels.
+        labels: label of each episode, such as the model's answer, ``[episode]``.
         seed: seed of the draw.
 
     Returns:
-        The index of each episode's donor, and whether there is one. An episode with a unique label
-        is its own donor.
+        The index of each episode's donor, and True where there is another episode with this label,
+        each ``[episode]``. An episode with a unique label is its own donor.
     """
     donor = np.arange(len(labels))
     has_donor = np.zeros(len(labels), bool)
@@ -99,13 +106,14 @@ def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
     """Return the states that some rounds read, with the rows of one channel replaced, ``[written,
-    episode, row, width]``.
+    episode, row, width]``; the first axis is that of ``rounds``.
 
     Args:
         trial: the model with its run.
-        rounds: the rounds that read the states.
-        change: by what the states are replaced, a :class:`Change`.
-        channel: part of the state, such as h of an LSTM; by default the whole state.
+        rounds: indices of the rounds that read the states.
+        change: the replacement, a :class:`Change`.
+        channel: name of the part of the state that is replaced, such as h of an LSTM; by default
+            the whole state.
     """
     states = trial.read(rounds)
     rows = trial.channels[channel]
@@ -155,17 +163,20 @@ class _Influence(NamedTuple):
 
 @remembered
 def influence(trial: Trial, channel: str, change: str) -> _Influence:
-    """Measure how changing a channel of the state once affects all later predictions. The change is
-    made before each of the rounds ``trial.writes``, separately.
+    """Measure how changing a channel of the state once affects all later predictions. The model is
+    run again for each of the rounds ``trial.writes``; in each run only this round reads a changed
+    state.
 
     Args:
         trial: the model with its run.
-        channel: part of the state, such as h of an LSTM.
-        change: by what the state is replaced, a :class:`Change`.
+        channel: name of the part of the state that is replaced, such as h of an LSTM.
+        change: the replacement, a :class:`Change`.
 
     Returns:
-        Effect on predictions and rise of the loss, each ``[write, episode, lag]``; ``lag`` is the
-        number of rounds since the change.
+        ``effect``, the distance between changed and unchanged predictions, and ``cost``, the rise
+        of the loss, each ``[write, episode, lag]``. ``write`` is the round that reads the changed
+        state, ``lag`` the number of rounds since then. NaN after the last round, and where the
+        change cannot be made.
     """
     predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
@@ -214,12 +225,13 @@ def _move_by_lag(
 
 
 def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -> Interval:
-    """Return the mean over all finite entries, with its 95 % interval over episodes.
+    """Return the mean over all finite entries, with its 95 % interval over participants (or
+    episodes, if the trial has no participants).
 
     Args:
-        trial: determines the participants of the episodes.
-        values: one value per change of the state and episode, ``[write, episode]``; NaN where the
-            change does not exist.
+        trial: the model with its episodes, which have the participants.
+        values: one value for each round that reads a changed state and each episode,
+            ``[write, episode]``; NaN where the change cannot be made.
     """
     counts = np.isfinite(values).sum(0)
     return ratio_interval(np.nansum(values, 0), counts, participants=trial.whose)
@@ -233,8 +245,9 @@ def predict_with(
 
     Args:
         trial: the model with its run.
-        change: by what the state is replaced, a :class:`Change`.
-        channel: part of the state, such as h of an LSTM; by default the whole state.
+        change: the replacement, a :class:`Change`.
+        channel: name of the part of the state that is replaced, such as h of an LSTM; by default
+            the whole state.
     """
     rows = trial.channels[channel]
 
@@ -262,30 +275,39 @@ class _Worth(NamedTuple):
 
 
 def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the worth of the state's information about its episode: the share of the loss that
-    this information removes.
+    """Measure the worth of the state's content (its information about its own episode): the share
+    of the loss that this information removes.
 
-    It is measured twice, against another episode's state and against the mean state. The result
+    It is measured twice: compared with another episode's state, and with the mean state. The result
     whose interval has the higher lower end is returned.
 
     Args:
         trial: the model with its run.
-        channel: part of the state, such as h of an LSTM; by default the whole state.
+        channel: name of a part of the state, such as h of an LSTM; by default the whole state.
+
+    Returns:
+        ``change``, the state that was compared with; ``share``, the worth; and ``effect``, the mean
+        distance between predictions with the changed and the unchanged state. The last two have
+        intervals.
     """
     worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Return the worth of the state: the share of the loss that it removes, compared with another
+    """Measure the worth of the state: the share of the loss that it removes, compared with another
     state.
 
-    The first comparison is with states that lack its content (:func:`worth_of_content`). If that
-    worth does not reach the threshold, the comparison with the initial state is returned.
+    The first comparison is with states that lack its content (:func:`worth_of_content`). If the
+    lower end of that worth's interval does not reach the threshold, the comparison with the initial
+    state is returned.
 
     Args:
         trial: the model with its run.
-        channel: part of the state, such as h of an LSTM; by default the whole state.
+        channel: name of a part of the state, such as h of an LSTM; by default the whole state.
+
+    Returns:
+        ``change``, ``share`` and ``effect``, as from :func:`worth_of_content`.
     """
     content_worth = worth_of_content(trial, channel)
     if content_worth.share.low >= THRESHOLDS["worth"].value:
@@ -295,13 +317,17 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
 @remembered
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
-    """Return the worth of a channel's state: the share of the loss with a changed state that the
-    unchanged state removes.
+    """Measure the worth of the state, compared with a replacement in every round: the share of the
+    loss with the replacement that the unchanged state removes.
 
     Args:
         trial: the model with its run.
-        change: by what the state is replaced, a :class:`Change`.
-        channel: part of the state, such as h of an LSTM; by default the whole state.
+        change: the replacement, a :class:`Change`.
+        channel: name of the part of the state that is replaced, such as h of an LSTM; by default
+            the whole state.
+
+    Returns:
+        ``change``, ``share`` and ``effect``, as from :func:`worth_of_content`.
     """
     return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
 
@@ -309,17 +335,21 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
 def weigh(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
 ) -> _Worth:
-    """Compute a state's worth (the share of the loss that it removes) and effect, from the
-    predictions with a changed state.
+    """Compute the worth of the state from the predictions with a changed state: the share of the
+    loss of these predictions that the unchanged state removes.
+
+    If the change removes only the content of the state, loss that the state would also save with
+    the labels of other episodes is not counted.
 
     Args:
         trial: the model with its run.
         changed: predictions with the changed state.
-        change: by what the state was replaced, a :class:`Change`.
-        rounds: the rounds that count.
+        change: the replacement for the state, a :class:`Change`.
+        rounds: slice of the rounds that count.
 
     Returns:
-        Worth and effect, each with its interval over episodes.
+        ``change``; ``share``, the worth; and ``effect``, the mean distance between predictions with
+        the changed and the unchanged state. The last two have intervals over participants.
     """
     whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
@@ -359,12 +389,12 @@ def _measure_saved_by_chance(
 
 
 def used(trial: Trial, channel: str) -> Measure:
-    """Check whether the state of a channel lowers the loss, compared with another episode's state,
-    the mean state or the initial one.
+    """Check whether the state, or one channel of it, lowers the loss, compared with another
+    episode's state, the mean state or the initial one (:func:`worth_of_state`).
 
     Args:
         trial: the model with its run.
-        channel: part of the state, such as h of an LSTM.
+        channel: name of a part of the state, such as h of an LSTM, or of the whole state.
 
     Returns:
         A measure: the share of the loss that the state removes, with controls and verdict.
@@ -397,8 +427,8 @@ def used(trial: Trial, channel: str) -> Measure:
 
 
 def content(trial: Trial) -> Measure:
-    """Check whether the content of the state lowers the loss. It does not if another episode's
-    state serves as well.
+    """Check whether the content of the state (its information about its own episode) lowers the
+    loss. It does not if another episode's state, or the mean state, serves as well.
 
     Args:
         trial: the model with its run.
@@ -447,15 +477,15 @@ def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
 
 
 def lasts(trial: Trial) -> Measure:
-    """Check whether the effect of a state lasts: a changed state must also raise the loss one round
-    after the round that reads it.
+    """Check whether the effect of a state lasts: if a round reads a changed state, the loss of the
+    next round must rise, too.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A measure: the share of the loss one round later that the state removes, with controls and
-        verdict.
+        A measure: the share of the next round's loss that the unchanged state removes, with
+        controls and verdict.
     """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
@@ -526,11 +556,18 @@ def _describe_decay(trial: Trial) -> str:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Return a table of the mean effect and cost of every change of the state: one row per channel,
-    change and number of rounds since the change (``rounds_on``).
+    """Measure how every change of the state affects later predictions. In each run, only one of the
+    rounds ``trial.writes`` reads a changed state.
 
     Args:
         trial: the model with its run.
+
+    Returns:
+        A table with one row per ``channel`` of the state, ``change`` (the replacement) and number
+        of rounds since the change, ``rounds_on``. ``effect`` is the mean distance between the
+        changed and the unchanged prediction, and ``cost`` the mean rise of the loss. Both have the
+        ends of their intervals in columns such as ``effect_low``. ``n`` is the number of changes
+        that are averaged.
     """
     rows = []
     for channel in trial.channels:
@@ -552,11 +589,16 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def by_round(trial: Trial) -> pd.DataFrame:
-    """Return a table of the effect of another episode's state on the prediction of the round that
-    reads it: one row per channel and round.
+    """Measure how much the prediction of a round changes if this round reads another episode's
+    state.
 
     Args:
         trial: the model with its run.
+
+    Returns:
+        A table with one row per ``channel`` of the state and ``round`` of ``trial.writes``.
+        ``effect`` is the mean distance between the changed and the unchanged prediction, with the
+        ends ``effect_low`` and ``effect_high`` of its interval.
     """
     rows = []
     for channel in trial.channels:
@@ -568,11 +610,16 @@ def by_round(trial: Trial) -> pd.DataFrame:
 
 
 def without(trial: Trial) -> pd.DataFrame:
-    """Return a table of the worth and effect of the state if it is replaced in every round: one row
-    per channel and replacement.
+    """Measure the worth and the effect of the state by replacing it in every round.
 
     Args:
         trial: the model with its run.
+
+    Returns:
+        A table with one row per ``channel`` of the state and ``change`` (the replacement).
+        ``worth`` is the share of the loss with the replacement that the unchanged state removes,
+        and ``effect`` the mean distance between the predictions. Both have the ends of their
+        intervals in columns such as ``worth_low``.
     """
     rows = []
     for channel in trial.channels:
@@ -586,14 +633,20 @@ def without(trial: Trial) -> pd.DataFrame:
 
 
 def presence(trial: Trial) -> pd.DataFrame:
-    """Return a table of the loss in the last round, with or without the content of the state and
-    with or without its presence.
+    """Measure the loss in the last round, with or without the content of the state and with or
+    without its presence.
 
-    Without content, the round reads the mean state; without presence, the initial state. For
-    content without presence, the state's deviation from the mean is added to the initial state.
+    With both, the round reads the unchanged state. Without content it reads the mean state over
+    episodes, and without both the initial state. With content but without presence it reads the
+    initial state plus the deviation of the unchanged state from the mean.
 
     Args:
         trial: the model with its run.
+
+    Returns:
+        A table with four rows. ``content`` is "own" or "none", ``presence`` is "yes" or "no".
+        ``loss`` is the mean loss in the last round, with the ends ``loss_low`` and ``loss_high`` of
+        its interval.
     """
     last = [trial.shape[1] - 1]
     state = trial.read(last)
