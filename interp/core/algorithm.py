@@ -135,8 +135,8 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
 
 
 def participants_of(*batches: Any) -> NDArray[np.int64]:
-    """Number participants across one or more batches, and return the number of each episode's
-    participant.
+    """Number the participants of one or more batches from 0, and return the number of each
+    episode's participant. A participant of several batches has one number.
 
     Args:
         batches: batches of episodes. If a batch has no participants, every episode of all batches
@@ -165,14 +165,17 @@ class Variable:
         role: "input" (read from the episodes), "state" (carried from round to round) or "round"
             (computed within a round).
         parents: keys of the variables that the equation reads; none for inputs and states.
-        equation: maps values by key, which include the parents, to this variable's values, for any
-            leading axes; None for inputs and states.
-        outputs: maps the variable's values to a label for each of its elements; None for the
-            symbol, numbered if there are several elements.
+        equation: function of a dictionary (key of a variable -> its values, with any leading axes),
+            which has at least the parents, that returns this variable's values; None for inputs and
+            states.
+        outputs: function of the variable's values that returns a label for each of its elements,
+            such as ``('e_1', 'e_2')``; when None, labels are the symbol, numbered if there are
+            several elements.
         kind: "real" for real numbers, or "class" for class numbers 0, 1, ...
-        n_classes: maps the values of all variables to the number of classes; None for "real".
-        scored: maps the values of all variables to a mask of the entries that count in a probe's
-            score; None if all entries count.
+        n_classes: function of the values of all variables (by key) that returns the number of
+            classes; None for "real".
+        scored: function of the values of all variables (by key) that returns a mask of this
+            variable's entries: True for those that count in a probe's score. None if all count.
         noun: name in a sentence, such as "the set of reached nodes"; the words of the key when
             empty.
     """
@@ -236,16 +239,17 @@ class Algorithm:
         parameters: the parameters that the algorithm was made with, by name, such as a learning
             rate.
         variables: the variables in causal order.
-        inputs: maps episodes to the values of the input variables by key,
-            ``[episode, round, ...]``.
-        initial: maps episodes to the state variables before the first round by key,
-            ``[episode, ...]``.
+        inputs: function of episodes that returns a dictionary: key of each input variable -> its
+            values, ``[episode, round, ...]``.
+        initial: function of episodes that returns a dictionary: key of each state variable -> its
+            values before the first round, ``[episode, ...]``.
         distribution: maps the values of all variables of a round to the predicted probability of
             each outcome, ``[..., outcome]``. For a task that predicts a real number, it returns the
             mean, ``[..., 1]``, or the mean and the log variance, ``[..., 2]``.
-        memory: key of the variable that summarises earlier rounds. Changes by steering are in the
-            units of this variable.
-        written: key of the variable that a round's update writes into a latent.
+        memory: key of the variable that summarises earlier rounds, such as "log_weights"; empty if
+            there is none. Changes by steering are in the units of this variable.
+        written: key of the variable that a round's update writes into a latent, such as
+            "next_log_weights"; empty if there is none.
     """
 
     key: str
@@ -764,8 +768,8 @@ class AlgorithmRecord:
         name: name in sentences.
         short_name: name in legends.
         make: function that makes the :class:`Algorithm` from parameters, which all have defaults.
-        parameters: maps episodes to those parameters, by name, for which they were generated with
-            values other than the defaults.
+        parameters: function of episodes that returns the parameters with which the episodes were
+            generated, if they are not the defaults: name -> value.
     """
 
     key: str
@@ -796,9 +800,9 @@ class Searched:
         enters: keys of the variables whose equations use the parameter; empty for all. A fit
             recomputes only what depends on these variables, so a parameter that only affects the
             prediction needs no new run of the state.
-        unit: name of the array of the episodes that sets the parameter's scale, such as "rewards";
-            empty for none. A fit to choices searches the product of the parameter and this array's
-            typical size.
+        unit: name of an array of the episodes, such as "rewards", if the parameter's useful range
+            depends on the size of the numbers in it; empty if not. A fit to choices divides the
+            values of the grid by the typical size of these numbers.
     """
 
     name: str
@@ -913,13 +917,15 @@ def variable_table(
 ) -> Callable[..., tuple[Variable, ...]]:
     """Read a CSV file of variables, and return a function that makes the variables of an algorithm.
 
-    The file has one row per variable with its symbol, meaning, units, role, parents and labels. A
-    row named ``algorithm.key`` replaces the row ``key`` for that algorithm.
+    The file has one row per variable. Its columns are ``name`` (the variable's key) and the fields
+    of :class:`Variable`: symbol, meaning, units, role, parents (separated by blanks), outputs (a
+    template for :func:`numbered`), classes and noun. A row named ``ALGORITHM.KEY`` replaces the row
+    ``KEY`` for the algorithm with this key.
 
     Args:
         path: the file.
-        **classes: functions that return a number of classes from the values of all variables, by
-            the word that stands for the function in the column ``classes``.
+        **classes: for every word in the column ``classes``, a function that returns the number of
+            classes from the values of all variables.
 
     Returns:
         A function ``made(algorithm, equations, scored)`` -> tuple of variables. ``algorithm`` is
@@ -961,17 +967,19 @@ def maker(
         task: key of the task.
         table: function that makes variables from the algorithm's key and its equations
             (:func:`variable_table`).
-        read: for the key of each input, the function that reads the input's values from episodes.
-            An algorithm may have further inputs.
+        read: key of an input that all algorithms of the task have -> function that reads the
+            input's values from episodes.
         zeros: function ``(episodes, key)`` -> the initial values of the state variable ``key``.
         distribution: maps the values of a round's variables to the predicted distribution
             (:attr:`Algorithm.distribution`).
 
     Returns:
         A function ``made(key, name, equations, memory, *, rows, more, **parameters)`` -> algorithm.
-        ``equations`` maps the key of each variable except inputs to its equation (None for states).
-        ``memory`` is the key of the algorithm's memory. ``rows`` is the key of an algorithm whose
-        rows of the table are used. ``more`` are readers of further inputs, like ``read``.
+        ``key`` and ``name`` are those of the algorithm. ``equations`` maps the key of each variable
+        except inputs to its equation (None for states). ``memory`` is the key of the variable that
+        summarises earlier rounds. ``rows`` is the key of another algorithm, if that one's rows of
+        the table are to be used. ``more`` are readers of further inputs, like ``read``.
+        ``parameters`` are recorded in the algorithm.
     """
 
     def made(

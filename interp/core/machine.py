@@ -197,8 +197,8 @@ class Machine(Protocol):
         """
 
     def precision(self) -> dict[str, Any]:
-        """Return the machine's dtype and this dtype's rounding error by name, for the settings of a
-        result.
+        """Return a dictionary for the settings of a result: "dtype" -> the machine's dtype, and
+        "rounding" -> the largest relative error of rounding a number to it.
         """
 
     def hook_names(self, names: Any) -> list[str]:

@@ -42,8 +42,8 @@ class RecordedSource:
     (:meth:`interp.core.task.Task.of_recorded`).
 
     Attributes:
-        n_rounds: maximum number of rounds of a batch; nine in ten of the recorded episodes have as
-            many.
+        n_rounds: maximum number of rounds of the episodes of a batch. It is chosen so that nine in
+            ten of the recorded episodes have at least this number.
 
     Args:
         episodes: the recorded episodes.
@@ -68,13 +68,15 @@ class RecordedSource:
         self._warnings: set[str] = set()
 
     def sampler(self, half: int | None = None) -> Callable[..., Any]:
-        """Return a sampler that draws from one half of the participants, or from all.
+        """Return a sampler that draws episodes of one half of the participants, or of all. Halves
+        have no participant in common, so that one can be fitted and the other scored.
 
         Args:
             half: 0 for the first half, 1 for the second, None for all participants.
 
         Returns:
-            A function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes.
+            A function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes, like the
+            sampler of a task.
         """
         middle = (len(self.names) + 1) // 2
         names = self.names
@@ -83,8 +85,9 @@ class RecordedSource:
         return partial(self._sample, names)
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the recorded data for the settings of results, a mapping: the
-        numbers of "episodes", "participants" and "rounds", and a SHA-256 "digest".
+        """Return a description of the recorded data for the settings of results, a dictionary:
+        "episodes", "participants" and "rounds" -> their numbers, and "digest" -> a SHA-256 of the
+        data.
         """
         sha = hashlib.sha256()
         for field in fields(self.episodes):

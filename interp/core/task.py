@@ -126,9 +126,10 @@ class Corruption:
             state that this round reads.
         possible: False if the task's sampler could never produce the corrupted episodes, as when
             something that all rounds share is changed in one round.
-        each: maps episodes to a mapping with one entry for every single input that can be
-            corrupted, such as one expert's advice. An entry is {name for tables: the options with
-            which ``build`` corrupts this input only}.
+        each: function of episodes that lists the single inputs that can be corrupted, as a
+            dictionary: name of the input in tables -> the options with which ``build`` corrupts
+            this input only. For the advice of two experts it returns ``{"p_1": {"expert": "p_1"},
+            "p_2": {"expert": "p_2"}}``. By default there is one nameless input, without options.
     """
 
     key: str
@@ -153,7 +154,8 @@ def episode_array(
     Args:
         name: name of the array in the error message.
         values: the numbers, which must be finite.
-        axes: names of the axes that the array must have, separated by commas.
+        axes: names of the axes that the array must have, separated by commas, such as "episode,
+            round". Only their number is checked; the names are for the error message.
         low, high: smallest and largest allowed number.
         whole: True if the numbers must be whole.
 
@@ -237,8 +239,8 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def length_of(array: str, axis: int, doc: str) -> property:
-    """Return a property for a class of episodes, such as ``n_experts``: the length of an axis of
-    one of its arrays.
+    """Return a property whose value is the length of an axis of one of the object's arrays, for
+    classes of episodes: ``n_experts`` is the length of the last axis of the advice.
 
     Args:
         array: name of the attribute that has the array.
@@ -581,10 +583,10 @@ def exchange_history(
         round: index of the first round that is not exchanged.
         names: names of the arrays to exchange; empty for all ``[episode, round, ...]`` arrays. The
             mask of missing rounds is always exchanged.
-        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]`` of that name; by
-            default the attribute.
-        remade: function ``(episodes, **arrays)`` -> new episodes with the changed arrays; by
-            default ``dataclasses.replace``.
+        held: function ``(episodes, name)`` that returns the array ``[episode, round, ...]`` of that
+            name, for arrays that are not an attribute of the episodes.
+        remade: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
+            by default ``dataclasses.replace``.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
     with theirs("names are of arrays of the episodes: {error}", of=AttributeError):
@@ -607,10 +609,10 @@ def in_one_round(
         array: name of the array.
         edit: function ``(episodes, round)`` -> the array's new values in that round,
             ``[episode, ...]``.
-        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]`` of that name; by
-            default the attribute.
-        remade: function ``(episodes, **arrays)`` -> new episodes with the changed arrays; by
-            default ``dataclasses.replace``.
+        held: function ``(episodes, name)`` that returns the array ``[episode, round, ...]`` of that
+            name, for arrays that are not an attribute of the episodes.
+        remade: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
+            by default ``dataclasses.replace``.
 
     Returns:
         Function ``(episodes, round)`` -> (the episodes, the changed copy).
@@ -628,12 +630,15 @@ def in_one_round(
 @dataclass(frozen=True)
 @checked_fields
 class RoundInputs:
-    """The inputs of single rounds, from which a control without memory decodes what a probe decodes
-    from latents.
+    """The inputs of single rounds, for two controls of probes.
+
+    A probe decodes a target from latents. The control without memory decodes the same target from
+    the inputs of the round alone. The control task is to decode an arbitrary label of each kind of
+    round.
 
     Attributes:
         features: different encodings of the same inputs, each ``[episode, round, feature]``; the
-            control uses the encoding that decodes best.
+            control without memory uses the encoding that decodes best.
         kinds: integers ``[episode, round, part]``. Rounds with equal integers are of one kind, and
             the control task gives every kind of round a random label.
     """
@@ -645,12 +650,13 @@ class RoundInputs:
 @dataclass(frozen=True)
 @checked_fields
 class Steering:
-    """Default settings of a steering experiment, which adds a change to the decoded state and
-    measures an outcome's probability.
+    """Default settings of a steering experiment, which changes the algorithm's memory in a model's
+    carried state and measures an outcome's probability.
 
     Attributes:
-        change: maps the shape of one episode's state to an array of this shape, the change of the
-            state at dose 1.
+        change: function of the shape of the memory in one episode and round, such as ``(4,)`` for
+            the log-weights of 4 experts, that returns an array of this shape: the change of the
+            memory at dose 1.
         doses: multiples of this change to apply.
         outcome: function ``(episodes, round)`` -> index of the outcome whose probability should
             change: one index for all episodes, or one per episode.
@@ -671,7 +677,7 @@ class Data:
     """Functions that make the episodes of a task and the layout of its rounds.
 
     Attributes:
-        layout: function of the sizes -> the :class:`~interp.model.layout.RoundLayout`, which
+        layout: function ``(**sizes)`` -> the :class:`~interp.model.layout.RoundLayout`, which
             defines the tokens of a round.
         sample: function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes whose
             ``task`` is the task's key.
@@ -679,22 +685,23 @@ class Data:
             prediction, ``[*batch, episode, round]``; ``rounds`` is the slice of the episodes'
             rounds to which the predictions belong.
         sizes: the sizes that episodes can have, such as the number of experts.
-        regimes: returns the names of the regimes (kinds of environments) with a description of
-            each.
-        sample_options: maps a model to further options for ``sample``, such as the learning rate
-            that the model was built with.
+        regimes: function that returns a dictionary: name of a regime (kind of environment) -> its
+            description.
+        sample_options: function of a model that returns further options for ``sample`` by name,
+            such as the learning rate that the model was built with.
         interaction: function ``(worlds, n_rounds, seed, epsilon)`` -> an environment for a model to
-            act in. It has ``done``, ``step(choices)``, which returns a batch of one round, and
-            ``episodes()``. None if models cannot act. If the layout has ``draws``, ``told=True`` is
-            passed, too: the model then explores by itself, without epsilon.
+            act in. The environment has ``done``, ``step(choices)``, which returns a batch of one
+            round, and ``episodes()``, the episodes that resulted. None if models cannot act. If the
+            layout has ``draws`` (tokens from which a model reads whether to explore), the option
+            ``told=True`` is passed, too: the model then explores by itself, without epsilon.
         read: function ``(path, **columns)`` -> episodes, which reads a table of recorded episodes;
             None if the task has no such reader.
         rounds: number of rounds in which something new can still happen; analyses sample no more by
             default. 0 if there is no such limit, as in learning.
         first_asked: index of the first round whose prediction is scored. Earlier predictions are
             not trained, so comparisons ignore them.
-        halves: two samplers, for the two halves of the recorded participants (:meth:`Task.half`);
-            empty if episodes are generated.
+        halves: two functions like ``sample``, which draw from the two halves of the recorded
+            participants (:meth:`Task.half`); empty if episodes are generated.
     """
 
     layout: Callable[..., Any]
@@ -738,9 +745,9 @@ class Algorithms:
             algorithm.
         updates: returns the families that a comparison fits to the update of the decoded state;
             ``families`` when None.
-        battery: function ``(n_episodes, n_rounds, *, seed, **sizes)`` -> sets of episodes, by name,
-            on which the families predict differently; when None, episodes of the sampler's default
-            regime.
+        battery: function ``(n_episodes, n_rounds, *, seed, **sizes)`` that returns test sets on
+            which the families predict differently: name of a set -> its episodes. When None, there
+            is one set, "default", with episodes of the sampler's default regime.
     """
 
     records: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
@@ -761,12 +768,12 @@ class Analysis:
         probed: keys of the variables that ``interp probe`` decodes.
         corruptions: returns the corruptions of the task's episodes.
         default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
-        aligned: maps a model to pairs (variable, site): in the activations at the site, a subspace
-            is learned that holds the variable. The last pair is a control, whose site cannot hold
-            the variable.
-        claims: maps a learned model to the hypotheses that interchange interventions test, each a
-            tuple of arguments of ``Claim.at``: (variable, sites, outcome, control). ``sites`` of
-            None means the whole carried state.
+        aligned: function of a model that returns pairs (variable, site). For each pair, a subspace
+            that carries the variable is learned in the activations at the site. The last pair is a
+            control, whose site cannot carry the variable.
+        claims: function of a learned model that returns the hypotheses that interchange
+            interventions test, each a tuple of arguments of ``Claim.at``: (variable, sites,
+            outcome, control). ``sites`` of None means the whole carried state.
         steering: returns the default steering.
     """
 
@@ -786,8 +793,8 @@ class Reporting:
 
     Attributes:
         parts: returns all parts of the report, in page order; None for the default parts.
-        looks: hue and dash of the line of each algorithm or baseline, such as
-            {"oracle": "green short"} (``interp.results.palette``).
+        looks: key of an algorithm or baseline -> hue and dash of its line in figures, such as
+            ``{"oracle": "green short"}`` (``interp.results.palette``).
     """
 
     parts: Callable[[], Any] | None = None
@@ -809,8 +816,9 @@ class Task:
         training: returns the :class:`~interp.training.goal.TrainingGoal` of ``interp train``.
         evaluation: returns the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
         report: how the task's report differs from the default report.
-        recorded: description of the recorded episodes and the fitted algorithm that are in use
-            (:func:`interp.tasks.using`), for the settings of results; empty if there are none.
+        recorded: what is in use in place of the task's sampler and algorithm
+            (:func:`interp.tasks.using`), for the settings of results: numbers and digest of the
+            recorded episodes, and "algorithm" -> name of the fitted algorithm. Empty if nothing is.
     """
 
     key: str
@@ -869,8 +877,8 @@ class Task:
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """Return the sizes that ``layout``, a layout or episodes of this task, has, such as
-        ``{"n_experts": 4}``.
+        """Return the task's sizes by name, such as ``{"n_experts": 4}``, as they are in ``layout``:
+        a layout or episodes of this task.
         """
         names = [size.name for size in self.sizes]
         missing = [name for name in names if not hasattr(layout, name)]
@@ -1018,8 +1026,8 @@ class Task:
         return records[key].make(**parameters)
 
     def rivals(self) -> dict[str, Family]:
-        """Return the families of algorithms that could explain a model's predictions as
-        {key: family}.
+        """Return the families of algorithms that could explain a model's predictions: key -> family
+        (algorithms that differ only in their parameters).
         """
         families: dict[str, Family] = {}
         if self.algorithms.families is not None:
@@ -1044,7 +1052,7 @@ class Task:
 
     def update_families(self) -> dict[str, Family]:
         """Return the families of algorithms that could explain how a model updates its carried
-        state as {key: family}.
+        state: key -> family (algorithms that differ only in their parameters).
         """
         if self.algorithms.updates is None:
             return self.rivals()
@@ -1053,8 +1061,8 @@ class Task:
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
     ) -> dict[str, tuple[Any, Any]]:
-        """Sample two disjoint batches of each set of the task's battery: one to fit on and one to
-        score on.
+        """Sample two disjoint batches of each of the task's test sets (``algorithms.battery``): one
+        to fit on and one to score on.
 
         Args:
             n_episodes: number of episodes of each set.
