@@ -5,9 +5,9 @@ Every episode is run from several random initial states ("starts").
     share of the start, in round t = mean over episodes of the variance over starts
                                      / variance over all pairs of start and episode
 
-The share is computed for the state and for the prediction. It is 0 if the start is forgotten, and 1
-if only the start matters. A low share is NOT evidence that the start stays forgotten: its effect
-may return in a later round.
+The share is computed for the state and for the prediction, each with its variances summed over the
+numbers that it consists of. It is 0 if the start is forgotten, and 1 if only the start matters. A
+low share is NOT evidence that the start stays forgotten: its effect may return in a later round.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ class Starts(Result):
 
     Attributes:
         name: name of the machine.
-        table: one row per round. Columns: ``round``; ``state`` and ``prediction``, the share of
-            their variance that is due to the start; ``same_choice``, the share of pairs of starts
-            that lead to the same choice.
+        table: one row per round. Columns: ``round`` (its index); ``state`` and ``prediction``, the
+            share of their variance that is due to the start, namely the variance over starts
+            (averaged over episodes), divided by the variance over all pairs of start and episode;
+            ``same_choice``, the share of pairs of starts that lead to the same choice.
         attractors: ``[start, episode]``, number of the final state that each start leads to. Final
             states of an episode that nearly coincide have the same number; numbers count from 0 in
             order of first occurrence.
-        settings: provenance of the result.
+        settings: settings of the analysis, name and digest of the machine, versions of packages.
     """
 
     name: str
@@ -95,6 +96,10 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
             variance is measured.
         episodes: episodes of its task.
         n_starts: number of initial states, with seeds 0, 1, ...
+
+    Returns:
+        For each round, the share of the variance of the state and of the prediction that is due to
+        the initial state; and which final states each episode reaches.
     """
     runs = [
         rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
@@ -146,8 +151,9 @@ def over_starts(
         by: names of the columns that identify a row of the data frame.
 
     Returns:
-        One row for each combination of values of ``by``. Every numeric column has its mean over
-        starts, and two further columns with the suffixes ``_least`` and ``_most``.
+        One row for each combination of values of ``by``. Every numeric column, such as ``effect``,
+        has its mean over starts, and two further columns ``effect_least`` and ``effect_most`` have
+        its smallest and its largest value.
     """
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
     rows = pd.concat(frames).groupby(list(by), sort=False)

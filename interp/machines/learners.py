@@ -93,7 +93,8 @@ def learner(
     n_rounds: int = _N_ROUNDS,
     sizes: Mapping[str, Any] | None = None,
 ) -> AdaptedMachine:
-    """Make an untrained machine, a model that carries a state from round to round, for a task.
+    """Make an untrained machine (a model that carries a state from round to round) for a task: a
+    core of some kind, with small input and output networks around it.
 
     Args:
         kind: kind of its core: "gru", "lstm", "loop" (a block applied three times a round), "mamba"

@@ -67,8 +67,8 @@ _OF_THE_CRITIC = (
 
 
 class Said:
-    """An encoder of rounds as numbers: tokens become one-hot vectors; payloads, real numbers beside
-    the tokens, are appended.
+    """An encoder of rounds as numbers, for models without an input format of their own: tokens
+    become one-hot vectors, and the real numbers that tokens carry, such as rewards, are appended.
 
     >>> from interp.tasks import experts
     >>> layout = experts.TASK.layout(n_experts=2)
@@ -77,11 +77,13 @@ class Said:
     (['e_1', 'p_1', 'e_2', 'p_2'], ['e_1', 'p_1', 'e_2', 'p_2', 'y'])
 
     Attributes:
-        asked: indices of the positions that a model may read before it predicts, except the
-            attention sink and the latents.
-        told: the positions of ``asked``, and those between the prediction and the update, such as
-            the outcome. A model learns from these.
-        n_asked, n_told: lengths of the vectors that encode the positions ``asked`` and ``told``.
+        asked: indices of the positions that a model may read before it predicts, such as the
+            advice; without the attention sink and the latents.
+        told: indices of the positions that a model may read after it has predicted, to learn from:
+            those of ``asked``, and those between the prediction and the update, such as the
+            outcome.
+        n_asked, n_told: lengths of the vectors that encode the positions ``asked`` and ``told``,
+            which :meth:`before` and :meth:`after` return.
 
     Args:
         layout: the token layout of the rounds.
@@ -99,14 +101,14 @@ class Said:
         self.n_told = len(self.told) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
-        """Return, as numbers ``[batch, n_asked]``, what a model may read of the encoded round
-        ``fed`` before it predicts.
+        """Return what a model may read of the encoded round ``fed`` before it predicts, as numbers
+        ``[batch, n_asked]``.
         """
         return self._numbers(fed, self.asked)
 
     def after(self, fed: EncodedRounds) -> Tensor:
-        """Return, as numbers ``[batch, n_told]``, the whole encoded round ``fed``, outcome
-        included.
+        """Return what a model may read of the encoded round ``fed`` after it has predicted,
+        including the outcome, as numbers ``[batch, n_told]``.
         """
         return self._numbers(fed, self.told)
 
@@ -125,8 +127,9 @@ def with_points(
     them.
 
     Args:
-        options: options that the user passed.
-        points: hook points of the adapter, by name; those of the user follow.
+        options: options that the user passed, name -> value.
+        points: name of a hook point of the adapter -> where it is
+            (:class:`~interp.model.taps.Point`). Those of the user follow.
         own_options: names of further options that are allowed, since the adapter handles them
             itself.
 
@@ -300,8 +303,8 @@ def loop(
     """Make a machine from a module with a block that is applied several times in a round.
 
     The block refines the carried state ``cycles`` times, and reads the round's inputs each time.
-    The hook points ``entered`` and ``cycle`` are the block's input and output in each run. A site
-    names the run where it would name a layer. An example is in docs/method/kinds-of-machine.md.
+    The hook points ``entered`` and ``cycle`` are the block's input and output in each run: the
+    output of the third run is ``cycle[2]``. An example is in docs/method/kinds-of-machine.md.
 
     Args:
         module: the module, with a submodule ``block``.
@@ -399,11 +402,12 @@ def depth(
         inject: function ``(module, z, heard)`` -> the input of the block, from the state ``z`` and
             what ``hear`` returned; when None, their sum.
         gate: function ``(module, z)`` -> a number that says whether the module would stop here,
-            ``[batch]``. It is stored in a channel "gate", which later rounds do not read.
+            ``[batch]``. It is stored in a channel "gate" of the carried state for analyses; later
+            rounds do not read it. None for no such channel.
         cycles: number of recurrences in the forward pass that ``whole`` runs.
         whole: function ``(module, fed)`` -> the scores of the module's original forward pass over
-            the question. The machine is refused if its predictions after ``cycles`` rounds differ
-            from these scores.
+            the question, as a check. The machine is refused if its predictions after ``cycles``
+            rounds differ from these scores. None for no check.
         options: further options of ``interp.adapt``.
     """
     integer("cycles", cycles, 1)
@@ -596,8 +600,9 @@ def agent(
 ) -> AdaptedMachine:
     """Make a machine from an agent; its prediction is the probability of each action.
 
-    The LSTM reads the round before the prediction. The carried state is the actor's ``h`` and
-    ``c``. An example is in docs/method/kinds-of-machine.md.
+    In each round the LSTM reads the observation first, and the prediction is made from its new
+    state. The carried state is the LSTM's ``h`` and ``c``. An example is in
+    docs/method/kinds-of-machine.md.
 
     Args:
         actor: the actor that :func:`read_agent` returned.
