@@ -311,7 +311,7 @@ def name_ends(
 
 def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     """Return a sentence with the final value of the first curve, and with the lowest and the
-    highest final value of the other curves.
+    highest final value of the other curves, for readers who cannot see the figure.
 
     Args:
         frame: the table of the curves, as in :func:`curves`.
@@ -608,13 +608,14 @@ _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 @styled
 def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
     """Draw the heads of a circuit in one column per layer, the circuit's outputs ("exits") at the
-    right, and an arrow for every edge. The colour of an arrow is the port that reads: query, key,
-    value or residual.
+    right, and an arrow for every edge. The colour of an arrow is the input of the target that the
+    edge ends at: query, key, value or residual stream.
 
     Args:
         layers: names of the heads, and of groups of neurons, of each layer.
-        edges: table with one row per edge and columns ``source`` and ``target``, names of heads,
-            and ``port``. A target that is not a head is an exit, such as "prediction" or "update".
+        edges: table with one row per edge. Its columns are ``source`` and ``target``, names of
+            heads, and ``port``, the input of the target: "query", "key", "value" or "residual". A
+            target that is not a head is an exit, such as "prediction" or "update".
         width: width of the figure in inches.
     """
     require_columns("edges", edges, "source", "target", "port")

@@ -333,8 +333,11 @@ class Measure:
         return self.yes
 
     def row(self) -> dict[str, Any]:
-        """Return the measure as one row of a table, {name of the column: value}; every table of
-        measures has these columns.
+        """Return the measure as one row of a table: name of a column -> value.
+
+        The columns are the claim, ``about`` and ``condition``; the ``number`` with its interval
+        ``low`` to ``high``, its ``unit``, ``threshold`` and ``side``; the name and the number of
+        the strongest control (``control``, ``control_number``); ``verdict`` and ``reason``.
         """
         control = self.strongest
         control_number = self.controls[control].number if control else nan
@@ -349,8 +352,8 @@ class Measure:
         return {**row, "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measure as a mapping for JSON: the columns of :meth:`row`, the key, every
-        control, and all other fields.
+        """Return the measure as a dictionary for JSON: the columns of :meth:`row`, and all other
+        fields, such as ``key`` and ``controls``, under their names.
         """
         row = self.row()
         other_fields = {name: value for name, value in vars(self).items() if name not in row}
@@ -418,14 +421,17 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
     """Return a function that makes measures; the fields of a claim that are always the same come
     from a table.
 
-    The returned function is ``claim(key, number, words, **changes)`` -> :class:`Measure`. Names in
-    braces in the table's texts are filled from the mapping ``words``; ``changes`` override fields
-    of the measure. If ``lacking`` is among the changes (the claim does not apply), only the claim's
-    sentence is read from the table.
-
     Args:
-        tables: a mapping {key of the claim: its fixed fields}, or the path of a TOML file with one
-            table per claim.
+        tables: key of a claim -> its fixed fields (field of :class:`Measure` -> value), such as
+            ``{"state": {"claim": "The latents hold {what}", "threshold": 0.5}}``; or the path of a
+            TOML file with one table per claim.
+
+    Returns:
+        A function ``claim(key, number, words, **changes)`` -> :class:`Measure`. ``key`` selects the
+        claim. Names in braces in its texts are filled from the mapping ``words``, such as
+        ``{"what": "the counts"}``. ``changes`` override fields of the measure. If ``lacking`` is
+        among the changes (the claim does not apply), only the claim's sentence is read from the
+        table.
     """
     fixed = read_tables(tables) if isinstance(tables, Path) else tables
 
@@ -466,8 +472,9 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
     """Return the measure of a compound claim, which is true only if all of its parts are true: a
     copy of the part that decides it.
 
-    The part with the first of these verdicts decides: "no", "undecided", "not applicable", "yes".
-    If its field ``about`` is empty, the copy has the part's claim there.
+    If a part has the verdict "no", the first such part decides; otherwise, the first part that is
+    "undecided"; otherwise, the first that is "not applicable"; otherwise, a "yes". If the deciding
+    part's field ``about`` is empty, the copy has the part's claim there.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
@@ -499,14 +506,14 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     """Summarise measures of a model in a few sentences: what is true, what is false, and what is
     undecided.
 
-    The first sentence has at most 20 words, or a single phrase; the second sentence has the
-    remaining phrases.
+    The first sentence about the measures has at most 20 words, or a single phrase; the next one has
+    the remaining phrases, and the last one counts the undecided claims.
 
     Args:
         name: the model's name.
         measures: the measures, the most important first.
-        lead: a sentence that is used in place of the phrases of all measures with the verdict
-            "yes". It comes first.
+        lead: a sentence that comes first, in place of the phrases of all measures with the verdict
+            "yes"; "" for none.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
     >>> measures = [Measure("a", "A", n, 0.5, needs_control=False, yes="adds", no="does not add") for n in (yes, no)]
@@ -588,21 +595,27 @@ def listed(words: Sequence[str]) -> str:
 
 
 def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Choose the numeric column of the table ``frame`` that a summary or a figure shows, and sort
-    the table by this column.
+    """Choose the column of a result's table that a summary or a figure shows, and sort the rows by
+    it.
 
-    The columns ``number``, ``estimate`` and ``mean`` are preferred, in this order; then the first
-    numeric column. A table whose first column is ``name`` is reduced to the rows with the first
-    name.
+    The column is ``number``, ``estimate`` or ``mean``: the first of these that the table has, or
+    else its first numeric column. If the table's first column is ``name``, it names the quantity in
+    each row, such as "R2". Only rows about the same quantity as the first row are then returned.
 
     >>> import pandas as pd
     >>> numbered(pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]}))[1]["name"].tolist()
     ['v, head 1', 'z, head 1']
 
+    Args:
+        frame: the table. The interval of the column ``number`` is read from ``number_low`` and
+            ``number_high``, or else from ``low`` and ``high``.
+
     Returns:
-        The name of the quantity, and the sorted table. Its columns ``estimate``, ``low`` and
-        ``high`` have the number and its interval. Its column ``name`` joins the texts and integers
-        in the columns before the number.
+        The pair (name of the quantity, table). The name is that in the column ``name``, or else the
+        name of the chosen column. The table has the rows in ascending order of the number, and
+        three further columns ``estimate``, ``low`` and ``high``: the number and its interval (NaN
+        without one). Its column ``name`` is a name for each row, joined from the texts and integers
+        in the columns before the number, such as "z, head 1".
     """
     what = ""
     numeric = [str(name) for name in frame.select_dtypes("number")]
@@ -696,10 +709,10 @@ class Scores(Result):
     Attributes:
         by: column names for the parts of a key, such as ("regime", "key", "quantity").
         numbers: key -> number with its interval. A key is a tuple with one part per column of
-            ``by``.
+            ``by``, such as ("uniform", "model", "accuracy").
         settings: the settings of the evaluation, such as sizes and seed.
-        beside: key -> further columns of the table in the row of this key,
-            {name of the column: value}.
+        beside: key -> further cells of the table's row for this key, as a dictionary: name of a
+            column -> value.
 
     >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
     Interval(estimate=0.75, low=0.7, high=0.8)

@@ -112,7 +112,7 @@ def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def css_variables(dark: bool) -> str:
-    """Return CSS that defines each hue as a custom property, such as ``--blue: #0072b2;``.
+    """Return CSS that defines each hue's colour as a custom property, such as ``--blue: #0072b2;``.
 
     Args:
         dark: True for the colours of a dark page, False for those of a light page.
