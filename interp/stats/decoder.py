@@ -59,8 +59,8 @@ class Affine:
         centre: mean of the features ``x`` in the fit, ``[feature]``.
         middle: mean of the outputs ``y`` in the fit, ``[output]``.
         slopes: change of each output per unit of each feature, ``[feature, output]``.
-        along: covariance, in the data of the fit, of the decoded outputs with the features,
-            ``[output, feature]``.
+        along: covariance, in the data of the fit, of each decoded output with each feature,
+            ``[output, feature]``. It says in which direction features vary with an output.
     """
 
     centre: Float[Tensor, " feature"]
@@ -99,8 +99,9 @@ class Affine:
 
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
-        """For each output, the change of the features that changes this output by 1 and no other
-        output, ``[output, feature]``.
+        """For each output, a change of the features that changes this output by 1 and no other
+        output, ``[output, feature]``. Of all such changes, it is the one along which the features
+        vary with the outputs in the data of the fit.
 
         ``(A^T C A)^-1 A^T C`` for slopes A and feature covariance C. Outputs that cannot vary
         alone, such as numbers that sum to zero, get the closest possible change.
@@ -146,7 +147,7 @@ def _fit_ridge(
 
 
 def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
-    """Return True if there are more features than samples.
+    """Return True if there are more features than samples, ``[sample, feature]``.
 
     If so, a map without a penalty can fit any outputs, and the dual form of ridge regression is
     quicker.
@@ -258,7 +259,8 @@ class Decoder:
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
-        """Return latents moved so that the decoded state changes by ``change``.
+        """Return a copy of latents that is changed so that the decoded state changes by ``change``,
+        in the direction in which latents vary with the state in the data of the fit.
 
         Args:
             latents: ``[*batch, latent, d_model]``.

@@ -37,6 +37,11 @@ class Interval:
     bounds are NaN if there is no interval. The estimate may lie outside of the interval:
     percentiles of a bootstrap need not contain a statistic that is biased in its resamples, such as
     a maximum.
+
+    Attributes:
+        estimate: the estimate.
+        low: lower bound of the interval.
+        high: upper bound of the interval.
     """
 
     estimate: float
@@ -81,8 +86,8 @@ class Interval:
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
     def columns(self, name: str) -> dict[str, float]:
-        """Return estimate, lower and upper bound as a mapping of table columns: ``name``,
-        ``name_low`` and ``name_high``.
+        """Return estimate, lower and upper bound as columns of a table. For the name "iia" it is
+        ``{"iia": estimate, "iia_low": low, "iia_high": high}``.
         """
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
 
@@ -128,7 +133,8 @@ def resample_weights(
     plain_first: bool = False,
     participants: Any = None,
 ) -> NDArray[np.float64]:
-    """Draw bootstrap weights ``[resample, episode]``; each row sums to 1. The array is read-only.
+    """Draw bootstrap weights ``[resample, episode]``; each row sums to 1. For one number x per
+    episode, ``weights @ x`` is the mean of x in every resample. The array is read-only.
 
     Args:
         n_episodes: number of episodes that are resampled.
@@ -178,8 +184,8 @@ def _draw_and_keep(
 
 
 def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> NDArray[np.int64]:
-    """Number the participants from 0 in order of first appearance, and return the number of each
-    episode's participant, Int[episode].
+    """Number the participants (who played the episodes) from 0 in order of first appearance, and
+    return the number of each episode's participant, Int[episode].
 
     Args:
         participants: the name or number of each episode's participant; when None, each episode

@@ -1,14 +1,15 @@
 """Confidence intervals for scores of cross-validated fits. They are wide enough to include that the
 fit varies with its training data.
 
-A score is 1 minus a ratio of sums over episodes, ``sum L / sum R``. L is an episode's out-of-fold
-loss in a K-fold cross-validation, and R is its reference loss. For R2, L is the squared error and R
-the sum of squares about the mean; for accuracy, L is the number of misses and R the number of
-steps. :func:`interval` is for the score, on new episodes, of the fit to all episodes.
-:func:`difference` compares two scores on the same episodes. Episodes are independent and
-identically distributed, and each belongs to one fold. If :func:`leans_low` returns True, a small
-score does not show that no value can be decoded. For means without a fit use
-:mod:`interp.stats.intervals`.
+A score is 1 minus a ratio of sums over episodes, ``sum L / sum R``. L is an episode's loss by the
+fit to the other folds of a cross-validation (its *out-of-fold* loss), and R is its *reference*
+loss, that of a constant prediction. For R2, L is the squared error and R the sum of squares about
+the mean of all episodes; for accuracy, L is the number of misses and R the number of steps.
+
+:func:`interval` is for the score, on new episodes, of the fit to all episodes. :func:`difference`
+compares two scores on the same episodes. Episodes are independent and identically distributed, and
+each belongs to one fold. If :func:`leans_low` returns True, a small score does not show that no
+value can be decoded. For means without a fit use :mod:`interp.stats.intervals`.
 
 How the interval is made, and its measured coverage: docs/method/intervals.md.
 
@@ -98,8 +99,8 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
 
 
 def effective(references: ArrayLike) -> float:
-    """Return the effective number of episodes, ``(sum R)^2 / sum R^2`` for their reference losses
-    R, but at least 2.
+    """Return the effective number of episodes, ``(sum R)^2 / sum R^2`` for their reference losses R
+    (the losses by which a score divides, such as squared deviations from the mean), but at least 2.
 
     It equals the number of episodes if all R are equal, and is smaller if few episodes make up most
     of the sum.
@@ -310,11 +311,11 @@ def difference(
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """Return the smallest skill (1 minus the ratio of sums, such as R2) whose interval would have
-    excluded 0 in a sample like this one.
+    """Return the smallest score (1 minus the ratio of the sums of losses and references, such as
+    R2) whose interval would have excluded 0 in a sample like this one.
 
     It is ``1 - exp(-h)``, where h is the interval's half width on the log scale, from the observed
-    losses. NaN if the target does not vary. A true skill of this size is found in about half of
+    losses. NaN if the target does not vary. A true score of this size is found in about half of
     such samples.
 
     Args:

@@ -92,7 +92,8 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
-    """Return ``value`` converted to ``kind``, or :data:`NO` if it does not fit.
+    """Return ``value`` as a value of type ``kind`` (a NumPy scalar becomes a Python number), or the
+    marker :data:`NO` if it does not fit.
 
     Args:
         kind: a type, such as ``int`` or ``tuple[float, ...]``.
@@ -582,8 +583,8 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
 
 
 def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
-    """Return records as a mapping from key to record, in the given order. Two records that share a
-    key, a name or a short name are refused.
+    """Return a dictionary of records, in the given order: ``key`` of a record -> the record. Two
+    records that share a key, a name or a short name are refused.
 
     Args:
         records: objects with a ``key``, and possibly a ``name`` and a ``short_name``.

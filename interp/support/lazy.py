@@ -35,8 +35,8 @@ def lazy(name: str) -> Callable[..., Any]:
 
 
 def lazies(module: str, *names: str) -> dict[str, Any]:
-    """Return {name: function}, where each function stands for the function of this name in a
-    module. The module is imported at the first call of any of them.
+    """Return a dictionary: name -> function that stands for the function of this name in a module.
+    The module is imported at the first call of any of them.
 
     Args:
         module: the module of the functions.
@@ -198,8 +198,8 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 
 def strangers(home: Path = _HOME) -> list[str]:
-    """Return a warning for each package of this project (such as ``circuits``) whose name would
-    import a package of another distribution.
+    """Return a list of texts: a warning for each package of this project (such as ``circuits``)
+    whose name would import a package of another distribution. The list is usually empty.
 
     Args:
         home: the folder in which ``interp`` and the other packages are installed.

@@ -92,12 +92,12 @@ def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
     """Return a record of where a result came from, as a dictionary: model name and digest,
     settings, versions and git revision.
 
-    The key ``recorded`` is present if ``interp.tasks.using`` is open. It names the recorded
-    episodes and the fitted algorithm in use.
+    The key ``recorded`` is present within the context ``interp.tasks.using``. Its value describes
+    the recorded episodes and the fitted algorithm in use.
 
     Args:
         model: the model that the result is about; None for none.
-        settings: the parameters of the analysis, which are added to the record.
+        settings: the parameters of the analysis, which are added to the record under their names.
     """
     made_from = {} if model is None else {"model": model.name, "digest": model.digest()}
     recorded = {key: dict(task.recorded) for key, task in replaced_tasks().items()}

@@ -54,8 +54,9 @@ def find_object(text: str) -> tuple[Any, bool, bool]:
         text: the reply.
 
     Returns:
-        The value, or None if there is none; whether the reply is this JSON value and nothing else;
-        and whether the value is surrounded by words that are neither reasoning nor a code fence.
+        A tuple of three: the value, or None if there is none; True if the reply is this JSON value
+        and nothing else; and True if the value is surrounded by words that are neither reasoning
+        nor a code fence.
     """
     body = _read_object(text)
     if body is not None:

@@ -124,13 +124,15 @@ def remembered(
 
 @dataclass(frozen=True)
 class Finished:
-    """The finished parts of a long computation, stored as files so that it can resume.
+    """The finished parts of a long computation, stored as files, so that a computation that was
+    killed computes only the others.
 
     Attributes:
         folder: folder for these files only; None stores nothing.
-        settings: everything that all parts depend on, or digests of it.
-        named: objects within parts that JSON cannot hold, such as records of functions. A file
-            stores the object's ``key``, and this mapping gives the object for a key.
+        settings: everything that all parts depend on, or digests of it, by name. Files that were
+            written with other settings are not read.
+        named: for objects within parts that JSON cannot hold, such as records of functions: key ->
+            object. A file stores only the object's ``key``.
     """
 
     folder: str | Path | None

@@ -189,8 +189,9 @@ def status(folder: str | Path) -> pd.DataFrame:
     """Return a data frame with one row for each part of the work in a folder.
 
     Returns:
-        Columns ``part``, ``state`` (done, partial or absent) and, for finished parts, ``host``,
-        ``commit`` and ``seconds``.
+        Columns ``part`` (its name), ``state`` (done, partial or absent) and, for finished parts,
+        ``host``, ``commit`` and ``seconds``: where, by which version of the code and in what time
+        the part was computed.
     """
     import pandas as pd
 

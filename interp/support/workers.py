@@ -79,7 +79,8 @@ def each(
     scheduler: str = "",
     prefer: Literal["threads", "processes"] | None = None,
 ) -> Iterator[_R]:
-    """Yield ``work(shared, item)`` for every item, in the order in which the calls finish.
+    """Call ``work(shared, item)`` for every item, on several workers, and yield the results in the
+    order in which the calls finish.
 
     Args:
         work: a function that workers can import.
@@ -436,7 +437,7 @@ def working(text: str) -> Iterator[None]:
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Context manager that yields a function, which returns True once Ctrl-C was pressed. Long work
-    can then stop at a point where its state can be saved.
+    calls this function where its progress can be saved, and stops there.
 
     A second Ctrl-C raises KeyboardInterrupt at once.
     """
