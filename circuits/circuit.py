@@ -509,7 +509,7 @@ class Circuit(Result):
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
-        """Return the values that every location of a variable must have.
+        """Return the true values of a variable, in the form in which its locations must store them.
 
         A variable of real numbers is flattened. A class is one-hot encoded, unless its locations
         store the index of the class.
@@ -640,7 +640,7 @@ class VerificationPlan:
     """How :func:`circuits.verify` checks one handwired model: on which episodes, and with which
     tolerances.
 
-    ``values`` are the values that the algorithm computes, by variable.
+    In the signatures, ``values`` stands for {key of a variable: its values in the algorithm}.
 
     Attributes:
         sizes: task sizes for which the model is promised to be exact; :func:`circuits.verify`

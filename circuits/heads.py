@@ -194,7 +194,7 @@ def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
             "R/P", of which ``form`` must contain at least one.
 
     Returns:
-        The rows, as dictionaries by column.
+        One dictionary per row, name of a column -> text.
     """
     words = set(form)
     rows = []

@@ -190,8 +190,8 @@ def score_predictions(
         predictions: ``[episode, round, output]``; each episode is predicted by a probe that was not
             fitted on it.
         groups: index of the independent group of each episode.
-        refit_probe: function that fits a probe on all episodes and returns the fields of a result
-            that describe it, by name.
+        refit_probe: function that fits a probe on all episodes, and returns the fields of
+            :class:`~probes.result.ProbeResult` that describe it: name of a field -> value.
         probabilities: for each output, predicted class probabilities ``[episode, round, class]``,
             if the probe predicts any.
     """

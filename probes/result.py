@@ -64,7 +64,7 @@ def measure_of(
         target: the target.
         site: name of the site; None if activations were passed as an array.
         score: score of the probe.
-        controls: scores of the controls by name.
+        controls: name of a control -> its score.
         untrained: why no untrained copy was run, if there is a special reason; otherwise "".
         hidden: reason why most features were left out; "" if they were not.
         n_features: number of features, if so many that the score is biased low; otherwise 0.

@@ -111,7 +111,7 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
     separately, in any order.
 
     Args:
-        players: the players by name.
+        players: name -> player.
         seed: seed of bootstraps.
 
     Returns:

@@ -133,7 +133,8 @@ class Report:
         sections: the sections.
         provenance: seeds, versions, digests and settings, listed at the end.
         index: path of the index page, relative to this page; "" for none.
-        about: metadata for the index page (:func:`write_index`).
+        about: what the index page shows of this page, as texts with the keys kind, task, run (what
+            was computed), words (counts of verdicts) and sentence. Empty if it is not listed.
         sentence: the main result, under the title.
         hero: figures that show the main result, side by side under the sentence.
     """

@@ -347,10 +347,10 @@ class Material:
         """Run the clean episodes once per candidate edge, with that edge cut.
 
         Args:
-            corruption: key of the corruption.
-            ablation: what the cut edge carries: "mean" or "resample" of the corrupted run, or
-                "zero", which does not depend on the corruption.
-            t: index of the round.
+            corruption: key of the corruption; not used by the ablation "zero".
+            ablation: what the cut edge carries in place of its value: "zero"; "mean", its mean over
+                episodes of the corrupted run; or "resample", its value in the corrupted run.
+            t: index of the round in which edges are cut.
 
         Returns:
             Predictions and latents ``[edge, episode, ...]``, edges in the order of

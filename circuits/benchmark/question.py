@@ -64,7 +64,7 @@ class Challenge:
         headline: name of the main score, which figures show.
         truth: ``(subject, material) -> {item: kind}``; an empty mapping means that the truth is
             unknown, and the subject is left out.
-        grade: ``(subject, material, answer) -> scores by name``.
+        grade: ``(subject, material, answer) -> {name of a score: value}``.
         oracle: ``(subject, material) -> answer`` that knows the truth; None gives true items the
             score 1, others 0.
         chance: ``(subject, material, generator) -> random answer``; None draws a random score for

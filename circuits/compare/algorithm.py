@@ -127,9 +127,10 @@ class FamilyScore:
             extends none.
         memoryless: True if it carries no state from round to round.
         family: the family; None for the constant guess.
-        searched: fitted parameters by name.
+        searched: name of a parameter -> its fitted value.
         fitted: divergence of its predictions from the model's, on the episodes that it was fitted
-            to, in nats per round.
+            to, in nats per round. For classes it is the Jensen-Shannon divergence; see
+            :func:`interp.choices.fitting.divergence`.
         divergences: name of a set of episodes -> the same divergence on other episodes of the set,
             ``[participant]``, or ``[episode]`` if the episodes have no participants.
     """
@@ -155,7 +156,8 @@ class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
     A family is an algorithm with free parameters, which are fitted to the model. "Divergence" is
-    that of the family's predictions from the model's, on episodes that it was not fitted to.
+    the Jensen-Shannon divergence (:func:`interp.choices.fitting.divergence`) of the family's
+    predictions from the model's, on episodes that the family was not fitted to.
 
     Attributes:
         family: key of the family that explains the predictions; None if no family does.
@@ -283,7 +285,7 @@ def explain(
         subject: a model, an algorithm, or a function from episodes to distributions ``[episode,
             round, outcome]``.
         task: the task of the episodes.
-        sets: by name, (episodes to fit on, other episodes to score on), such as
+        sets: name of a set -> (episodes to fit on, other episodes to score on), such as
             ``task.sets_for(...)`` returns.
         seed: seed of the bootstrap over episodes.
         families: the candidates; all of the task when None.
@@ -836,7 +838,7 @@ class Behaviour(Result):
             responses to changed inputs.
         fitted: the same, after the read-out parameters (such as a temperature) of one model's
             algorithm were fitted to the other model; None if nothing was fitted.
-        read_out: the fitted parameters by name.
+        read_out: name of a fitted parameter -> its value.
         untrained: ``alike`` of each untrained copy of the model with the reference.
         failures: the rounds in which the models differ most, worst first; empty without a
             reference.

@@ -61,7 +61,7 @@ class Comparison(Measured):
     Attributes:
         model: name of the model.
         reference: name of the reference; "" if there is none.
-        parts: results by the key of their question.
+        parts: key of a question, such as "state" -> its result.
         measures: the claims on "behaviour", "state", "update" and "circuit"; without a reference
             only on "behaviour" and "update".
         settings: budget, sizes, digests and other provenance.

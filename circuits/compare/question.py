@@ -186,7 +186,7 @@ class Samples:
         Args:
             model: the model, which determines the task and, with it, how episodes are sampled.
             budget: numbers of episodes and rounds, and the seed.
-            sizes: sizes of the task by name.
+            sizes: name of a size of the task, such as "n_experts" -> its value.
         """
         task = tasks.of(model)
         options = {**task.data.sample_options(model), **sizes}
@@ -574,8 +574,11 @@ def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
-    """Return task sizes that every model accepts, by name: the task's default if possible, else the
-    nearest size.
+    """Return task sizes that every model accepts: the task's default if possible, else the nearest
+    size.
+
+    Returns:
+        Name of a size, such as "n_experts" -> its value.
     """
     first = models[0]
     task = tasks.of(first)
@@ -613,9 +616,10 @@ class Compared:
         untrained, reference_untrained: untrained copies of the model, and of the reference, with
             the same episodes.
         budget: how much is computed.
-        sets: by name, pairs of batches of episodes: algorithms are fitted to predictions on the
-            first, and compared on the second.
-        parts: results so far, by the key of their question.
+        sets: name of a set of episodes -> two batches: algorithms are fitted to predictions on the
+            first, and compared with them on the second.
+        parts: key of a question, such as "state" -> its result, for the questions that were
+            answered so far.
     """
 
     model: Participant

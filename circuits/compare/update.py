@@ -119,7 +119,7 @@ class FittedUpdate:
     Attributes:
         key, name: key and name of the family of the rule.
         state: the state variables that were decoded.
-        parameters: the fitted parameters by name.
+        parameters: name of a parameter -> its fitted value.
         r2: step R2 on held-out episodes (:class:`StepScore`).
         left: squared error of this rule on held-out episodes, divided by the squared error of the
             candidate algorithm on them.
@@ -202,7 +202,7 @@ def updates(
 
     Args:
         subject: the model.
-        algorithms: candidate algorithms by key; those without a state are left out.
+        algorithms: key -> candidate algorithm; those without a state are left out.
         untrained: untrained copies of the model; decoders are fitted to each.
         budget: the rounds that steps start from, and the number of rounds of long steps.
 
@@ -326,7 +326,7 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
         budget: the rounds at which states are changed (starts), and the seed.
 
     Returns:
-        Changes ``[episode, start, ...]`` by key.
+        Key of a state variable -> its changes ``[episode, start, ...]``.
     """
     rng = np.random.default_rng([budget.seed, 7])
     changes = {}

@@ -179,15 +179,15 @@ class ChoiceExplanation(Result):
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """The fitted parameters of the closest family (lowest held-out loss), by name. They are
-        fitted to all choices.
+        """Name of a parameter -> its value, for the closest family (lowest held-out loss), fitted
+        to all choices.
         """
         return self.scores[self.closest].parameters
 
     @property
     def intervals(self) -> Mapping[str, Interval]:
-        """95 % profile likelihood intervals of the real-valued parameters of the closest family
-        (lowest held-out loss), by name.
+        """Name of a real-valued parameter -> its 95 % profile likelihood interval, for the closest
+        family (lowest held-out loss).
         """
         return self.scores[self.closest].intervals
 
@@ -453,7 +453,7 @@ def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[
 
     Args:
         data: the choices of all players.
-        families: the candidate families, by key.
+        families: key -> candidate family.
 
     Returns:
         For each player a list of scores: one for each family in the given order, then that of the
@@ -515,8 +515,8 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
-    """Return the candidate families by key, with the ranges of their parameters converted to the
-    units of the data, such as the usual size of rewards.
+    """Return key -> candidate family, with the ranges of their parameters converted to the scale of
+    the data, such as the usual size of rewards.
 
     Args:
         episodes: what the player saw.
@@ -569,8 +569,8 @@ def explanation_of(
         data: the choices of all players.
         player: index of the player.
         scores: the player's score of every family, and of a constant guess.
-        families: the candidate families, by key.
-        seed: seed of the bootstrap over units.
+        families: key -> candidate family.
+        seed: seed of the bootstrap over units (participants, episodes or blocks of trials).
         beside: name -> comparison of the player with a machine.
 
     Returns:

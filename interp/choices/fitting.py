@@ -281,11 +281,12 @@ def read_out(family: Family, algorithm: Algorithm) -> Family | None:
 
 
 class OnDemand(dict[str, NDArray[Any]]):
-    """Values of an algorithm's variables by key, each computed when it is first read.
+    """Key of a variable of an algorithm -> its values, each computed when it is first read.
 
     Args:
         algorithm: the algorithm, which has an equation for each variable.
-        values: the inputs and states, by key, from which the other variables are computed.
+        values: key of an input or state variable -> its values, from which the other variables are
+            computed.
     """
 
     def __init__(self, algorithm: Algorithm, values: Values) -> None:

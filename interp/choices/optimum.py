@@ -695,10 +695,10 @@ def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
 def contained_points(family: Family, inner: Family) -> list[dict[str, float | str]]:
     """List points of a family at which it may equal a simpler family that it extends.
 
-    A fit of the family also starts from the best of these points. For a family with the parameters
-    rate and decay, whose decay may be 0, .1 or .2, that extends a family with the parameter rate,
-    the points are ``{"rate": "rate", "decay": 0.0}`` (the simpler family, if it does not decay),
-    ``{"rate": "rate", "decay": 0.1}`` and ``{"rate": "rate", "decay": 0.2}``.
+    A fit of the family also starts from the best of these points. Suppose that a family with the
+    parameter rate is extended by a family with the parameters rate and decay, and that the grid of
+    decay is 0 and .1. The points are then ``{"rate": "rate", "decay": 0.0}``, where both families
+    are equal if the decay 0 means none, and ``{"rate": "rate", "decay": 0.1}``.
 
     Args:
         family: the family.

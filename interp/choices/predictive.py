@@ -95,7 +95,9 @@ class PredictiveCheck(Result):
 
     @property
     def passes(self) -> bool:
-        """Whether no statistic differs by more than chance explains."""
+        """True if no statistic of the player differs from that of simulated players by more than
+        chance explains.
+        """
         return not self.failures
 
     @property
@@ -136,8 +138,12 @@ def check_predictions(
         successes: whether each choice was a success, ``[episode, round]``; None if that is unknown.
         participants: index of each episode's participant, to account for differences between
             participants; None for a single player.
-        offers: the outcome in each slot, ``[episode, round, slot]``; None if every outcome is
-            offered.
+        offers: the option in each slot, ``[episode, round, slot]``
+            (:func:`interp.choices.offers.offers_of`); None if all options are offered.
+
+    Returns:
+        Up to four statistics: how often the likeliest outcome is chosen, a long run of equal
+        choices goes on, a choice is repeated after a success, and changed after a failure.
     """
     options = np.arange(q.shape[-1]) if offers is None else offers
     options = np.broadcast_to(options, q.shape)

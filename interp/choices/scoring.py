@@ -61,10 +61,10 @@ class FamilyScore:
         name: name of the family.
         extends: key of the simpler family that it extends; empty if there is none.
         memoryless: whether its predictions do not depend on earlier rounds.
-        parameters: parameters fitted to all choices, by name.
+        parameters: name of a parameter -> its value, fitted to all choices.
         link: temperature and lapse rate of the choices, fitted to all choices.
-        intervals: 95 % profile likelihood intervals of real parameters, by name; empty if they were
-            not computed.
+        intervals: name of a real parameter -> its 95 % profile likelihood interval; empty if they
+            were not computed.
         at_bound: names of the parameters that lie at an end of the searched range.
         nats: loss on the choices that the parameters were fitted to, in nats per choice: minus the
             log of the probability of the choice.
@@ -305,7 +305,7 @@ def score_families(
 
     Args:
         data: the choices; of one player unless every family is vectorised.
-        families: the families, by key.
+        families: key -> family.
 
     Returns:
         Key of a family -> list of scores, one per player.
@@ -459,7 +459,7 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
 
     Args:
         data: the player's choices.
-        families: the families, by key.
+        families: key -> family.
 
     Returns:
         Key of a family -> its fit.
@@ -532,13 +532,16 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
 
 
 def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
-    """Score fixed predictions of one player's choices, such as those of a network. Only the link
-    (temperature and lapse rate) is fitted.
+    """Score fixed predictions of one player's choices, such as those of a network. Only temperature
+    and lapse rate, which map predictions to choices, are fitted.
 
     Args:
         data: the player's choices.
-        key: key for the score.
+        key: key of the returned score.
         p: probability of each outcome, ``[episode, round, outcome]``.
+
+    Returns:
+        The score, with the held-out loss of every choice.
     """
     fixed = Family(key, key, make=_no_algorithm)
     return _score_fixed(data, fixed, among_offered(p, data.offers), player=0)

@@ -32,8 +32,9 @@ class Reading:
 
     Attributes:
         runs: the runs, sorted by model, condition, regime and index.
-        table: one row per file, or part of a file: ``path``, ``part``, ``status`` ("read" or "set
-            aside", that is, not used), ``rounds``, and the reason ``why`` it was set aside.
+        table: one row per file, or part of a file, with the columns path, part, status ("read" or
+            "set aside", that is, not used), rounds (their number), and why (the reason why it was
+            set aside).
     """
 
     runs: list[LLMRun]

@@ -141,8 +141,8 @@ def answers(
         condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
 
     Returns:
-        The token ids that both predictions begin with, the token id that follows in each (outcome
-        0, outcome 1), and the two texts.
+        A tuple of three: the token ids that both texts begin with; the token id that follows in the
+        text of outcome 0 and in that of outcome 1; and the two texts.
     """
     zero_text, one_text = (json.dumps({"prediction": word}) for word in condition.words)
     zero_ids = token_ids(tokenizer, zero_text)

@@ -269,8 +269,8 @@ class Opened:
 
     @cached_property
     def reads_on(self) -> bool:
-        """Whether the bridge gives the right logits if earlier tokens come from a key-value cache
-        (docs/method/opened.md).
+        """True if the model with hooks gives the right logits when earlier tokens come from a
+        key-value cache (docs/method/opened.md).
         """
         half = len(_SOME_IDS) // 2
         keys = self.new_keys()
@@ -291,7 +291,10 @@ class Opened:
     def play(
         self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8
     ) -> _OpenedRollout:
-        """Play episodes, and record the activations of hooks at every labelled position.
+        """Play episodes, and record the activations of hooks at a few positions of every round.
+
+        The positions have labels: "answer" (where the answer begins), "Expert_A", ... (the experts'
+        votes) and, if the model writes notes, "count_A", ... (their counts in the note).
 
         Args:
             episodes: the episodes to play.
@@ -299,7 +302,9 @@ class Opened:
             batch: number of episodes at a time.
 
         Returns:
-            The model's predictions and the recorded activations.
+            An object with ``predictions`` (probability of outcome 1, ``[episode, round]``) and
+            ``cache`` (name of a hook -> activations, Float[episode, round, position, ...]). Its
+            method ``at(name, position)`` selects the activations of one hook at one position.
         """
         import torch
 
@@ -331,7 +336,12 @@ class Opened:
         batch: int = 8,
     ) -> _Patch:
         """Patch one expert's vote, or its count in the note, and measure the effect on the
-        prediction. The hooks are patched one at a time.
+        prediction.
+
+        The prompt is changed in one round: the vote becomes its opposite, or the count another
+        number. A patch gives one hook the activation that it has under the changed prompt, at the
+        position of the vote or count, while the prompt itself stays unchanged. The hooks are
+        patched one at a time.
 
         Args:
             of: "vote", or "count" for the count in the note that the round begins with.
@@ -342,8 +352,9 @@ class Opened:
             batch: number of episodes at a time.
 
         Returns:
-            The changes of the logit difference, with the control at another expert, for each hook
-            and episode.
+            The changes of the logit difference (outcome 1 minus outcome 0) by each patch, by the
+            changed prompt, and by a control: the same change of activations at another expert. Its
+            ``to_frame()`` has one row per hook.
         """
         require_known("part of a round to patch", of, ("vote", "count"))
         require(

@@ -274,7 +274,10 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
         prices: prices of tokens; by default 0.
 
     Returns:
-        A table with one row per model, condition and regime, and a sentence with the totals.
+        An object with a ``sentence`` on the totals, and the table ``frame``. The table has one row
+        per model, condition and regime, with these three columns; episodes and calls (their
+        numbers); cacheable_tokens_low; and prompt_tokens, completion_tokens and cost, each as a low
+        and a high estimate, such as cost_low and cost_high.
     """
     prices = prices or Prices()
     groups: dict[tuple[str, str, str], list[Job]] = {}

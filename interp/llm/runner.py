@@ -122,8 +122,8 @@ def run(
         where: the connection to a server, or another backend.
         prices: prices of tokens; by default 0.
         progress: function that is called with the counts after every call and finished episode.
-        malformed_limit: stop if this many answers at the beginning are all malformed; 0 never
-            stops.
+        malformed_limit: the run stops if its first answers, this many, are all malformed; 0 never
+            stops it.
         budget: stop before the cost of all calls, including those on disk, exceeds this: in the
             currency of ``prices``, or in tokens without prices. Calls on disk count with the tokens
             that the server reported.

@@ -70,17 +70,22 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 @dataclass(frozen=True)
 @checked_result
 class LLMScores(Result):
-    """The scores of a set of runs, as tidy tables. Regret is the number of mistakes beyond those of
-    the best expert.
+    """The scores of language models, baselines and other predictors, as tables. Regret is the
+    number of mistakes beyond those of the best expert.
 
-    The column ``missing`` is the treatment of missing predictions: "wrong" or "skipped".
+    A group of rows of both tables is named by the columns kind ("llm", "baseline" or "model"),
+    model (its name), condition, regime and missing. The column missing says how missing predictions
+    of a language model are treated: "wrong" counts them as mistakes, and "skipped" leaves their
+    rounds out. For other predictors, condition and missing are empty.
 
     Attributes:
-        final: one row per (model, condition, regime, missing): ``n`` complete runs out of ``runs``,
-            mean and std of the final regret, its 95 % interval over episodes, accuracy, missing
-            predictions, malformed answers and tokens.
-        curves: one row per (model, condition, regime, missing, round): mean, std, low and high of
-            the regret, and n. Rounds are counted from 1.
+        final: one row per group, with the columns mean, std, low and high (mean and standard
+            deviation of the regret after the last round, and the 95 % interval of the mean), n and
+            runs (number of complete runs, which these numbers are about, and of all runs) and
+            accuracy. For language models also missing_predictions, malformed_answers and other
+            counts, and tokens and seconds.
+        curves: one row per group and round (counted from 1), with the columns round, mean, std, low
+            and high (the same for the regret after this round), and n (runs that reached it).
         settings: settings and versions.
     """
 
@@ -89,7 +94,7 @@ class LLMScores(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table of final scores: one row per model, condition, regime and treatment of
+        """Return the table :attr:`final`: one row per model, condition, regime and treatment of
         missing predictions.
         """
         return self.final
@@ -157,8 +162,8 @@ def references(
             "oracle", which uses them, is left out.
 
     Returns:
-        For each predictor: kind ("baseline" or "model"), name, regret Float[episode, round], and
-        accuracy.
+        For each predictor a tuple: "baseline", or "model" for those in ``others``; its name; its
+        regret after each round, Float[episode, round]; and its accuracy over all episodes.
     """
     left_out = set()
     if not know_accuracies:
@@ -282,13 +287,14 @@ def write_tables(
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> tuple[LLMScores, list[Path]]:
     """Score runs, and write the scores as ``final.csv`` and ``curves.csv``, the settings as
-    ``provenance.json``, and the tables about notes.
+    ``provenance.json``, and the tables about notes (:meth:`NoteTable.tables`).
 
     Args:
         runs: runs of any models and conditions.
         folder: folder for the files; empty tables are not written.
         seed: seed of the bootstrap.
-        more: name -> further table to write, such as those of ``interp.choices.explain``.
+        more: name of a file without its ending -> further table to write, such as those that
+            :func:`interp.choices.behaviour.behaviour_tables` returns.
 
     Returns:
         The scores, and the paths of the written files.
@@ -311,8 +317,11 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
         final: the table.
 
     Returns:
-        One row per group, with the mean regret if missing predictions count as mistakes, and if
-        their rounds are left out.
+        One row per model, condition and regime, with texts in the columns regime, predictor (model
+        and condition), runs (complete ones of all, such as "29/30"), regret (mean and standard
+        deviation; missing predictions count as mistakes), 95 % (interval of the mean), left out
+        (mean regret if rounds with missing predictions are left out), accuracy, and missing (number
+        of missing predictions).
     """
     require_columns(
         "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
@@ -351,15 +360,22 @@ class NoteTable:
     """Every note of a set of runs, with checks of its tallies.
 
     Attributes:
-        notes: one row per run and round (counted from 1): the note, its numbers of words and
-            characters, the checks of :func:`~interp.llm.notes.check_counts`, and the round's prompt
-            tokens.
+        notes: one row per note, with the columns model, condition, regime and index (of the run),
+            round (after which it was written, counted from 1), last_round (of the run), note (its
+            text), words and chars (their numbers), those that
+            :func:`~interp.llm.notes.check_counts` returns, such as exact, and prompt_tokens (of the
+            round).
     """
 
     notes: pd.DataFrame
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return the tables about notes: name of the file without its ending -> table."""
+        """Return the tables about notes.
+
+        Returns:
+            Name of a file without its ending -> table: "notes" (:attr:`notes`), "note_rounds"
+            (:meth:`over_rounds`) and "note_summary" (:meth:`final`).
+        """
         return {
             "notes": self.notes,
             "note_rounds": self.over_rounds(),
@@ -367,13 +383,14 @@ class NoteTable:
         }
 
     def final(self) -> pd.DataFrame:
-        """Summarise the last notes of each group: a table with one row per model, condition and
+        """Summarise the last notes of all runs: a table with one row per model, condition and
         regime.
 
-        Columns are the mean number of words, the number of notes over the limit of words, and the
-        number of readable notes. The other columns are means over the readable notes: the error of
-        the tallies, the share whose tallies are exact, and the shares that name the right best or
-        worst expert.
+        Besides these three, the columns are n (number of last notes), words (mean number of words),
+        over_word_limit and readable (numbers of notes with too many words, and with a tally for
+        every expert). The others are means over the readable notes of what
+        :func:`~interp.llm.notes.check_counts` returns: mean_error (of the tallies), and the shares
+        exact, best, worst, most_accurate and least_accurate.
         """
         measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
@@ -391,8 +408,10 @@ class NoteTable:
         return pd.DataFrame(rows)
 
     def over_rounds(self) -> pd.DataFrame:
-        """Return a table with one row per group and round: the mean numbers of words and prompt
-        tokens, and the share of readable notes whose tallies are exact.
+        """Return a table with one row per model, condition, regime and round.
+
+        Besides these four, the columns are words and prompt_tokens (mean numbers), and exact (share
+        of the readable notes whose tallies are exact).
         """
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])
@@ -408,7 +427,7 @@ class NoteTable:
 
 @checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
-    """Check the tallies in every note of ``runs``, and return a table of all notes."""
+    """Check the tallies in every note of ``runs``, and return a table with one row per note."""
     require(runs, "no runs to analyse")
     rows: list[dict[str, object]] = []
     for run in runs:

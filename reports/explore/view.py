@@ -551,7 +551,7 @@ class View:
         """Return the query string of this view; fields with default values are left out.
 
         Args:
-            **changes: new values of some fields, by name.
+            **changes: name of a field -> its new value, such as ``round=5``.
         """
         view = replace(self, **changes)
         pairs = []

@@ -36,13 +36,22 @@ TIMES_UNIFORM = 2.0
 
 
 def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest error of a handwired machine's predictions and log-weights."""
+    """Measure the largest error of a handwired machine's predictions and log-weights, against
+    Weighted Majority.
+
+    Returns:
+        A list with one measure: the largest absolute error, at most 1e-9 for a "yes".
+    """
     return [exactness(model, sizes, key="exact weights")]
 
 
 def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how many more mistakes the model makes than Weighted Majority with the learning rate
     that is best for these episodes.
+
+    Returns:
+        A list with one measure: mistakes of the model after 100 rounds minus those of Weighted
+        Majority, averaged over episodes. Its control is the same number for a majority vote.
     """
     episodes = _sample("uniform", sizes)
     behind = _measure_behind_weighted_majority(_final_regret(model, episodes), episodes)
@@ -94,7 +103,10 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
 
 def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well a linear probe decodes the log-weights (minus their mean over experts) from
-    the latent, with its controls.
+    the latent.
+
+    Returns:
+        A list with one measure: the R2 of the probe, with the controls of :func:`probes.fit`.
     """
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 64)))
     (result,) = probes.probe(model, episodes, ["log_weights_centred"], seed=sizes.seed)
@@ -103,8 +115,11 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the mean attention of the prediction token ``p?`` to the latent, in the layer where
-    it is largest.
+    """Measure how much the prediction token ``p?`` attends to the latent.
+
+    Returns:
+        A list with one measure: the share of attention, averaged over heads and episodes, in the
+        layer where it is largest. Its control is the same share in an untrained copy of the model.
     """
     missing = lacks_attention(model)
     if missing:
@@ -127,8 +142,12 @@ def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how much the model's disadvantage to Weighted Majority, in mistakes, grows if three
-    experts are good instead of one.
+    """Measure how much further the model falls behind Weighted Majority if three experts are good
+    instead of one.
+
+    Returns:
+        A list with one measure: by how many mistakes after 100 rounds the model is behind with
+        three good experts, minus the same number with one good expert.
     """
     return [
         _growth(
@@ -145,8 +164,12 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how much the model's disadvantage to Weighted Majority, in mistakes, grows if the
-    experts' correlation rises from .3 to .9.
+    """Measure how much further the model falls behind Weighted Majority if the experts' correlation
+    is .9 instead of .3.
+
+    Returns:
+        A list with one measure: by how many mistakes after 100 rounds the model is behind at the
+        correlation .9, minus the same number at .3.
     """
     return [
         _growth(
@@ -160,8 +183,12 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the model's regret after the last round in each regime of the paper's tables 1 and 2,
-    against that of the best language model.
+    """Compare the model's regret with that of the paper's best language model, in each regime of
+    the paper's tables 1 and 2.
+
+    Returns:
+        One measure per regime: the model's mean regret after 100 rounds. Its threshold is the
+        published regret of the language model.
     """
     measures = []
     for regime, published in BEST_LANGUAGE_MODEL.items():

@@ -41,20 +41,32 @@ STRONG_ATTENTION = 0.2
 
 
 def exact_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest error of a handwired machine's choices and of its Q-table."""
+    """Measure the largest error of a handwired machine's choices and of its Q-table.
+
+    Returns:
+        A list with one measure: the largest absolute error, at most 1e-9 for a "yes".
+    """
     return [exactness(model, sizes, key="exact table")]
 
 
 def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how often the model chooses the greedy action of the Q-table in the regime of the
-    training, which is called "grid".
+    """Measure how often the model chooses the greedy action of the Q-table, in the regime that it
+    was trained in ("grid").
+
+    Returns:
+        A list with one measure: the share of steps. Its control is the same share for a Q-table
+        that does not bootstrap.
     """
     return [_agreement(model, "grid", sizes, key="agreement")]
 
 
 def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how often the model chooses the greedy action of the Q-table in each regime that
-    differs from training.
+    """Measure how often the model chooses the greedy action of the Q-table, in each regime that it
+    was not trained in.
+
+    Returns:
+        One measure per regime: the share of steps. Its control is the same share for a Q-table that
+        does not bootstrap.
     """
     return [_agreement(model, regime, sizes, key="agreement under shift") for regime in SHIFTS]
 
@@ -62,6 +74,10 @@ def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
 def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how often the model chooses the greedy action of the Q-table in the last third of 500
     rounds.
+
+    Returns:
+        A list with one measure: the share of steps. Its control is the same share for a Q-table
+        that does not bootstrap.
     """
     n_episodes = max(sizes.n_episodes // 8, 16)
     rounds = (_LONG, _LONG)
@@ -78,10 +94,13 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure whether the model earns nine tenths of what tabular Q-learning earns, on a scale from
-    random to optimal.
+    """Measure whether the model earns nine tenths of what tabular Q-learning earns, in three
+    regimes.
 
-    It is measured in regimes where the choice of actions matters.
+    Returns:
+        One measure per regime: the model's return on a scale where 0 is a random policy and 1 the
+        optimal one. Its threshold is nine tenths of Q-learning's return on this scale, and its
+        control a random policy.
     """
     n_episodes = max(sizes.n_episodes // 8, 16)
     horizon = returns.HORIZONS[-1]
@@ -108,20 +127,31 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
 def update_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well linear probes decode the terms of the Q-learning update, such as the reward,
     from the change of the latent in a round.
+
+    Returns:
+        One measure per term: the R2 of its probe, with the controls of :func:`probes.fit`.
     """
     return _fit_probe(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
 
 
 def table_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well a linear probe decodes the Q-table from the latents."""
+    """Measure how well a linear probe decodes the Q-table from the latents.
+
+    Returns:
+        A list with one measure: the R2 of the probe, with the controls of :func:`probes.fit`.
+    """
     return _fit_probe(
         model, sizes, site="latents", key="table decoded", nouns={"table": "the Q-table"}
     )
 
 
 def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
-    """For each term of the TD error, measure how strongly the Update token attends to the token
-    that holds it, in the head that attends most.
+    """Measure how strongly the Update token attends to the tokens that hold the terms of the TD
+    error.
+
+    Returns:
+        One measure per term: the share of attention, in the head that attends most to this token.
+        Its control is the same share in an untrained copy of the model.
     """
     missing = lacks_attention(model)
     if missing:

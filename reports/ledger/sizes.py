@@ -47,6 +47,9 @@ def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
         model: a handwired machine.
         sizes: number of rounds and the seed.
         key: key of the measure.
+
+    Returns:
+        A measure whose number is the largest absolute error; a "yes" requires at most 1e-9.
     """
     result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)
     largest = float(result.summary()["error"].max())
