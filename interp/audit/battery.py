@@ -1,9 +1,12 @@
-"""Run the audit of a model: six checks of the state that it carries from round to round.
+"""Run the audit of a model: six checks of the state that it carries from round to round::
 
-from interp.audit import Budget, audit
-result = audit("reachability-learned", budget=Budget.quick())
-result["used"].verdict                      # a check is a measure: number, controls, threshold, verdict
-result.tables["used"]                       # the table that the measure was computed from
+    from interp.audit import Budget, audit
+    result = audit("reachability-learned", budget=Budget.quick())
+    result["used"].verdict
+    result.tables["used"]
+
+Each check gives a measure: a number with controls, a threshold and a verdict. The tables have the
+numbers that the measures were computed from.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class Trial:
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        """The names of the task's regimes whose episodes can be sampled in the sizes that the model
-        supports.
+        """The names of those regimes of the task whose episodes can be sampled in sizes that the
+        model supports.
         """
 
         def serves(regime: str) -> bool:
@@ -309,8 +309,13 @@ class Trial:
         return predictions
 
     def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """Return the unchanged states that the rounds ``rounds`` read, ``[written, episode, row,
-        width]``.
+        """Return the unchanged states that some rounds read, ``[written, episode, row, width]``.
+
+        The axis ``written`` is that of ``rounds``. A state is a matrix ``[row, width]``, such as a
+        transformer's latents, one per row.
+
+        Args:
+            rounds: indices of the rounds.
         """
         return self.run.latents[:, list(rounds)].transpose(0, 1)
 

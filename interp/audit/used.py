@@ -394,7 +394,8 @@ def used(trial: Trial, channel: str) -> Measure:
 
     Args:
         trial: the model with its run.
-        channel: name of a part of the state, such as h of an LSTM, or of the whole state.
+        channel: name of a part of the state, such as h of an LSTM;
+            :data:`interp.audit.trial.ALL` for the whole state.
 
     Returns:
         A measure: the share of the loss that the state removes, with controls and verdict.

@@ -192,10 +192,10 @@ def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def make_model(config: TrainingConfig, name: str) -> Any:
-    """Make the model that a training run trains, with its initial weights: a transformer, or a
-    model of a registered builder.
+    """Make the model that a training run trains, with its initial weights: a transformer, or the
+    registered model that the run's setting ``machine`` names.
 
-    The weights of a builder's model are drawn from the run's seed, those of a transformer from
+    The weights of a registered model are drawn from the run's seed, those of a transformer from
     PyTorch's global generator.
 
     Args:
@@ -358,7 +358,7 @@ class TrainedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether every stage of the curriculum is over."""
+        """True if every stage of the curriculum is over."""
         return self.stage >= len(self.config.curriculum)
 
 

@@ -131,8 +131,10 @@ def evaluate(
         seed: seed of the episodes.
 
     Returns:
-        Scores by regime, key of the predictor ("model", "cut", "repeat_last" or "chance"), quantity
-        and phase, as from :func:`interp.evaluation.qlearning.agreement.agreement`.
+        Scores by regime, predictor ("model", "cut", "repeat_last" or "chance"), quantity and phase.
+        Quantities and phases are those of :func:`interp.evaluation.qlearning.agreement.agreement`:
+        "untied" over "all" rounds, for example, is the share of rounds without ties in which the
+        predictor chooses the table's greedy action.
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     table = reference_table(model)

@@ -14,7 +14,8 @@ Beta(1, 1), and a fixed bias. The Bayesians add a bonus for uncertainty (UCB) or
 posterior (Thompson).
 
 A payoff above 0 is a win. A family whose parameters include an inverse temperature, or are
-probabilities, gets no additional temperature in a fit.
+probabilities, gets no additional temperature in a fit. Every parameter of an algorithm here is a
+number, or an array of numbers to run many players at once.
 """
 
 from __future__ import annotations

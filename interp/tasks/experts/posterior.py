@@ -33,7 +33,7 @@ _CERTAIN = 1e-15
 
 
 def check_bounds(bounds: Bounds) -> None:
-    """Raise InputError if ``bounds`` are not an interval (low, high) in [0, 1]."""
+    """Raise InputError unless ``bounds`` are an interval (low, high) in [0, 1]."""
     require(len(bounds) == 2, f"a prior is an interval (low, high), got {bounds!r}")
     low, high = bounds
     require(
@@ -353,8 +353,8 @@ def filter_switches(
     """Return the Bayes predictions P(y = 1), ``[episode, round]``, in a regime where accuracies
     switch between experts.
 
-    The values of the accuracies are known. Unknown is which expert has which accuracy. At known
-    rounds, all accuracies rotate among the experts by an unknown number of places.
+    The values of the accuracies are known, but not which expert has which. At known rounds, all
+    accuracies rotate among the experts by an unknown number of places.
 
     Args:
         episodes: the episodes to predict.

@@ -104,8 +104,8 @@ def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertR
 
 
 def horizon_eta(n_experts: int, n_rounds: int) -> float:
-    """Return the learning rate ``sqrt(ln n_experts / n_rounds)`` of the classical regret bound for
-    Weighted Majority.
+    """Return the learning rate for which the classical bound on Weighted Majority's regret holds
+    after ``n_rounds`` rounds: ``sqrt(ln n_experts / n_rounds)``.
     """
     return float(np.sqrt(np.log(n_experts) / n_rounds))
 
@@ -145,8 +145,8 @@ def bayes(
             episode. None for the regime of ``episodes``.
 
     Raises:
-        InputError: the prior has too many assignments of intervals, a switching regime is in a
-            list, or the prior is None and the episodes' regime is unknown.
+        InputError: there are more than 1,000 ways to assign the prior's intervals to experts, a
+            switching regime is in a list, or the prior is None and the episodes' regime is unknown.
     """
     refuse_missing("the Bayes predictor", episodes)
     priors = prior if isinstance(prior, list) else [prior]

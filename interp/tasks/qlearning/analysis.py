@@ -127,10 +127,10 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) such as ``("choice", "resid_post[3]@Select")``, for the search
-    for subspaces: it learns in which subspace of the activations at the site the variable is held.
+    """Return pairs (variable, site) such as ``("choice", "resid_post[3]@Select")``.
 
-    The last pair is a control: its site cannot hold its variable.
+    For each pair, a search learns the subspace of the activations at the site that holds the
+    variable. The last pair is a control: its site cannot hold its variable.
 
     Args:
         machine: the model.

@@ -81,8 +81,8 @@ class QLearningRound(SizedRound):
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """Tokens for the random draw of a round, indexed by the episodes' ``noise``; empty if the
-        round has no draw.
+        """Tokens for the random draw of a round, ``("greedy", "explore_1", "explore_2", ...)``; the
+        episodes' field ``noise`` has their indices. Empty if the round has no draw.
         """
         if not self.noise:
             return ()

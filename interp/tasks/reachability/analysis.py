@@ -124,10 +124,10 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) such as ``("prediction", "resid_post[1]@p?")``, for the search
-    for subspaces: it learns in which subspace of the activations at the site the variable is held.
+    """Return pairs (variable, site) such as ``("prediction", "resid_post[1]@p?")``.
 
-    The last pair is a control: its site cannot hold its variable.
+    For each pair, a search learns the subspace of the activations at the site that holds the
+    variable. The last pair is a control: its site cannot hold its variable.
 
     Args:
         machine: the model.
