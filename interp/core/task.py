@@ -736,15 +736,15 @@ class Algorithms:
     """The algorithms that could explain a model of a task.
 
     Attributes:
-        records: returns the registered algorithms in order of preference: a variable that several
-            of them have is taken from the first.
-        hypothesis: maps a model to the algorithm that the model is compared with; when None, that
-            is the first of ``records``.
-        families: returns the families of algorithms that a comparison fits to a model's
-            predictions; when None, one family without free parameters for every registered
-            algorithm.
-        updates: returns the families that a comparison fits to the update of the decoded state;
-            ``families`` when None.
+        records: function that returns the registered algorithms in order of preference: a variable
+            that several of them have is taken from the first.
+        hypothesis: function of a model that returns the algorithm with which the model is compared;
+            when None, that is the first of ``records``.
+        families: function that returns the families of algorithms that a comparison fits to a
+            model's predictions; when None, there is one family without free parameters for every
+            registered algorithm.
+        updates: function that returns the families that a comparison fits to the update of the
+            decoded state; ``families`` when None.
         battery: function ``(n_episodes, n_rounds, *, seed, **sizes)`` that returns test sets on
             which the families predict differently: name of a set -> its episodes. When None, there
             is one set, "default", with episodes of the sampler's default regime.
@@ -766,7 +766,8 @@ class Analysis:
         round_inputs: maps episodes to the inputs of single rounds, from which every probe's
             memoryless control is fitted.
         probed: keys of the variables that ``interp probe`` decodes.
-        corruptions: returns the corruptions of the task's episodes.
+        corruptions: function that returns the corruptions of the task's episodes: ways to make
+            pairs of clean and corrupted episodes.
         default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
         aligned: function of a model that returns pairs (variable, site). For each pair, a subspace
             that carries the variable is learned in the activations at the site. The last pair is a
@@ -774,7 +775,7 @@ class Analysis:
         claims: function of a learned model that returns the hypotheses that interchange
             interventions test, each a tuple of arguments of ``Claim.at``: (variable, sites,
             outcome, control). ``sites`` of None means the whole carried state.
-        steering: returns the default steering.
+        steering: function that returns the default steering; None if there is none.
     """
 
     round_inputs: Callable[[Any], RoundInputs] | None = None
@@ -792,7 +793,8 @@ class Reporting:
     """How the report of a task differs from the default report.
 
     Attributes:
-        parts: returns all parts of the report, in page order; None for the default parts.
+        parts: function that returns all parts of the report, in page order; None for the default
+            parts.
         looks: key of an algorithm or baseline -> hue and dash of its line in figures, such as
             ``{"oracle": "green short"}`` (``interp.results.palette``).
     """
@@ -813,8 +815,10 @@ class Task:
         data: how its episodes are made and encoded.
         algorithms: algorithms that could explain a model of the task.
         analysis: defaults for probes and interventions.
-        training: returns the :class:`~interp.training.goal.TrainingGoal` of ``interp train``.
-        evaluation: returns the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
+        training: function that returns the :class:`~interp.training.goal.TrainingGoal` of ``interp
+            train``; None if the task's models cannot be trained.
+        evaluation: function that returns the :class:`~interp.evaluation.EvaluationPlan` of ``interp
+            evaluate``; None if there is none.
         report: how the task's report differs from the default report.
         recorded: what is in use in place of the task's sampler and algorithm
             (:func:`interp.tasks.using`), for the settings of results: numbers and digest of the

@@ -256,6 +256,11 @@ def evaluate(
     """Measure faithfulness, completeness and minimality of a circuit, with random circuits of equal
     size as the control.
 
+    Faithfulness is the circuit's mean metric, scaled so that the empty circuit has 0 and the whole
+    model 1. The other two are measured by removing sets of edges. A circuit is *complete* if it
+    then changes as the whole model does when the same edges are removed, and *minimal* if every
+    edge of it matters after some set is removed.
+
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.
         keep: which edges the circuit has, ``[source, destination]``.
@@ -272,10 +277,11 @@ def evaluate(
         that of the whole model. ``faithfulness`` has a 95 % interval (``low``, ``high``);
         ``random_mean`` and ``random_max`` are the mean and the maximum faithfulness of the random
         circuits. Two further numbers are shares of the gap between the whole model and the empty
-        circuit. ``incompleteness``: one set of edges is removed from the circuit and from the whole
-        model, and their metrics are compared; the absolute difference is averaged over sets.
-        ``least_minimal``: the effect of an edge is the largest change of the metric, over sets, when
-        the edge is removed as well; this is the smallest effect of any edge, NaN if not measured.
+        circuit. ``incompleteness`` is the absolute difference between the mean metric of the
+        circuit and of the whole model after a set is removed from both, averaged over sets.
+        ``least_minimal`` is the effect of the edge that matters least (NaN if not measured). The
+        effect of an edge is the largest change of the mean metric, over sets, when the edge is
+        removed as well.
     """
     require(
         n_random >= 1 and n_sets >= 1,

@@ -231,8 +231,8 @@ class EdgeGraph:
     def contributions(
         self, run: Rollout, round: int
     ) -> Float[Tensor, "source episode pos d_model"]:
-        """Return what every source writes to the residual stream in one round, ``[source, episode,
-        pos, d_model]``.
+        """Return what every source (the embedding, each head and each MLP) writes to the residual
+        stream in one round, ``[source, episode, pos, d_model]``.
 
         Args:
             run: the rollout that provides the input and the carried state.

@@ -68,7 +68,8 @@ class Effects(Result):
         counted: which episodes have both the round edited and the round read, ``[episode, round]``;
             None if all do. Values of other episodes are NaN and are left out of means. Values are
             also NaN if the edit is at an iteration of a loop that the model did not run there.
-        participants: participant of each episode; intervals are over participants.
+        participants: number of the person who played each episode; intervals resample persons.
+            Without persons, every episode has a number of its own; None without episodes.
     """
 
     edits: tuple[str, ...]

@@ -60,7 +60,8 @@ class InterchangeResult(Result):
         effect: change of each number of the model's outcome by the intervention.
         wanted: change of each number of the algorithm's outcome if the variable is set.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: participant of each episode; intervals are over participants.
+        participants: number of the person who played each episode; intervals resample persons.
+            Without persons, every episode has a number of its own.
     """
 
     variable: str
@@ -204,12 +205,15 @@ def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> No
 
 
 def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
-    """Run an algorithm, and return every variable in some rounds, ``[episode, round, ...]``.
+    """Run an algorithm, and return the values of its variables in some rounds.
 
     Args:
         algorithm: the algorithm.
         episodes: the episodes.
         rounds: indices of the rounds.
+
+    Returns:
+        Key of every variable -> its values, ``[episode, round, ...]``, with only these rounds.
     """
     values = algorithm.run(episodes)
     return {key: of_key[:, list(rounds)] for key, of_key in values.items()}
@@ -336,7 +340,7 @@ def graded(
     Args:
         model: the model.
         base: the rollout of the base episodes, in which the edits act.
-        edits: {name of the variable: its edits, which act at the same time}; one entry.
+        edits: name of the variable -> its edits, which are made together; one entry.
         rounds: indices of the edited rounds.
         outcome: what is compared.
         algorithm: the algorithm.
@@ -533,7 +537,8 @@ class Claim:
         cls, model: Machine, variable: str, outcome: str = "prediction"
     ) -> tuple[Claim, ...]:
         """Make claims that a model's carried state contains a variable: one claim for the whole
-        state and, if there are several channels, one for each channel.
+        state and, if the state has several channels (named parts, such as an LSTM's ``h`` and
+        ``c``), one for each channel.
 
         Args:
             model: the model.

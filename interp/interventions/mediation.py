@@ -287,8 +287,9 @@ class MediationResult(Result):
     """Shares of one effect that pass through each mediator, and through all of them together (the
     last, named "all").
 
-    TE is the total effect of the cause, DE its effect with the mediator frozen, and IE the effect
-    of the mediator alone. <x, y> is a scalar product.
+    An effect is the change of the outcome's numbers in one episode and round. TE is the total
+    effect of the cause, DE its effect with the mediator frozen at its base value, and IE the effect
+    of setting only the mediator to the value that the cause gives it. <x, y> is a scalar product.
 
     Attributes:
         cause: the sites of the cause, as texts.
@@ -310,7 +311,8 @@ class MediationResult(Result):
         n_pairs: number of rows (pairs of episode and round).
         reason: why there are no shares (they are NaN then); empty if there are.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: participant of each episode; intervals are over participants.
+        participants: number of the person who played each episode; intervals resample persons.
+            Without persons, every episode has a number of its own.
     """
 
     cause: tuple[str, ...]
@@ -329,7 +331,7 @@ class MediationResult(Result):
 
     def blocked(self, mediator: str = "all") -> Interval:
         """Return the share of the effect that is lost if a mediator is frozen at its base value,
-        with its 95 % interval.
+        ``sum lost / sum total`` over episodes, with its 95 % interval.
 
         Args:
             mediator: name of the mediator; "all" for all together.
@@ -338,7 +340,7 @@ class MediationResult(Result):
 
     def carried(self, mediator: str = "all") -> Interval:
         """Return the share of the effect that arises if only a mediator is set to the value that
-        the cause gives it, with its 95 % interval.
+        the cause gives it, ``sum brought / sum total`` over episodes, with its 95 % interval.
 
         Args:
             mediator: name of the mediator; "all" for all together.

@@ -102,7 +102,8 @@ class Writer:
         Args:
             model: the model.
             run: its rollout.
-            values: an algorithm's variables in the same episodes, ``[episode, round, ...]``.
+            values: an algorithm's variables in the same episodes: key -> values ``[episode, round,
+                ...]``, as ``algorithm.run(episodes)`` returns them.
             keys: keys of the variables, which are decoded together.
             sites: "latent" for the carried state that a round reads; "latent@h+c" or ["latent@h",
                 "latent@c"] for some of its channels; a site of the residual stream; or a hook point
@@ -479,7 +480,8 @@ class StepResult(Tabulated):
         varied: squared deviation of the algorithm's steps from their mean over the episodes in this
             round, ``[episode, round]``, in the same units, times n / (n - 1) for n episodes (an
             unbiased estimate).
-        participants: participant of each episode; intervals are over participants.
+        participants: number of the person who played each episode; intervals resample persons.
+            Without persons, every episode has a number of its own.
     """
 
     missed: Float[np.ndarray, "episode round"]

@@ -104,8 +104,8 @@ class PatchingResult(Result):
         read_round: index of the round that is read.
         propagate: whether later rounds read the changed state.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: participant of each episode, if people played them; the table averages over
-            the episodes of a participant first. None if every episode counts alone.
+        participants: number of the person who played each episode; the table averages over the
+            episodes of a person first. Without persons, every episode has a number of its own.
     """
 
     sites: tuple[Site, ...]

@@ -182,7 +182,8 @@ class HookedMachine(HookedRootModule):
         Args:
             args: episodes; or the tensors of one round, for which TransformerLens'
                 ``run_with_hooks`` runs.
-            fwd_hooks: pairs (hook point, function) for every round, or ``{round: pairs}``.
+            fwd_hooks: pairs (hook point, function) for every round; or index of a round -> such
+                pairs.
             options: options of :func:`interp.rollout`; for one round, options of TransformerLens.
         """
         if _has_episodes(args):

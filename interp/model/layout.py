@@ -58,7 +58,8 @@ class EncodedRounds:
 
     Attributes:
         tokens: Int[episode, round, pos], token ids; 0 at positions of latents.
-        values: Float[episode, round, pos], scalar payloads such as rewards; 0 where there are none.
+        values: Float[episode, round, pos], numbers that tokens carry ("payloads"), such as rewards;
+            0 where there are none.
         slots: Int[episode, round], index of the latent that the round's update is written to; 0 in
             a model with one latent.
         missing: Bool[episode, round], True for missing rounds (missed trials and padding); None if

@@ -92,8 +92,8 @@ def rollout(
             hooked one are copied.
 
     Returns:
-        The rollout: predictions, carried states, and cached activations, ``[episode, round, ...]``
-        each.
+        The rollout: predictions and cached activations, ``[episode, round, ...]`` each, and carried
+        states, ``[episode, round + 1, ...]``, where index t is the state that round t reads.
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
@@ -708,9 +708,10 @@ def replay(
             are hooks.
 
     Returns:
-        Predictions ``[episode, chosen round, ...]``; latents after each round ``[episode, chosen
-        round, row, width]``; and the cache ``name -> [episode, chosen round, ...]``. For missing
-        rounds the predictions and the cache are NaN, and the latents are unchanged.
+        A tuple of three: predictions, ``[episode, chosen round, ...]``; latents after each round,
+        ``[episode, chosen round, row, width]``; and a dictionary, name of a hook point -> its
+        activations, ``[episode, chosen round, ...]``. For missing rounds the predictions and the
+        activations are NaN, and the latents are unchanged.
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)

@@ -90,8 +90,8 @@ class HookedLatentTransformer(LensSurface):
 
     Args:
         config: its configuration.
-        state_map: for a handwired model, the matrix that reads the algorithm's state from a latent,
-            ``[k, d_model]``; None for a learned model.
+        state_map: for a handwired model, the matrix that reads from a latent the k numbers of the
+            algorithm's state in it, ``[k, d_model]``; None for a learned model.
         max_gb: limit of its memory, in units of 1e9 bytes.
     """
 
@@ -178,7 +178,7 @@ class HookedLatentTransformer(LensSurface):
         Args:
             tokens: token ids; those at latent positions are ignored.
             latents: vectors for the latent positions 1, 2, ...
-            values: scalar payloads, such as rewards; None if no token carries a number.
+            values: numbers that tokens carry, such as rewards; None if no token carries one.
         """
         _check_round(self, tokens, latents, values)
         n_positions = tokens.shape[1]
@@ -202,7 +202,7 @@ class HookedLatentTransformer(LensSurface):
         Args:
             tokens: token ids; those at latent positions are ignored.
             latents: vectors for the latent positions 1, 2, ...
-            values: scalar payloads, such as rewards; None if no token carries a number.
+            values: numbers that tokens carry, such as rewards; None if no token carries one.
         """
         n_positions = tokens.shape[1]
         embedded = nn.functional.embedding(tokens, self.W_E)
@@ -500,11 +500,11 @@ class HookedLatentTransformer(LensSurface):
         return text
 
     def precision(self) -> dict[str, Any]:
-        """Return a dictionary with the weights' "dtype", and "rounding", the largest relative error
-        of rounding a number to it.
+        """Return a dictionary: "dtype" -> the weights' dtype, such as "float32", and "rounding" ->
+        the largest relative error of rounding a number to it.
 
-        Warn about a handwired model in a dtype coarser than float32, where its error bounds do not
-        hold.
+        If a handwired model is in a dtype coarser than float32, in which its error bounds do not
+        hold, a warning is issued as well.
         """
         precision = super().precision()
         verified = torch.finfo(torch.float32).eps / 2

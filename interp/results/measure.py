@@ -335,7 +335,7 @@ class Measure:
     def row(self) -> dict[str, Any]:
         """Return the measure as one row of a table: name of a column -> value.
 
-        The columns are the claim, ``about`` and ``condition``; the ``number`` with its interval
+        The columns are ``claim``, ``about`` and ``condition``; the ``number`` with its interval
         ``low`` to ``high``, its ``unit``, ``threshold`` and ``side``; the name and the number of
         the strongest control (``control``, ``control_number``); ``verdict`` and ``reason``.
         """

@@ -236,7 +236,8 @@ def interval(
     smallest: float = 0.0,
     width: float | None = None,
 ) -> Interval:
-    """Return the score of a cross-validated fit with its 95 % confidence interval.
+    """Return the score of a cross-validated fit, ``1 - sum losses / sum references`` over episodes,
+    with its 95 % confidence interval.
 
     If all references are 0, the target does not vary, and all three numbers are NaN. If all losses
     are 0, the fit is exact, and both bounds of a skill are 1 (unless ``smallest`` is given). The
@@ -244,8 +245,8 @@ def interval(
     gone unseen.
 
     Args:
-        losses: out-of-fold losses, summed over the rounds of each episode: ``[episode]`` or
-            ``[episode, output]``.
+        losses: loss of each episode by the fit to the other folds (out-of-fold loss), summed over
+            its rounds: ``[episode]`` or ``[episode, output]``.
         references: the losses to divide by, in the same shape: :func:`totals` for R2, the number of
             steps for accuracy (its losses are misses), or the losses of a baseline.
         n_folds: number of folds of the cross-validation; the number of episodes if each fold leaves
@@ -274,8 +275,9 @@ def difference(
     *,
     control_references: ArrayLike | None = None,
 ) -> Interval:
-    """Return how much higher the score of a fit is than that of a control, with the 95 % interval
-    of this paired difference.
+    """Return by how much a fit is better than a control, with the 95 % interval of this paired
+    difference: the control's ratio ``sum losses / sum references`` over episodes minus the fit's.
+    For skill and accuracy, which are 1 minus the ratio, it is the fit's score minus the control's.
 
     Fit and control must be cross-validated in the same folds of the same episodes.
 

@@ -79,8 +79,8 @@ UNTRAINED, _ARBITRARY = "untrained model", "arbitrary labels"
 
 
 class AlignmentError(InputError):
-    """Predictions cannot show whether this site carries this variable; the message says why, and
-    what to do.
+    """The error of :func:`align` if predictions cannot show whether the site carries the variable;
+    the message says why, and what to do.
     """
 
 
@@ -105,7 +105,8 @@ class AlignmentResult(Result):
             changes); only these count.
         fits: condition -> the trained subspace.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: participant of each scored episode; intervals are over participants.
+        participants: number of the person who played each scored episode; intervals resample
+            persons. Without persons, every episode has a number of its own.
     """
 
     variable: str

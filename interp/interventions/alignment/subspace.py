@@ -142,9 +142,10 @@ def make_pairs(
     variable: str,
     episodes: Int[np.ndarray, " chosen"],
 ) -> Pairs:
-    """Pair each chosen base episode with chosen source episodes, round by round.
+    """Pair each chosen base episode with one or more of the chosen source episodes, round by round.
 
-    Each base gets as many sources as keep the number of pairs within 8192, at least one.
+    Every base episode has equally many sources: as many as are possible with at most 8192 pairs in
+    all, but at least one.
 
     Args:
         algorithm: the algorithm, whose choices after the interchange are the targets.
@@ -152,6 +153,9 @@ def make_pairs(
             ``[episode, round, ...]``.
         variable: key of the variable that is set to its value in the source.
         episodes: indices of the chosen episodes, the same for base and source.
+
+    Returns:
+        The pairs, each with the algorithm's prediction in the base round after the variable is set.
     """
     first_values = next(iter(base_values.values()))
     n, n_rounds = len(episodes), len(first_values[0])
