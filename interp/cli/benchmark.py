@@ -56,8 +56,8 @@ def _benchmark(
 
     Args:
         quick: Use fewer machines and episodes; the run takes a few minutes.
-        method: Names of the methods that are graded; the oracle and random scores are always included.
-        question: Questions that methods answer, such as edges or nodes; all questions by default.
+        method: Methods that are graded, listed below; oracle, which knows the circuit, and random are always included.
+        question: Questions that methods answer: edges, nodes, where, subspace, exists or algorithm; all by default.
     """
     from circuits import benchmark as room
     from circuits.benchmark.questions import QUESTIONS

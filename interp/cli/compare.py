@@ -31,8 +31,8 @@ def _compare(
     reference: Annotated[
         str,
         typer.Argument(
-            help="The reference: another model, or 'none' for algorithms alone; by default the handwired model of the "
-            "task.",
+            help="The reference: another model, or 'none' to compare with algorithms only; by default the handwired "
+            "model of the task.",
             autocompletion=options.model_names,
         ),
     ] = "",
@@ -41,7 +41,8 @@ def _compare(
     episodes: Annotated[
         int | None,
         options.number(
-            "Episodes that are scored; maps are fitted on two or three times as many", 8
+            "Episodes that are scored; maps between states are fitted on two or three times as many",
+            8,
         ),
     ] = None,
     rounds: Annotated[

@@ -151,7 +151,7 @@ def _open(
     Args:
         model: Chat model: a folder, a .gguf file, or the name of a cached model.
         regime: Name of the regime from which episodes are drawn, such as stratified.
-        condition: Combination of framing and use of notes, such as online-note-only; notes hold the correct counts.
+        condition: Combination of framing and use of notes, such as online-note-only; notes contain the correct counts.
     """
     import pandas as pd
 

@@ -55,8 +55,8 @@ def _choices(
     """Find the learning algorithms that explain choices of people, animals or models, and write one page.
 
     Args:
-        beside: Further players that the page compares with the participants, each as NAME=PLACE. PLACE is a network
-            or a file of choices; names of the file's columns may follow, such as choice=answer.
+        beside: Further players that the page compares with the participants, each as NAME=PLACE: a network, or a
+            file of choices with names of its columns, such as choice=answer.
     """
     import joblib
 

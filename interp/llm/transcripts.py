@@ -72,8 +72,8 @@ def import_rounds(
         missed: codes of missing answers, such as timeout; the word none if there are no such codes.
         encoding: text encoding of the file, such as latin-1; detected by default.
         model: name of the language model in the results; by default the name of the file.
-        condition: condition of framing and note, such as weather-note-only; by default without
-            notes, or note-only if there are notes.
+        condition: combination of framing and use of notes, such as weather-note-only; by default
+            online-no-note, or online-note-only if there are notes.
     """
     from interp.llm.importer import RECORD
     from interp.llm.plan import folder_of

@@ -23,7 +23,7 @@ _DATA = Data(
     sample=sample,
     losses=lazy("interp.tasks.reachability.analysis:losses"),
     sizes=(
-        Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
+        Size("n_nodes", "nodes", "number of node names", minimum=4, default=16),
         Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
     ),
     regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
