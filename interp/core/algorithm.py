@@ -243,9 +243,10 @@ class Algorithm:
             values, ``[episode, round, ...]``.
         initial: function of episodes that returns a dictionary: key of each state variable -> its
             values before the first round, ``[episode, ...]``.
-        distribution: maps the values of all variables of a round to the predicted probability of
-            each outcome, ``[..., outcome]``. For a task that predicts a real number, it returns the
-            mean, ``[..., 1]``, or the mean and the log variance, ``[..., 2]``.
+        distribution: function of the values of all variables of a round (key -> values) that
+            returns the predicted probability of each outcome, ``[..., outcome]``. For a task that
+            predicts a real number, it returns the mean, ``[..., 1]``, or the mean and the log
+            variance, ``[..., 2]``.
         memory: key of the variable that summarises earlier rounds, such as "log_weights"; empty if
             there is none. Changes by steering are in the units of this variable.
         written: key of the variable that a round's update writes into a latent, such as
@@ -356,14 +357,16 @@ class Algorithm:
         """Compute all variables of one round.
 
         Args:
-            state: values of the state variables before the round, by key, with any leading axes. If
-                the state before every round is known, all rounds can be computed in one call.
-            inputs: values of the input variables, by key, with the same leading axes.
-            do: values that variables are set to, by key, instead of being computed (an
-                intervention).
+            state: key of each state variable -> its values before the round, ``[..., *shape]`` with
+                any leading axes. If the state before every round is known, all rounds can be
+                computed in one call.
+            inputs: key of each input variable -> its values, with the same leading axes.
+            do: key of a variable -> values to which it is set instead of being computed (an
+                intervention); None for no intervention.
 
         Returns:
-            The state variables after the round by key, and the values of all variables by key.
+            Two dictionaries: key of each state variable -> its values after the round, and key of
+            every variable -> its values.
         """
         do = {} if do is None else do
         for key in do:
@@ -384,17 +387,20 @@ class Algorithm:
         return after, values
 
     def run(self, episodes: Episodes, do: Values | None = None) -> Values:
-        """Compute every variable in every round of some episodes. Return the values by key,
-        ``[episode, round, ...]``.
+        """Compute every variable in every round of some episodes.
 
-        A state variable's value before the round is stored under its key, and its value after the
-        round under ``next_<key>``. A missing round leaves the state unchanged; the values of other
-        variables in such a round have no meaning.
+        A missing round leaves the state unchanged; the values of other variables in such a round
+        have no meaning.
 
         Args:
             episodes: the episodes.
-            do: values ``[episode, round, ...]`` that variables are set to, by key (an
+            do: key of a variable -> values ``[episode, round, ...]`` to which it is set (an
                 intervention); None for no intervention.
+
+        Returns:
+            A dictionary: key of every variable -> its values, ``[episode, round, ...]``. The value
+            of a state variable before the round is stored under its key, such as "log_weights", and
+            its value after the round under "next_log_weights".
         """
         if do is None:
             return once(
@@ -431,11 +437,12 @@ class Algorithm:
 
         Args:
             episodes: the episodes.
-            do: values that variables are set to, by key.
+            do: key of a variable -> values ``[episode, round, ...]`` to which it is set; None for
+                no intervention.
 
         Returns:
-            The values of the state variables and of the inputs, each by key,
-            ``[episode, round, ...]``.
+            Two dictionaries: key of each state variable -> its values before every round, and key
+            of each input -> its values, ``[episode, round, ...]`` each.
         """
         inputs = self.read(episodes)
         state = self.unrolled(
@@ -464,13 +471,13 @@ class Algorithm:
             inputs: the inputs of every round, as returned by :meth:`read`.
             n_episodes: number of episodes: the first axis of state and inputs.
             n_rounds: number of rounds: the second axis of the inputs.
-            do: values ``[episode, round, ...]`` that variables are set to, by key; None for no
-                intervention.
+            do: key of a variable -> values ``[episode, round, ...]`` to which it is set; None for
+                no intervention.
             missing: mask of missing rounds, which leave the state unchanged, Bool[episode, round];
                 None if no round is missing.
 
         Returns:
-            The values of the state variables by key, ``[episode, round, ...]``.
+            Key of each state variable -> its values before every round, ``[episode, round, ...]``.
         """
         sizes = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1))
         do = {} if do is None else do
@@ -504,15 +511,15 @@ class Algorithm:
         return {key: np.stack(states, 1) for key, states in states_before.items()}
 
     def start(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """Return the values of the state variables before the first round by key,
-        ``[episode, ...]``; refuse episodes of another task.
+        """Return a dictionary: key of each state variable -> its values before the first round,
+        ``[episode, ...]``. Refuse episodes of another task.
         """
         self._refuse_others(episodes)
         return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
 
     def read(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """Return the values of the input variables in every round by key,
-        ``[episode, round, ...]``; refuse episodes of another task.
+        """Return a dictionary: key of each input variable -> its values in every round,
+        ``[episode, round, ...]``. Refuse episodes of another task.
         """
         self._refuse_others(episodes)
         return self._given(
@@ -568,8 +575,8 @@ class Algorithm:
             rounds: indices of the rounds, or a slice.
 
         Returns:
-            The values of the state variables and of the inputs, each by key,
-            ``[episode, selected round, ...]``.
+            Two dictionaries: key of each state variable -> its values before these rounds, and key
+            of each input -> its values, ``[episode, selected round, ...]`` each.
         """
         before_round = [variable for variable in self.variables if variable.role != "round"]
         missing = [variable.key for variable in before_round if variable.key not in values]
@@ -586,13 +593,14 @@ class Algorithm:
         """Recompute the rounds of ``base`` with one variable set to its value in ``source``.
 
         Args:
-            base: values by key, returned by :meth:`run`.
-            source: values of another run, in the same shapes.
+            base: values that :meth:`run` returned for the base episodes.
+            source: values that it returned for the source episodes, in the same shapes.
             key: key of the variable that is set.
             element: index of the single element of the variable that is set; None for all elements.
 
         Returns:
-            The values of all variables after this intervention, by key.
+            Key of every variable -> its values in the base episodes after this intervention. In
+            each round, the state before the round is that of ``base``.
         """
         self.variable(key)
         for what, values, needed in (
@@ -690,13 +698,13 @@ class Algorithm:
         """Compute the state after one round, and only the variables on which this state depends.
 
         Args:
-            state: values of the state variables before the round, by key.
-            inputs: values of the input variables, by key.
-            do: values that variables are set to, by key.
+            state: key of each state variable -> its values before the round.
+            inputs: key of each input variable -> its values.
+            do: key of a variable -> values to which it is set; None for no intervention.
             keys: keys of the state variables to compute; None for all.
 
         Returns:
-            The values of these state variables after the round, by key.
+            Key of each of these state variables -> its values after the round.
         """
         if keys is None:
             keys, variables = self.state, self._needed
@@ -929,8 +937,8 @@ def variable_table(
 
     Returns:
         A function ``made(algorithm, equations, scored)`` -> tuple of variables. ``algorithm`` is
-        the algorithm's key, ``equations`` maps each variable's key to its equation (None for inputs
-        and states), and ``scored`` maps keys to :attr:`Variable.scored`.
+        the algorithm's key, ``equations`` is key of each variable -> its equation (None for inputs
+        and states), and ``scored`` is key of a variable -> its field :attr:`Variable.scored`.
     """
     rows = {row.pop("name"): row for row in read_rows(path)}
 

@@ -763,8 +763,8 @@ class Analysis:
     """Defaults of a task for probes and interventions: what to look for in a model, and where.
 
     Attributes:
-        round_inputs: maps episodes to the inputs of single rounds, from which every probe's
-            memoryless control is fitted.
+        round_inputs: function of episodes that returns the inputs of single rounds, from which
+            every probe's control without memory is fitted.
         probed: keys of the variables that ``interp probe`` decodes.
         corruptions: function that returns the corruptions of the task's episodes: ways to make
             pairs of clean and corrupted episodes.

@@ -292,8 +292,8 @@ def interchange_table(
         round: index of the last of five rounds that are tested; fewer at the beginning.
         seed: seed of controls and decoder.
         claims: claims that sites carry a variable; by default those of the task.
-        drawn: (regime, sizes) of the episodes on which the decoder of a learned model's state is
-            fitted.
+        drawn: from what to sample the episodes on which the decoder of a learned model's state is
+            fitted: the pair (name of a regime, sizes by name).
         n_decoded: number of episodes on which this decoder is fitted.
 
     Returns:

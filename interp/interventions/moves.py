@@ -203,8 +203,8 @@ class Writer:
         return distance[..., None, None] * self.apart
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
-        """Decode the variables from an activation ``[*batch, row, width]``. Return them by key,
-        each ``[*batch, *shape of the variable]``.
+        """Decode the variables from an activation ``[*batch, row, width]``. Return a dictionary:
+        key of each variable -> its decoded values, ``[*batch, *shape of the variable]``.
         """
         shape = tuple(activation.shape)
         size = self.size

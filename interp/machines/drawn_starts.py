@@ -145,7 +145,7 @@ def over_starts(
 
     Args:
         machine: a machine with a random initial state.
-        analysis: maps a machine to a data frame, such as
+        analysis: function of a machine that returns a data frame, such as
             ``lambda m: patching.sweep(m, ...).to_frame()``.
         n_starts: number of initial states, with seeds 0, 1, ...
         by: names of the columns that identify a row of the data frame.

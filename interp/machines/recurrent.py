@@ -173,8 +173,8 @@ def cell(
         hears: "after": the prediction is read from the carried state, and then the cell reads the
             round with its outcome. "before": the cell reads the round, and the prediction is read
             from its new state.
-        first: maps the module to an input ``[1, input]`` that the cell reads before round 0; None
-            for no such input.
+        first: function of the module that returns an input ``[1, input]``, which the cell reads
+            before round 0; None for no such input.
         show_gates: True to make the gates hook points. The cell then computes gate by gate, equal
             to PyTorch's kernel up to rounding; otherwise it uses the kernel.
         options: further options of ``interp.adapt``, such as ``sizes``, ``name``, ``points`` and

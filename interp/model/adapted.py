@@ -235,8 +235,8 @@ class AdaptedMachine(HookedMachine):
         """Return the same model with another random initial state, for models whose ``initial=``
         (:func:`adapt`) draws one. The weights are shared.
 
-        All episodes begin with this state, so that the effect of the initial state can be told from
-        that of the episode.
+        All episodes begin with this state. So the effect of the initial state can be measured
+        separately from the effect of the episode.
 
         Args:
             seed: seed of the initial state.
@@ -631,11 +631,13 @@ def adapt(
             submodule ``cell`` has the hook point ``points.cell``.
         sizes: sizes of the task's episodes, such as ``n_experts``; the task's defaults when
             missing.
-        initial: maps the module to the state that the first round reads, ``[*shape]`` per channel;
-            missing channels are zero. If it takes a second argument, a ``torch.Generator``, it
-            draws a random initial state; choose its seed with ``model.started(seed)``.
-        read: maps channels ``{name: [..., *shape]}`` to the algorithm's state, for a model whose
-            state is known exactly.
+        initial: function of the module that returns the state that the first round reads: name of a
+            channel -> tensor ``[*shape]``; missing channels are zero. If it takes a second
+            argument, a ``torch.Generator``, it draws a random initial state; choose its seed with
+            ``model.started(seed)``. When None, the state is zero.
+        read: function of a carried state (name of a channel -> tensor ``[..., *shape]``) that
+            returns the algorithm's state, for a model in which the algorithm's state is known
+            exactly.
         algorithm: the algorithm that a model with ``read`` was built to compute; analyses compare
             the model with it. None for the task's default.
         reset: function that initialises the weights of a module anew; when None,

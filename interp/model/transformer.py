@@ -422,8 +422,8 @@ class HookedLatentTransformer(LensSurface):
 
     @property
     def points(self) -> Mapping[str, Component]:  # type: ignore[override]
-        """The components (kinds of activations) of this model by key, with its numbers of layers
-        and heads.
+        """The kinds of activations of this model: key, such as "resid_pre" -> the component, with
+        the model's numbers of layers and heads.
         """
         points = {}
         for kind in _KINDS:

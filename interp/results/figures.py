@@ -192,7 +192,7 @@ def curves(
         xlabel: label of the horizontal axis; by default the name of the column.
         ylabel: label of the vertical axis.
         log_x, log_y: True for a logarithmic horizontal or vertical axis.
-        reference: horizontal reference lines, {name: value}.
+        reference: horizontal reference lines: name -> value, such as ``{"chance": 0.5}``.
         width: width of the figure in inches; up to 4.5 fits a phone without scrolling.
     """
     require_columns("frame", frame, x, "algorithm", "mean")
@@ -290,7 +290,7 @@ def name_ends(
         axes: axes on which the curves are already drawn.
         frame: the table of the curves, as in :func:`curves`.
         x: name of the column for the horizontal axis.
-        colours: colour of each algorithm, by key.
+        colours: key of each algorithm -> the colour of its curve.
         size: font size in points.
     """
     last = _select_last(frame, x).dropna(subset="mean")
@@ -502,7 +502,7 @@ def intervals(
         xlabel: label of the horizontal axis.
         floor: smallest value to draw. A smaller estimate is drawn at this value, and its text shows
             the true number. None for no such limit.
-        reference: vertical reference lines, {name: value}.
+        reference: vertical reference lines: name -> value, such as ``{"chance": 0.5}``.
     """
     require_columns("frame", frame, "name", "estimate")
     names = [fill(str(name), 52, max_lines=2, placeholder=" ...") for name in frame["name"]]
