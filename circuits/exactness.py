@@ -1,7 +1,12 @@
 """Measure how far a handwired model is from its algorithm, for every variable, location and round.
 
-Six checks concern no single variable: ``distribution``, ``carried_state``, ``residue``,
-``position_code``, ``causality`` and ``horizon`` (``docs/method/ground-truth.md``).
+Six checks concern no single variable (``docs/method/ground-truth.md``):
+
+* ``distribution``: the model scores every outcome as the algorithm does;
+* ``carried_state``: the latents store the algorithm's state;
+* ``residue`` and ``position_code``: the latents contain nothing else;
+* ``causality``: inputs at later positions change no activation at earlier ones;
+* ``horizon``: errors of the state do not grow faster than rounding errors.
 """
 
 from __future__ import annotations

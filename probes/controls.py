@@ -432,13 +432,15 @@ class GroupedTargets:
         return GroupedTargets(targets, np.concatenate([self.groups, further]), self.seed)
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
-        """Fit cross-validated probes of all targets, and of further targets of the same episodes.
+        """Fit cross-validated probes of all targets, and of further targets of the same episodes,
+        such as the random ones of controls.
 
-        If some rounds are missing, each other round is fitted as an episode of its own, in the fold
-        and group of its episode. Targets with the same missing rounds are fitted together.
+        If some rounds are missing, each round that took place is fitted as an episode of its own,
+        in the fold and group of its episode. Targets with the same missing rounds are fitted
+        together.
 
         Args:
-            kind: kind of probe.
+            kind: kind of probe, such as ridge regression.
             x: activations ``[episode, round, feature]``.
             targets: the further targets.
 

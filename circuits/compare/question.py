@@ -324,11 +324,14 @@ class Participant:
         return claims
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """Return the input tokens that change the state, according to the task: for each input, the
-        names of its embedding sites.
+        """Return where the inputs that change the algorithm's state are embedded, according to the
+        task.
 
         Args:
             algorithm: the algorithm whose inputs count.
+
+        Returns:
+            For each input, the names of the sites of its tokens, such as ("embed@y",).
         """
         causes: dict[tuple[str, ...], None] = {}
         for claim in self.claims(algorithm):

@@ -74,8 +74,9 @@ class EditedRound(NamedTuple):
     Attributes:
         kind: index of the input in ``Edits.kinds``.
         round: index of the round.
-        rows: indices of the episodes whose changes are used, ``[row]``.
-        episodes: all episodes, each with the input changed in this round.
+        rows: indices of the episodes that count, ``[row]``; each is one edit.
+        episodes: all episodes, with the input changed in this round; those that are not in ``rows``
+            are not used.
     """
 
     kind: int
@@ -414,8 +415,9 @@ class ResponsePart(Result):
     Attributes:
         algorithm: key of the algorithm; "" if it carries no state.
         cells: similarity of the two responses, by input and time, the least similar first.
-        arrives: how much of the response to the changed state appears one round after a changed
-            input (regression coefficient); below 1 if an update is delayed.
+        arrives: response to a changed input one round after the change, as a multiple of the
+            response to the changed state (regression coefficient): about 1, or less if the update
+            is delayed.
         later: only for tasks without an input that can be changed alone. Each round is given the
             state of the next round, and the changes of the model's and the algorithm's predictions
             are correlated; this is the absolute correlation in the worst group of rounds.

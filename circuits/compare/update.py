@@ -631,8 +631,8 @@ class Evidence:
 
     @property
     def one_step(self) -> StepScore:
-        """The step R2 (how well the algorithm predicts changes of the state) for steps of one
-        round, from states that occur in episodes.
+        """The score (step R2: how well the algorithm predicts changes of the state) for steps of
+        one round, from states that occur in episodes.
         """
         of_one = [score for score in self.steps if score.horizon == 1]
         return next(score for score in of_one if score.manifold == ON)

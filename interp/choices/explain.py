@@ -515,12 +515,15 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
 
 
 def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
-    """Return key -> candidate family, with the ranges of their parameters converted to the scale of
+    """Return the candidate families, with the ranges of their parameters converted to the scale of
     the data, such as the usual size of rewards.
 
     Args:
         episodes: what the player saw.
         families: the candidate families; None for all of the task's.
+
+    Returns:
+        Key of a family -> family.
     """
     chosen_families = (
         tasks.of(episodes).rivals() if families is None else unique(families, "family")

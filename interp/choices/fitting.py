@@ -241,7 +241,7 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
 
 
 def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
-    """Return whether a parameter affects only the prediction, and not the state that the algorithm
+    """Return True if a parameter affects only the prediction, and not the state that the algorithm
     carries to the next round.
 
     Args:

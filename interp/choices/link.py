@@ -238,7 +238,8 @@ def fit_link(
             probability 0 without one.
 
     Returns:
-        The link, and its loss in nats per choice.
+        The map from predictions to choices (link) with the fitted temperature and lapse rate, and
+        its loss in nats per choice.
     """
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered)
     candidates = _without_lapse(likelihood, tempered)

@@ -84,6 +84,9 @@ class Recovery(Result):
     def sets(self) -> pd.DataFrame:
         """Return a table of shares. Its entry in row i and column j is the share of the players of
         family i whose confidence set contains the family j.
+
+        The confidence set of a player contains the families that its choices cannot distinguish
+        from the best one.
         """
         table = self.to_frame()
         in_set = (
