@@ -11,6 +11,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +33,7 @@ FUNCTION_WORDS = frozenset(
 )
 """Names of locals that say nothing of what they hold."""
 
-_COUNTED_ONCE = tuple(
+_COUNTED_ONCE = frozenset(
     getattr(ast, name)
     for name in """
     Attribute AugAssign Await BinOp Call ClassDef Dict ExceptHandler
@@ -112,6 +113,24 @@ def tables(*folders: str) -> Iterator[Path]:
                 yield path
 
 
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a piece of code, without the contexts of names (load or store), which are a third of them."""
+    for name in node._fields:
+        part = getattr(node, name, None)
+        if isinstance(part, list):
+            yield from (item for item in part if isinstance(item, ast.AST))
+        elif isinstance(part, ast.AST) and name != "ctx":
+            yield part
+
+
+def walk(tree: ast.AST) -> list[ast.AST]:
+    """List a piece of code and all of its parts."""
+    nodes = [tree]
+    for node in nodes:
+        nodes += children(node)
+    return nodes
+
+
 def count_operations(node: ast.AST) -> int:
     """Count the operations of a piece of code; annotations are expected to be gone.
 
@@ -121,8 +140,8 @@ def count_operations(node: ast.AST) -> int:
     6
     """
     total = 0
-    for inner in ast.walk(node):
-        if isinstance(inner, _COUNTED_ONCE):
+    for inner in walk(node):
+        if type(inner) in _COUNTED_ONCE:
             total += 1
         elif isinstance(inner, ast.BoolOp):
             total += len(inner.values) - 1
@@ -135,7 +154,7 @@ def count_operations(node: ast.AST) -> int:
 
 def remove_annotations(tree: ast.AST) -> None:
     """Remove type annotations in place."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.arg):
             node.annotation = None
         elif isinstance(node, _FUNCTION):
@@ -150,7 +169,7 @@ def statement_operations(tree: ast.AST) -> Iterator[int]:
     >>> list(statement_operations(ast.parse("for i in range(3):\\n    x = i + 1")))
     [2, 1]
     """
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # a docstring
         if isinstance(node, _SIMPLE):
@@ -171,7 +190,7 @@ def count_decisions(function: ast.AST) -> int:
     5
     """
     total = 1
-    ahead = list(ast.iter_child_nodes(function))
+    ahead = list(children(function))
     while ahead:
         node = ahead.pop()
         if isinstance(node, _FUNCTION | ast.ClassDef):
@@ -182,7 +201,7 @@ def count_decisions(function: ast.AST) -> int:
             total += len(node.values) - 1
         elif isinstance(node, ast.comprehension):
             total += 1 + len(node.ifs)
-        ahead += ast.iter_child_nodes(node)
+        ahead += children(node)
     return total
 
 
@@ -192,16 +211,17 @@ def count_function_words(tree: ast.AST) -> int:
     >>> count_function_words(ast.parse("one, total = 1, 2\\nfor each in x: pass"))
     2
     """
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    names = [node for node in walk(tree) if isinstance(node, ast.Name)]
     stored = [node.id for node in names if isinstance(node.ctx, ast.Store)]
     return sum(name in FUNCTION_WORDS for name in stored)
 
 
+@cache
 def count_module(path: Path) -> Count:
     """Count what one module does."""
     tree = ast.parse(path.read_text("utf-8"))
     remove_annotations(tree)
-    functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
+    functions = [node for node in walk(tree) if isinstance(node, _FUNCTION)]
     return Count(
         operations=count_operations(tree),
         statements=list(statement_operations(tree)),

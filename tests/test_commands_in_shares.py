@@ -36,7 +36,7 @@ COMMANDS = {
     "compare": ["compare", "wma-handwired", "none", "--more", "wma-gru", "--quick"],
     "patch": ["patch", "wma-handwired", "--experts", "2", "--episodes", "8", "--round", "3", "--tables"],
     "probe": ["probe", "wma-handwired", "--sweep", "--experts", "2", "--episodes", "10", "--rounds", "6"],
-    "benchmark": ["benchmark", "--quick", "--subject", "wma-handwired R, plain", "--question", "edges"],
+    "benchmark": ["benchmark", "--quick", "--subject", "wma-handwired R, plain", "--question", "nodes"],
     "ledger": ["ledger", "--quick", "--model", "wma-handwired", "qlearning-handwired"],
     "llm score": ["llm", "score", "traces"],
     "develop": ["develop", "trained/run/seed-0", "trained/run/seed-1", "--targets", "counts"],
@@ -44,7 +44,7 @@ COMMANDS = {
 SLOW = ("audit", "compare", "evaluate", "patch", "probe")
 OTHER_SETTINGS = {"train": ["--set", "lr=0.5"], "benchmark": ["--seeds", "5"]}
 COMMANDS["compare"] += ["--episodes", "8", "--rounds", "6"]
-COMMANDS["benchmark"] += ["--method", "zero:single", "--seeds", "4"]
+COMMANDS["benchmark"] += ["--method", "attention", "--seeds", "4"]
 COMMANDS["develop"] += ["--episodes", "16", "--rounds", "5"]
 
 

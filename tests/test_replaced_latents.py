@@ -1,6 +1,7 @@
 """What the README and docs/results/replaced-or-added.md say of `wma-learned`, by scikit-learn and NumPy alone."""
 
 import copy
+from functools import cache
 
 import numpy as np
 import pytest
@@ -40,12 +41,18 @@ def bayes_accuracies() -> np.ndarray:
     return posterior_mean(hits, n_seen[:, None] - hits)
 
 
-def read(values: np.ndarray, name: str, untrained: bool) -> float:
-    """Return the R2 of ridge regression from the latent after each round to ``values``, [episode, round, expert]."""
+@cache
+def run_of(name: str, untrained: bool = False) -> interp.Rollout:
+    """Return what a model carries and predicts in the episodes; several tests read it."""
     model = interp.load(name)
     if untrained:
         model = model.untrained(0)
-    latents = interp.rollout(model, EPISODES).latents[:, 1:, 0]
+    return interp.rollout(model, EPISODES)
+
+
+def read(values: np.ndarray, name: str, untrained: bool) -> float:
+    """Return the R2 of ridge regression from the latent after each round to ``values``, [episode, round, expert]."""
+    latents = run_of(name, untrained).latents[:, 1:, 0]
     x = latents.double().numpy().reshape(-1, latents.shape[-1])
     y = values.reshape(-1, 4)
     episode = np.repeat(np.arange(len(EPISODES)), EPISODES.n_rounds)
@@ -113,8 +120,7 @@ def test_an_untrained_copy_is_one_of_the_same_recurrence():
 
 def test_it_predicts_nearly_as_the_bayes_predictor_does():
     """The loss above Bayes, whose posterior mean of an accuracy from U[.3, .9] is computed on a grid."""
-    run = interp.rollout(interp.load("wma-learned"), EPISODES)
-    predicted = run.predictions.double().numpy()
+    predicted = run_of("wma-learned").predictions.double().numpy()
     hits_before = EPISODES.correct.cumsum(1) - EPISODES.correct
     n_before = np.arange(EPISODES.n_rounds)
     mean = posterior_mean(hits_before, n_before[:, None] - hits_before)
