@@ -19,7 +19,6 @@ from probes.controls import (
     ProbeScore,
     Problem,
     _control_task,
-    _keep_best,
     _shuffled,
 )
 from probes.result import _SMALLEST_EFFECT, measure_of
@@ -27,7 +26,6 @@ from probes.targets import TargetValues
 from tests.cases import cases
 
 N = 6
-OF_ALL = np.full(N, 8.0)
 
 
 def score(level, spread=0.0, n=N):
@@ -176,13 +174,6 @@ def test_a_control_of_other_episodes_has_a_difference_without_an_interval():
     assert paired.low < 0.5 < paired.high
     assert own_score.skill == Interval(own_score.estimate, own_score.low, own_score.high)
     assert own_score.low < 0.9 < own_score.high
-
-
-def test_of_several_forms_the_first_with_the_highest_estimate_is_kept():
-    scores, forms = {}, [score(0.5, 0.3), score(0.5), score(0.6, 0.9)]
-    for form, best_form in zip(forms, (0, 0, 2), strict=True):
-        _keep_best(scores, "inputs", [Fitted(form, dict)])
-        assert scores[0, "inputs"] is forms[best_form]
 
 
 @pytest.mark.parametrize("of_classes", [True, False])

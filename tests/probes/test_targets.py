@@ -43,7 +43,7 @@ def sampled():
     by_task = {}
     for task in interp.tasks.every():
         sizes = task.default_sizes
-        by_task[task.key] = task.sample(5, 15, seed=2, **sizes)
+        by_task[task.key] = task.sample(3, 8, seed=2, **sizes)
     return by_task
 
 
@@ -59,7 +59,7 @@ def of_the_carried_state_alone(algorithm, key):
 @pytest.mark.parametrize(("task", "key"), EVERY)
 def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     """Finite numbers with a label each; before round t + 1 is after round t, for what the state alone determines."""
-    target, n = get(key, task), (5, 15)
+    target, n = get(key, task), (3, 8)
     values = {moment: target(sampled[task], moment) for moment in target.moments}
     for moment, value in values.items():
         assert value.values.shape == (*n, len(value.outputs))
@@ -149,16 +149,6 @@ def test_targets_are_attributes_of_their_module():
     assert not hasattr(targets, "__path_to_nowhere__")
 
 
-def test_log_weights_count_right_rounds(advice):
-    right = (advice.advice == advice.labels[..., None]).cumsum(1)
-    np.testing.assert_allclose(targets.log_weights(advice, gain=0.5).values, 0.5 * right)
-    np.testing.assert_allclose(targets.counts(advice).values, right)
-    centred = targets.log_weights_centred(advice).values
-    np.testing.assert_allclose(centred.sum(-1), 0, atol=1e-12)
-    between_experts = np.diff(right, axis=-1)
-    np.testing.assert_allclose(np.diff(centred, axis=-1), between_experts)
-
-
 def test_bayes_targets_are_the_predictors_own(advice):
     """The Bayes predictor's log-odds, and Laplace's rule where the prior is flat."""
     from interp.tasks.experts import predictors
@@ -182,23 +172,6 @@ def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
     np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
     table_of_rewards = get("no_bootstrap.table")(walks).values
     assert table_of_rewards.max() <= walks.rewards.max()
-
-
-def test_td_components_add_up_to_the_recorded_change(walks):
-    """The tables change by alpha times reward plus bootstrapped value less current value, at the visited pair only."""
-    r = targets.reward(walks).values[..., 0]
-    now = targets.current_value(walks).values[..., 0]
-    later = targets.bootstrapped_value(walks).values[..., 0]
-    error = targets.td_error(walks).values[..., 0]
-    np.testing.assert_allclose(error, r + later - now)
-    change = targets.change(walks).values
-    visited = np.eye(walks.n_states)[walks.states]
-    step = walks.alpha * error
-    np.testing.assert_allclose(change, visited * step[..., None], atol=1e-12)
-    recorded = np.diff(walks.q_tables, axis=1)
-    actions = walks.actions[..., None, None]
-    recorded_column = np.take_along_axis(recorded, actions, axis=-1)[..., 0]
-    np.testing.assert_allclose(change, recorded_column, atol=1e-12)
 
 
 def test_columns_and_visits_are_those_of_the_action_taken(walks):
