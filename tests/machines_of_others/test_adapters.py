@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import HrmTextForCausalLM
 
 import interp
 from interp.machines import Said, recurrent
 from interp.machines.learners import learner
-from interp.machines.sequences import Embedded, _mix, _refine, thoughts
+from interp.machines.sequences import Embedded, thoughts
 from interp.model.opened import OpenedCell
 from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
@@ -27,20 +26,22 @@ from tests.machines_of_others.kinds import (
     agent_file,
     cells,
     coconut,
-    hrm,
     made,
     observed,
     pair,
 )
 from tests.refusals import refuses
 
+DISTINCT = [kind for kind in KINDS if kind not in ("GRU", "LSTM", "thoughts")]
+"""The learners that are left out are made by the adapters of cells and of Coconut."""
 
-@pytest.mark.parametrize("kind", KINDS)
+
+@pytest.mark.parametrize("kind", DISTINCT)
 def test_every_kind_keeps_the_contract_of_machines(kind):
     interp.check_machine(made(kind))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTINCT)
 def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
     """One step after the other, from zeros: what each leaves, predicts, and shows at every point."""
     machine = made(kind)
@@ -72,7 +73,7 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
     assert torch.equal(carried, run.latents[:, -1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTINCT)
 def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
     """And changes later ones: at every point, in round 3 alone."""
     machine = made(kind)
@@ -93,7 +94,7 @@ def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
         assert not (same_predictions and same_latents)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTINCT)
 def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     """Of the weights that are drawn at all: not the ones that begin as zeros, ones or a fixed grid."""
     machine = made(kind)
@@ -209,40 +210,7 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
     refuses("a loop has one block", learner, "loop", LAYOUT, n_layers=2)
 
 
-def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
-    machine = hrm(n_fast=2)
-    model: HrmTextForCausalLM = machine.module
-    tokens = torch.randint(0, 9, (3, 13))
-    with torch.no_grad():
-        whole = model.model(input_ids=tokens, use_cache=False).last_hidden_state
-        nothing = torch.zeros(3, 16)
-        z_H, _ = _refine(model.model, model.model.embed_tokens(tokens), nothing, nothing)
-    assert torch.equal(z_H, whole)
-    assert machine.points["fast"].n_layers == 4
-    assert machine.points["slow"].n_layers == 2
-
-
 # Thoughts.
-
-
-def test_thoughts_are_what_the_whole_sequence_without_a_cache_gives():
-    """Round after round the thought is put into one ever longer sequence, as Coconut is trained."""
-    machine = coconut()
-    episodes, _ = pair(machine, 4, 5)
-    run = interp.rollout(machine, episodes)
-    model = machine.module.model.eval()
-    sequence = torch.zeros(4, 0, 16)
-    with torch.no_grad():
-        for t in range(5):
-            x = model.transformer.wte(run.fed.at(t).tokens)
-            if t:
-                x[:, 1] = thought
-            sequence = torch.cat([sequence, x], 1)
-            done = model(inputs_embeds=sequence, output_hidden_states=True)
-            thought = done.hidden_states[-1][:, -1]
-            predicted = done.logits[:, -3, OUTCOMES].softmax(1)[:, 1]  # p? stands before y and w?
-            torch.testing.assert_close(run.predictions[:, t], predicted, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(run.latents[:, t + 1, 0, :16], thought, rtol=1e-4, atol=1e-4)
 
 
 def test_thoughts_without_a_part_do_not_read_it():
@@ -346,26 +314,6 @@ def test_an_archive_of_weights_that_would_fill_memory_is_not_unpacked(tmp_path, 
 
 
 # State spaces.
-
-
-def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
-    from transformers import MambaConfig, MambaModel
-
-    torch.manual_seed(0)
-    model = MambaModel(
-        MambaConfig(vocab_size=5, hidden_size=8, state_size=4, num_hidden_layers=2)
-    ).eval()
-    x = torch.randn(3, 9, 8)
-    with torch.no_grad():
-        whole = model(inputs_embeds=x, use_cache=False).last_hidden_state
-        states = [(torch.zeros(3, 16, 4), torch.zeros(3, 16, 3)) for _ in range(2)]
-        for t in range(9):
-            y = x[:, t]
-            for i, layer in enumerate(model.layers):
-                out, *state = _mix(layer.mixer, layer.norm(y), *states[i])
-                states[i] = state
-                y = y + out
-            torch.testing.assert_close(model.norm_f(y), whole[:, t], rtol=1e-4, atol=1e-5)
 
 
 # Agents.

@@ -1,5 +1,7 @@
 """Loops that halt: what did not take place is missing, and a patch of it is counted, as plain PyTorch hooks say."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -66,16 +68,18 @@ def step(module, carried, fed):
     return scores, {"z": module.think(carried["z"], heard)}
 
 
-def pondering(leaves: bool = False, alive=goes_on, **options):
+def pondering(leaves: bool = False, alive=goes_on):
     points = {
         "cycle": Point("block", times=MOST, gate="gate", alive=alive),
         "gate": Point("gate", times=MOST, alive=alive),
     }
     channels = [interp.Channel("z", (WIDTH,))]
     module = drawn(lambda: Pondering(leaves))
-    return interp.adapt(module, LAYOUT, step=step, channels=channels, points=points, **options)
+    return interp.adapt(module, LAYOUT, step=step, channels=channels, points=points)
 
 
+checked = cache(pondering)
+"""The machine that several tests look at: it is checked once."""
 CYCLES = [f"points.cycle.{i}" for i in range(MOST)]
 WAYS = pytest.mark.parametrize("leaves", [False, True], ids=["masked", "leaving"])
 
@@ -111,12 +115,12 @@ def by_hand(module, z, fed, edit=None):
 
 @WAYS
 def test_the_contract_holds(leaves):
-    interp.check_machine(pondering(leaves))
+    interp.check_machine(checked(leaves))
 
 
 @WAYS
 def test_runs_that_did_not_take_place_are_nan_in_the_cache(leaves):
-    machine, episodes = pondering(leaves), experts.sample(9, 4, 4, seed=0)
+    machine, episodes = checked(leaves), experts.sample(9, 4, 4, seed=0)
     cache = interp.rollout(machine, episodes, names_filter=CYCLES)
     n_runs = set()
     for t in range(4):
@@ -133,10 +137,10 @@ def test_runs_that_did_not_take_place_are_nan_in_the_cache(leaves):
 
 
 @WAYS
-@pytest.mark.parametrize("cycle", [0, 5, 6])
+@pytest.mark.parametrize("cycle", [0, 6])
 def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
     """Row by row it is the edit by hand; where the run did not take place, this round and later ones predict NaN."""
-    machine, episodes = pondering(leaves), experts.sample(9, 4, 4, seed=0)
+    machine, episodes = checked(leaves), experts.sample(9, 4, 4, seed=0)
     plain = interp.rollout(machine, episodes, names_filter=CYCLES)
     hook = (CYCLES[cycle], lambda x, hook: x + 0.7)
     edited = interp.rollout(machine, episodes, fwd_hooks={1: [hook]})
@@ -153,7 +157,7 @@ def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
 
 @WAYS
 def test_nan_from_a_run_that_did_not_take_place_voids_the_row_that_it_is_put_in(leaves):
-    machine, episodes = pondering(leaves), experts.sample(4, 3, 4, seed=0)
+    machine, episodes = checked(leaves), experts.sample(4, 3, 4, seed=0)
     empty = torch.tensor([True, False, False, True])
 
     def put_nan(x, hook):
@@ -166,7 +170,7 @@ def test_nan_from_a_run_that_did_not_take_place_voids_the_row_that_it_is_put_in(
 # pandas 2 warns that pandas 3 keeps the type of a column without numbers; the tables are the same.
 @pytest.mark.filterwarnings("ignore:The behavior of DataFrame concatenation:FutureWarning")
 def test_a_sweep_counts_the_episodes_in_which_a_site_ran_in_both_runs():
-    machine, episodes = pondering(), experts.sample(24, 4, 4, seed=0)
+    machine, episodes = checked(), experts.sample(24, 4, 4, seed=0)
     clean, corrupted = experts.TASK.corruption("flip-vote").build(episodes, round=1, expert="p_2")
     caches = []
     for side in (clean, corrupted):
@@ -187,7 +191,7 @@ def test_a_sweep_counts_the_episodes_in_which_a_site_ran_in_both_runs():
 
 
 def test_an_experiment_counts_the_pairs_that_ran_for_each_edit():
-    machine, episodes = pondering(), experts.sample(24, 4, 4, seed=0)
+    machine, episodes = checked(), experts.sample(24, 4, 4, seed=0)
     base = interp.rollout(machine, episodes, names_filter=CYCLES)
     edits = {}
 
@@ -218,7 +222,7 @@ def test_an_experiment_counts_the_pairs_that_ran_for_each_edit():
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_probe_leaves_out_the_rounds_in_which_its_run_did_not_take_place():
-    machine, episodes = pondering(), experts.sample(40, 6, 4, seed=0)
+    machine, episodes = checked(), experts.sample(40, 6, 4, seed=0)
     cache = interp.rollout(machine, episodes, names_filter=CYCLES).cache
     n_ran = int(took_place(cache[CYCLES[5]]).sum())
     (result,) = probes.probe(machine, episodes, ["log_weights_centred"], sites="cycle[5]")

@@ -10,10 +10,6 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
-    FalconMambaConfig,
-    FalconMambaModel,
-    Mamba2Config,
-    Mamba2Model,
     MambaConfig,
     MambaModel,
 )
@@ -24,6 +20,7 @@ import probes
 from circuits.benchmark.material import Workload
 from circuits.compare.question import Budget
 from interp.interventions import patching
+from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, state_space
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, RoundCell, read_round
@@ -212,29 +209,6 @@ class _Scaled(MambaModel):
         return done
 
 
-@pytest.mark.parametrize(
-    "core",
-    [
-        lambda: FalconMambaModel(FalconMambaConfig(**SIZES)),
-        lambda: Mamba2Model(
-            Mamba2Config(**SIZES, num_heads=2, head_dim=8, n_groups=1, chunk_size=8)
-        ),
-    ],
-    ids=["falcon", "second"],
-)
-def test_a_relative_that_computes_otherwise_runs_by_its_own_pass(core):
-    rounds = Embedded.tokens(LAYOUT, "core.embeddings")
-    module = drawn(lambda: _Reader(core())).eval()
-    machine = state_space(module, LAYOUT, embedded=rounds, read=lambda m, y, fed: m.read(y))
-    run = interp.rollout(machine, experts.sample(2, 2, 4, seed=0))
-    tokens = run.tokens.flatten(1)
-    with torch.no_grad():
-        whole = module.core(tokens, use_cache=False).last_hidden_state
-        answers = whole[:, rounds.at :: rounds.n_pos]
-        expected = module.read(answers).softmax(-1)[..., 1]
-    torch.testing.assert_close(run.predictions, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_a_relative_whose_state_cannot_be_put_in_is_refused():
     rounds = Embedded.tokens(LAYOUT, "core.embeddings")
     module = drawn(lambda: _Reader(_Scaled(MambaConfig(**SIZES))))
@@ -242,11 +216,15 @@ def test_a_relative_whose_state_cannot_be_put_in_is_refused():
     refuses("_Scaled takes none of cache, cache_params", state_space, module, LAYOUT, **ends)
 
 
-@pytest.mark.parametrize("make", [hrm, coconut])
+def mamba():
+    return learner("mamba", LAYOUT, width=6)
+
+
+@pytest.mark.parametrize("make", [hrm, coconut, mamba])
 def test_other_adapters_hold_themselves_against_the_library_as_well(make, monkeypatch):
     from interp.machines import sequences
 
-    name = {hrm: "_refine", coconut: "_run_gpt2"}[make]
+    name = {hrm: "_refine", coconut: "_run_gpt2", mamba: "_mix"}[make]
     true = getattr(sequences, name)
 
     def slightly_off(*arguments):
@@ -276,9 +254,9 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
 
 
 @pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_every_precision_gives_numbers(dtype):
-    """Numbers that a step makes of tokens are of the machine's dtype; a step that insists on float32 is told so."""
+    """Numbers that a step makes of tokens are of the machine's dtype."""
     machine = unchecked().to(dtype)
     effects = patching.sweep(
         machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",)
@@ -287,8 +265,9 @@ def test_every_precision_gives_numbers(dtype):
     assert predicted(machine).dtype == dtype
     scores = probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()
     assert np.isfinite(scores["number"]).all()
-    # What a cell hears first is a number of a user's, too.
 
+
+def test_what_a_cell_hears_first_may_be_of_any_precision_and_a_step_may_not_insist_on_one():
     def hear(m, fed):
         return torch.cat(read_round(fed), 1)
 
@@ -710,11 +689,8 @@ of_cell = functools.partial(
     ("options", "sentence"),
     [
         ({"of": "out"}, "of must be 'output' or 'input'"),
-        ({"of": None}, "of must be 'output' or 'input'"),
         ({"times": True}, "times"),
         ({"times": 1.5}, "times"),
-        ({"times": "2"}, "times"),
-        ({"times": None}, "times"),
         ({"times": 10**6}, "times"),
         ({"labels": "ab"}, "labels must be a list"),
         ({"labels": ("a", "b")}, "name the places along an axis"),

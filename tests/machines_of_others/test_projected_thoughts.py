@@ -1,4 +1,4 @@
-"""Thoughts that are projected (CODI) or mixed of embeddings (soft thinking), held against one ever longer sequence."""
+"""Thoughts: hidden states (Coconut), projected (CODI) or of mixed embeddings (soft thinking), beside one sequence."""
 
 import pytest
 import torch
@@ -39,10 +39,16 @@ def by_hand(model, hidden):
     return sum(share.unsqueeze(1) * word for share, word in words)
 
 
+def as_it_is(model, hidden):
+    return hidden
+
+
 @pytest.mark.parametrize(
-    ("project", "own"), [(by_codi, by_codi), (machines.mixture(0.5), by_hand)], ids=["codi", "soft"]
+    ("project", "own"),
+    [(None, as_it_is), (by_codi, by_codi), (machines.mixture(0.5), by_hand)],
+    ids=["coconut", "codi", "soft"],
 )
-def test_a_thought_that_is_not_the_hidden_state_is_put_into_the_sequence(project, own):
+def test_a_thought_is_put_into_one_ever_longer_sequence_without_a_cache(project, own):
     model = projected()
     machine = of(model, project)
     episodes, _ = pair(machine, 4, 4)
