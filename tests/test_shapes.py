@@ -1,14 +1,11 @@
 """Shapes in signatures are checked while tests run: were the plugin off, every annotation could be wrong unseen."""
 
 import ast
-from dataclasses import fields
 
 import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
-import tests
-from interp.tasks.qlearning import bellman
 from probes import estimators, linear
 from tests.shapes import Shaped, shape_names
 
@@ -20,28 +17,6 @@ def test_another_shape_or_kind_is_refused(y, folds):
     """A number of rounds or of episodes that differs between arguments, and floats where classes are expected."""
     with pytest.raises(TypeCheckError):
         estimators._cross_validate(np.zeros((4, 3, 2)), np.zeros(folds, int), [(y, 2)])
-
-
-def test_a_loop_checks_its_first_calls():
-    """What is called once more is called as it is: NumPy refuses what the annotation would have."""
-    tables, states = np.zeros((2, 3, 4)), np.zeros(2)
-    for _ in range(tests.N_CHECKED):
-        with pytest.raises(TypeCheckError):
-            bellman.rows_at(tables, states)
-    with pytest.raises(IndexError):
-        bellman.rows_at(tables, states)
-
-
-def test_every_test_checks_again():
-    """Of functions, and of dataclasses as they are made."""
-    with pytest.raises(TypeCheckError):
-        bellman.rows_at(np.zeros((2, 3, 4)), np.zeros(2))
-    for _ in range(tests.N_CHECKED):
-        with pytest.raises(TypeCheckError):
-            estimators._LogisticFit(
-                *([np.zeros((2, 2, 2, 2))] * len(fields(estimators._LogisticFit)))
-            )
-    estimators._LogisticFit(*([np.zeros((2, 2, 2, 2))] * len(fields(estimators._LogisticFit))))
 
 
 def test_what_says_shapes_is_wrapped_and_nothing_else():

@@ -16,7 +16,7 @@ KEYS = ["interchange", "probe", "probe:weights", "fit", "attention", "resample:j
 
 @pytest.fixture(scope="module")
 def result():
-    effort = Workload(episodes=6, rounds=10, fits=24)
+    effort = Workload(episodes=6, rounds=10, fits=16)
     with early():
         return benchmark.run({"handmade": handmade.known}, KEYS, effort=effort)
 

@@ -119,7 +119,7 @@ def test_two_thousand_graphs_a_size(size: tuple[int, int], n_rounds: int, expand
         assert exact(errors_by_variable)
 
 
-@pytest.mark.parametrize(("eta", "prediction"), [(15.0, 1e-4), (20.0, 1e-6), (30.0, 1e-9)])
+@pytest.mark.parametrize(("eta", "prediction"), [(15.0, 1e-4), (30.0, 1e-9)])
 def test_softmax_heads_make_no_wrong_set(eta: float, prediction: float) -> None:
     errors_by_variable = errors(battery(*SMALL, 60, 7), eta=eta)
     assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0, (

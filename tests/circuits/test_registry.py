@@ -81,12 +81,6 @@ def test_the_result_says_how_much_was_run_not_how_much_was_asked_for(
     assert (settings["rounds"], settings["episodes"]) == ("2 to 3", 2)
 
 
-def test_the_public_names_exist() -> None:
-    assert all(getattr(circuits, name) is not None for name in circuits.__all__)
-    with pytest.raises(AttributeError, match="module 'circuits' has no attribute 'Variable'"):
-        circuits.Variable  # noqa: B018
-
-
 @pytest.fixture(autouse=True)
 def registries(monkeypatch):
     """What a test registers is gone after it."""

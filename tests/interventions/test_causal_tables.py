@@ -354,18 +354,6 @@ def model(pulls):
     return transformer(pulls.PullRound(), d_mlp=0, init_std=0.5).double()
 
 
-def test_it_is_patched_by_its_own_corruption(model):
-    result = causal_tables.patch(
-        model, 3, components=("resid_pre",), sample=causal_tables.Sample(n_episodes=6, n_map=2)
-    )
-    assert result.corruption == "exchange-history"
-    assert result.rounds is not None
-    swept = result.sweeps[0]
-    latent = [site.position for site in swept.sites].index("<z>")
-    assert swept.fractions()[latent] == pytest.approx(1)
-    assert "pulls: exchange-history" in causal_tables.corruption_names()
-
-
 def test_its_loss_is_the_metric(pulls, model):
     pair = prepare(model, *pulls.exchange_history(pulls.sample(4, 6, seed=0), 3), 3, 4)
     rewards = torch.from_numpy(pair.clean_episodes.rewards[:, 3:5, None])

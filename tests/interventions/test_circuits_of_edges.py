@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import circuits
 from interp.interventions import ablation, edge_graph
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph
@@ -190,23 +189,6 @@ def test_a_circuit_is_run_once(wma):
     assert scorer.values(keep.copy()) is scorer.full
     keep[scorer.graph.edges[0]] = False
     assert scorer.values(keep) is not scorer.full
-
-
-def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
-    """EAP-IG on softmax heads ranks the path of z above every other edge."""
-    circuit = circuits.build("wma-handwired", n_experts=3, eta=60.0)
-    model = circuits.compile_circuit(circuit).double().eval()
-    pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
-    scorer = CircuitScorer(pair)
-    graph = scorer.graph
-    keep = ablation.smallest(scorer, edge_graph.attribute(pair, scorer.measure).edges, 0.01)
-    kept_names = {graph.name(edge) for edge in graph.edges if keep[edge]}
-    assert kept_names == _named(circuit, graph, WANTED["logit_diff"])
-    edge_scores = edge_graph.attribute(pair).edges
-    curve = ablation.faithfulness_curve(scorer, edge_scores, n_random=2).to_frame().iloc[-1]
-    assert curve.cpr > curve.random_cpr
-    assert curve.cmd < curve.random_cmd
-    assert curve.faithfulness == pytest.approx(1)
 
 
 def test_cpr_and_cmd_are_the_areas_of_mib(sums):

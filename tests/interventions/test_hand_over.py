@@ -29,6 +29,12 @@ def run(handwired, episodes):
     return interp.rollout(handwired, episodes)
 
 
+@pytest.fixture(scope="module")
+def result(run, handwired):
+    """What the handwired machine does with its own memory."""
+    return hand_over(run, ROUND, to=handwired)
+
+
 def _count_hits(episodes, n_rounds):
     """Return how often each expert was right in the first rounds, ``[episode, expert]``."""
     return episodes.correct[:, :n_rounds].sum(1)
@@ -41,17 +47,15 @@ def _vote(episodes, hits, t, gain):
     return (weights * episodes.advice[:, t]).sum(1)
 
 
-def test_a_handwired_machine_goes_on_exactly_with_its_own_memory(run, handwired):
+def test_a_handwired_machine_goes_on_exactly_with_its_own_memory(result):
     """The state is an affine function of the log-weights, so nothing is lost: all of the way."""
-    result = hand_over(run, ROUND, to=handwired)
     assert result.read == ("log_weights",)
     assert result.not_read == ()
     np.testing.assert_allclose(result.handed_over, result.saw_everything, atol=1e-9)
     assert result.share.estimate == pytest.approx(1, abs=1e-6)
 
 
-def test_the_receiver_that_saw_everything_is_the_run_itself(run, handwired):
-    result = hand_over(run, ROUND, to=handwired)
+def test_the_receiver_that_saw_everything_is_the_run_itself(run, result):
     predicted = run.layout.distribution(run.predictions[:, ROUND:]).numpy()
     np.testing.assert_allclose(result.saw_everything, predicted, atol=1e-9)
 
@@ -68,24 +72,21 @@ def test_an_algorithm_plays_on_from_the_decoded_counts(run, episodes):
         np.testing.assert_allclose(result.handed_over[:, t - ROUND, 1], expected, atol=1e-6)
 
 
-def test_another_memory_is_that_of_the_episode_before(run, episodes):
+def test_another_memory_is_that_of_the_episode_before(run, result, episodes):
     """In the round of the hand-over it votes by the hits of the neighbouring episode."""
-    result = hand_over(run, ROUND, to=run.model)
     gain = experts.TASK.explains(run.model).parameters["gain"]
     others = np.roll(_count_hits(episodes, ROUND), 1, axis=0)
     expected = _vote(episodes, others, ROUND, gain)
     np.testing.assert_allclose(result.another_episode[:, 0, 1], expected, atol=1e-6)
 
 
-def test_who_starts_anew_votes_with_equal_weights(run, episodes):
-    result = hand_over(run, ROUND, to=run.model)
+def test_who_starts_anew_votes_with_equal_weights(result, episodes):
     share_of_votes = episodes.advice[:, ROUND].mean(1)
     np.testing.assert_allclose(result.starts_anew[:, 0, 1], share_of_votes, atol=1e-9)
 
 
-def test_distances_are_total_variation(run):
+def test_distances_are_total_variation(result):
     """Half the sum of absolute differences of both outcomes, which is the difference of one."""
-    result = hand_over(run, ROUND, to=run.model)
     row = result.to_frame().set_index("memory").loc["starts anew"]
     difference = result.starts_anew[..., 1] - result.saw_everything[..., 1]
     expected = np.abs(difference).mean()

@@ -318,18 +318,6 @@ def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes
     assert controls.iia.max() < learned.low
 
 
-def test_an_untrained_copy_does_not_hold_it(vote, votes):
-    """The same machine with fresh weights: what is learned there does not beat its controls."""
-    result = align(
-        vote.untrained(1), *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS
-    )
-    frame = result.to_frame().set_index("condition")
-    controls, learned = frame.drop("learned"), frame.loc["learned"]
-    assert controls.iia_informative.max() > learned.low_informative
-    assert result.accuracy() < 0.9
-    assert cosine_with_the_difference(result, vote) < 0.8
-
-
 def cosine_with_the_difference(result, vote):
     """Of the direction that is found with the difference of the log-weights, without its sign."""
     first, second, *_ = vote.module.write.weight.detach().T

@@ -306,29 +306,8 @@ def test_other_tasks_claim_what_is_carried():
             assert str(resolve(site, machine, layout)) == "latent"
 
 
-@pytest.mark.parametrize("make", MACHINES)
-def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
-    """Moves and interchange score near 0 in machines that have learned nothing."""
-    machine, (known, episodes) = make(), others
-    writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
-    theirs, own_counts = (bayes().run(batch)["counts"] for batch in (known, episodes))
-    change = {"counts": theirs - own_counts}
-    assert move(machine, episodes, bayes(), writer, change).score().estimate < 0.2
-    claim = Claim.carried(machine, "log_odds")
-    assert carriers(machine, known, episodes, bayes(), claim).score.max() < 0.2
-    site = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
-    inside = Writer.fit(
-        machine, interp.rollout(machine, known), bayes().run(known), ("counts",), site, ridge=1e-3
-    )
-    assert inside.size == (1, 16)
-    assert move(machine, episodes, bayes(), inside, {"counts": 1.0}).effect == pytest.approx(
-        0, abs=1e-6
-    )
-
-
-@pytest.mark.parametrize("make", [lstm, loop])
-def test_the_command_patches_every_point(make, tmp_path):
-    machine = make()
+def test_the_command_patches_every_point(tmp_path):
+    machine = loop()
     done = causal_tables.patch(machine, 3, sample=causal_tables.Sample(n_episodes=6, n_map=2))
     first_sweep = done.sweeps[0]
     assert {site.component for site in first_sweep.sites} == set(machine.points)

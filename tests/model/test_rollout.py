@@ -65,18 +65,6 @@ def test_a_hooked_replay_in_chunks_is_the_whole_one():
     refuses("chunk must be 1 or more, got 0", interp.replay, model, run, chunk=0)
 
 
-@pytest.mark.parametrize("case", [expert_case, q_case])
-def test_every_cached_activation_has_a_round_axis(case):
-    model, episodes = case()
-    run = interp.rollout(model, episodes, names_filter=[PATTERN, "hook_update"], rounds=[4, 1])
-    pos = run.layout.n_positions
-    assert run.cache[PATTERN].shape == (4, 2, 2, pos, pos)
-    assert run.cache["hook_update"].shape == (4, 2, 16)
-    assert run.cached_rounds == (4, 1)
-    alone = interp.rollout(model, episodes, names_filter=PATTERN, rounds=4).cache[PATTERN]
-    torch.testing.assert_close(run.cache[PATTERN][:, :1], alone, rtol=0, atol=1e-12)
-
-
 def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
     model, episodes = q_case()
     place = QLearningRound(4, 3).position("a*")
@@ -193,14 +181,6 @@ def test_a_cache_is_what_a_replay_caches(case, rounds):
     assert list(run.cache) == names
     for name in names:
         torch.testing.assert_close(run.cache[name], replayed[name], rtol=0, atol=1e-12)
-
-
-def test_a_cache_in_chunks_is_the_whole_one(monkeypatch):
-    model, episodes = expert_case()
-    whole = interp.rollout(model, episodes, names_filter=PATTERN).cache[PATTERN]
-    monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
-    parts = interp.rollout(model, episodes, names_filter=PATTERN).cache[PATTERN]
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
 
 
 def test_a_cache_of_all_rounds_takes_no_second_pass(monkeypatch):

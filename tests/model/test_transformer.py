@@ -145,15 +145,6 @@ def test_changing_a_token_changes_no_earlier_activation():
         assert not torch.equal(plain[:, -2:], moved_on[:, -2:])
 
 
-def test_predict_looks_at_no_suffix():
-    model = make(QLearningRound(3, 2))
-    tokens, latents = inputs(model)
-    values = torch.rand(tokens.shape)
-    whole = model(tokens, latents, values).prediction
-    tokens[:, model.layout.predict_position + 1 :] = 0
-    torch.testing.assert_close(model.predict(tokens, latents, values), whole)
-
-
 @pytest.mark.parametrize("n_layers", [1, 3])
 def test_a_round_in_pieces_is_the_round(n_layers):
     """Any way of cutting it: the last position of each piece, from the keys and values of those before."""

@@ -1,6 +1,5 @@
 """Choosing among arms: episodes, simulated players, the algorithms against plain loops, and the reader."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -266,16 +265,6 @@ def test_labels_of_many_digits_stay_apart(long_table, tmp_path):
         "1000000000",
         "1000000001",
     )
-
-
-def test_a_file_that_is_no_table_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    refuses(
-        "it is a pipe or a device; save what it gives to a file", bandit.read, tmp_path / "pipe"
-    )
-    refuses("cannot read", bandit.read, tmp_path / "none.csv")
-    (tmp_path / "empty.csv").write_text("")
-    refuses("give a table with a header and a row a trial", bandit.read, tmp_path / "empty.csv")
 
 
 def test_what_fills_a_missing_round_changes_no_corruption():

@@ -443,22 +443,9 @@ def test_lists_that_are_none_are_refused():
     refuses(message, make, choices={0: [1]}, rewards=[[1]])
 
 
-def test_bandit_lists_of_other_lengths_are_refused():
-    make = bandit.BanditEpisodes.of
-    message = r"choices must be a list of rounds for each episode, got \[0, 1\]"
-    refuses(message, make, choices=[0, 1], rewards=[1, 0])
-    message = r"missing has \[1\] rounds by episode but choices has \[2\]"
-    refuses(message, make, choices=[[0, 1]], rewards=[[1, 0]], missing=[[True]])
-
-
 def test_rounds_of_other_sizes_are_refused():
     message = "advice must be of one size in every round"
     refuses(message, ExpertEpisodes.of, advice=[[[0, 1]], [[0]]], labels=[[1], [1]])
-
-
-def test_episodes_without_a_round_are_refused():
-    message = "no round took place in 1 of 2 episodes"
-    refuses(message, ExpertEpisodes.of, advice=[[[0, 1]], []], labels=[[1], []])
 
 
 def test_too_few_participants_are_refused():
