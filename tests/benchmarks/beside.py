@@ -3,24 +3,27 @@
 The numbers of both are compared first; then pairs run back to back, and the medians are printed.
 ``of_ours`` is the median over pairs of their CPU time in ours: above 1, ours is faster. Run with
 ``python -m tests.benchmarks beside`` or, for some rows, ``python -m tests.benchmarks beside gru``.
-Rows: plain torch, scikit-learn and NumPy always; TransformerLens is a dependency.
+Rows: plain torch, scipy, scikit-learn, NumPy and TransformerLens always; nnsight and pyvene if installed.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
@@ -31,17 +34,23 @@ from transformer_lens import patching as lens_patching
 
 import interp
 import probes
+from interp.choices.link import HALF_CHI2
+from interp.choices.optimum import PlayerFits
+from interp.choices.scoring import ChoiceData
 from interp.interventions import patching, sites
 from interp.interventions.pairs import prepare
 from interp.machines.recurrent import Said
 from interp.model.bound import bind
 from interp.stats import refit
-from interp.tasks import experts
+from interp.tasks import bandit, experts
+from interp.tasks.bandit import algorithms
 from interp.tasks.experts import analysis as corruptions
+from interp.training.batches import RoundsLoss, encode
 from probes.estimators import LOGISTIC
 from probes.linear import ALPHAS, RIDGE
 
 N_PAIRS = 7
+GAIN = 0.5  # of the handwired model, by default
 ROUND = 20
 Numbers = list[Any]
 
@@ -54,6 +63,7 @@ class Row:
         work, tool: names of the work and of the other way.
         ours, theirs: do the work, and return numbers in the same order.
         tolerance: how far the numbers may differ.
+        n_pairs: how often both are run.
     """
 
     work: str
@@ -61,13 +71,14 @@ class Row:
     ours: Callable[[], Numbers]
     theirs: Callable[[], Numbers]
     tolerance: float
+    n_pairs: int = N_PAIRS
 
 
-def measure(row: Row, n_pairs: int = N_PAIRS) -> dict[str, Any]:
+def measure(row: Row) -> dict[str, Any]:
     """Compare the numbers, which also warms both up; then return the medians of pairs of CPU seconds."""
     gap = largest_gap(row.ours(), row.theirs())
     assert gap <= row.tolerance, f"{row.work}: {row.tool} differs by {gap:.3g}"
-    pairs = [(cpu_seconds(row.ours), cpu_seconds(row.theirs)) for _ in range(n_pairs)]
+    pairs = [(cpu_seconds(row.ours), cpu_seconds(row.theirs)) for _ in range(row.n_pairs)]
     return {
         "work": row.work,
         "tool": row.tool,
@@ -129,51 +140,78 @@ def rollout_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
     ]
 
 
-@torch.no_grad()
-def run_by_hand(model: Any, episodes: Any, cached: int) -> Numbers:
-    """A transformer with replaced latents written out for speed: fused attention and normalisation."""
-    layout = model.layout.fit(episodes)
-    tokens = model.prepare(layout.encoded(episodes)).tokens
-    n_episodes, n_rounds, n_positions = tokens.shape
-    width, n_heads = model.config.d_model, model.config.n_heads
-    blocks = []
-    for block in model.blocks:
-        attn = block.attn
-        joined = [weight.transpose(0, 1).flatten(1) for weight in (attn.W_Q, attn.W_K, attn.W_V)]
-        biases = [bias.flatten() for bias in (attn.b_Q, attn.b_K, attn.b_V)]
-        blocks.append((torch.cat(joined, 1), torch.cat(biases), attn, block.mlp))
-    codes = model.W_pos[model.position_ids[n_positions, :n_positions]]
-    latents = model.initial(n_episodes, layout)
-    first = layout.latent_positions[0]
-    predictions = torch.empty(n_episodes, n_rounds)
-    carried = torch.empty(n_episodes, n_rounds + 1, *latents.shape[1:])
-    carried[:, 0] = latents
-    cache = [torch.empty(n_episodes, n_rounds, n_positions, width) for _ in range(cached)]
+class HandWritten:
+    """A transformer with replaced latents written out for speed: fused attention and normalisation.
 
-    def normalize(resid: Tensor) -> Tensor:
-        return functional.layer_norm(resid, (width,), eps=model.cfg.eps)
+    Attributes:
+        layout: the token layout of the episodes.
+        tokens: token ids ``[episode, round, pos]``.
+    """
 
-    for t in range(n_rounds):
-        resid = model.W_E[tokens[:, t]].clone()
+    def __init__(self, model: Any, episodes: Any) -> None:
+        self.model = model
+        self.layout = model.layout.fit(episodes)
+        self.tokens = model.prepare(self.layout.encoded(episodes)).tokens
+        n_positions = self.tokens.shape[-1]
+        self.codes = model.W_pos[model.position_ids[n_positions, :n_positions]]
+        self.blocks = []
+        for block in model.blocks:
+            attn = block.attn
+            weights = (attn.W_Q, attn.W_K, attn.W_V)
+            joined = [weight.transpose(0, 1).flatten(1) for weight in weights]
+            biases = [bias.flatten() for bias in (attn.b_Q, attn.b_K, attn.b_V)]
+            self.blocks.append((torch.cat(joined, 1), torch.cat(biases), attn, block.mlp))
+
+    def initial(self) -> Tensor:
+        """The latents before the first round."""
+        return self.model.initial(len(self.tokens), self.layout)
+
+    def normalize(self, resid: Tensor) -> Tensor:
+        """LayerNorm without weights."""
+        return functional.layer_norm(resid, resid.shape[-1:], eps=self.model.cfg.eps)
+
+    def run_round(self, t: int, latents: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The logits of a round, the latents after it, and the stream after each block."""
+        model, layout = self.model, self.layout
+        n_episodes, _, n_positions = self.tokens.shape
+        first = layout.latent_positions[0]
+        resid = model.W_E[self.tokens[:, t]].clone()
         resid[:, first : first + latents.shape[1]] = latents
-        resid = resid + codes
-        for layer, (joined_weight, joined_bias, attn, mlp) in enumerate(blocks):
-            parts = normalize(resid) @ joined_weight + joined_bias
-            shape = (n_episodes, n_positions, 3, n_heads, -1)
+        resid = resid + self.codes
+        after_blocks = []
+        for weight, bias, attn, mlp in self.blocks:
+            parts = self.normalize(resid) @ weight + bias
+            shape = (n_episodes, n_positions, 3, model.config.n_heads, -1)
             q, k, v = parts.view(shape).permute(2, 0, 3, 1, 4)
             scale = 1 / model.config.scale
             z = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
             z = z.transpose(1, 2).reshape(n_episodes, n_positions, -1)
             resid = resid + z @ attn.W_O.flatten(0, 1) + attn.b_O
-            hidden = mlp.act(normalize(resid) @ mlp.W_in + mlp.b_in)
+            hidden = mlp.act(self.normalize(resid) @ mlp.W_in + mlp.b_in)
             resid = resid + hidden @ mlp.W_out + mlp.b_out
-            if cached:
-                cache[layer][:, t] = resid
-        read = normalize(resid)
+            after_blocks.append(resid)
+        read = self.normalize(resid)
         logits = model.unembed(read[:, layout.predict_position])
-        predictions[:, t] = model.read_prediction(logits, n_positions)
         update = model.update(read[:, layout.update_position], n_positions)
-        latents = update.unsqueeze(1)
+        return logits, update.unsqueeze(1), after_blocks
+
+
+@torch.no_grad()
+def run_by_hand(model: Any, episodes: Any, cached: int) -> Numbers:
+    """Predictions, latents and the stream after the first blocks, by a hand-written transformer."""
+    written = HandWritten(model, episodes)
+    n_episodes, n_rounds, n_positions = written.tokens.shape
+    latents = written.initial()
+    predictions = torch.empty(n_episodes, n_rounds)
+    carried = torch.empty(n_episodes, n_rounds + 1, *latents.shape[1:])
+    carried[:, 0] = latents
+    width = model.config.d_model
+    cache = [torch.empty(n_episodes, n_rounds, n_positions, width) for _ in range(cached)]
+    for t in range(n_rounds):
+        logits, latents, after_blocks = written.run_round(t, latents)
+        for stored, resid in zip(cache, after_blocks, strict=False):
+            stored[:, t] = resid
+        predictions[:, t] = model.read_prediction(logits, n_positions)
         carried[:, t + 1] = latents
     return [predictions, carried, *cache]
 
@@ -242,7 +280,7 @@ def gru_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
 
 
 def sweep_rows(n_episodes: int = 64) -> list[Row]:
-    """Patching of every layer and position at one round, beside plain hooks and TransformerLens."""
+    """Patching of every layer and position at one round, beside plain hooks and other tools."""
     model = interp.load("wma-learned")
     episodes = experts.sample(n_episodes, ROUND + 1, 4, seed=0)
     pair = prepare(model, *corruptions.exchange_history(episodes, ROUND), ROUND)
@@ -267,32 +305,174 @@ def sweep_rows(n_episodes: int = 64) -> list[Row]:
         grids = [tool(bound, corrupted, cache, lambda x: score(x).mean()) for tool in tools]
         return [torch.cat([grid.flatten() for grid in grids])]
 
+    def each_site(cache: Any) -> Iterator[tuple[int, str, int, Tensor]]:
+        for name in components:
+            for layer in range(model.config.n_layers):
+                activation = cache[f"blocks.{layer}.hook_{name}"]
+                for position in range(pair.layout.n_positions):
+                    yield layer, f"hook_{name}", position, activation[:, position]
+
     @torch.no_grad()
     def by_hooks() -> Numbers:
         _, cache = bound.run_with_cache(clean)
         means = []
-        for name in components:
-            for layer in range(model.config.n_layers):
-                hook_name = f"blocks.{layer}.hook_{name}"
-                for position in range(pair.layout.n_positions):
-                    source = cache[hook_name][:, position]
+        for layer, name, position, source in each_site(cache):
 
-                    def put(module: Any, args: Any, output: Tensor, p=position, s=source) -> Tensor:
-                        patched = output.clone()
-                        patched[:, p] = s
-                        return patched
+            def put(module: Any, args: Any, output: Tensor, p=position, s=source) -> Tensor:
+                patched = output.clone()
+                patched[:, p] = s
+                return patched
 
-                    handle = model.hook_dict[hook_name].register_forward_hook(put)
-                    means.append(score(bound(corrupted)).mean())
-                    handle.remove()
+            handle = getattr(model.blocks[layer], name).register_forward_hook(put)
+            means.append(score(bound(corrupted)).mean())
+            handle.remove()
+        return [torch.stack(means)]
+
+    @torch.no_grad()
+    def by_nnsight() -> Numbers:
+        from nnsight import NNsight
+
+        _, cache = bound.run_with_cache(clean)
+        traced = NNsight(bound)
+        means = []
+        for layer, name, position, source in each_site(cache):
+            with traced.trace(corrupted):
+                getattr(traced.blocks[layer], name).output[:, position] = source
+                logits = traced.unembed.output.save()
+            means.append(score(logits).mean())
+        return [torch.stack(means)]
+
+    @torch.no_grad()
+    def by_pyvene() -> Numbers:
+        import pyvene
+
+        _, cache = bound.run_with_cache(clean)
+        means = []
+        for layer, name, position, source in each_site(cache):
+
+            def put(base: Tensor, _: Any, p=position, s=source) -> Tensor:
+                patched = base.clone()
+                patched[:, p] = s
+                return patched
+
+            site = {"component": f"blocks[{layer}].{name}.output", "intervention": put}
+            patched_model = pyvene.IntervenableModel([site], model=bound)
+            _, logits = patched_model(base={"tokens": corrupted})
+            means.append(score(logits).mean())
         return [torch.stack(means)]
 
     work = f"sweep of {len(cells)} sites, {n_episodes} episodes"
-    lens = f"TransformerLens {version('transformer-lens')}"
-    return [
-        Row(work, "plain hooks", ours, by_hooks, 1e-5),
-        Row(work, lens, ours, by_lens, 1e-5),
-    ]
+    tools = {"transformer-lens": by_lens, "nnsight": by_nnsight, "pyvene": by_pyvene}
+    installed = {name: run for name, run in tools.items() if find_spec(name.replace("-", "_"))}
+    rows = [Row(work, "plain hooks", ours, by_hooks, 1e-5)]
+    for name, run in installed.items():
+        rows.append(Row(work, f"{name} {version(name)}", ours, run, 1e-5))
+    return rows
+
+
+def training_rows(n_episodes: int = 64, n_rounds: int = 25) -> list[Row]:
+    """Loss and gradient of a window of training, beside a hand-written loop over the rounds."""
+    model = interp.load("wma-learned").requires_grad_(True)
+    episodes = experts.sample(n_episodes, n_rounds, 4, seed=0)
+    batch = encode(episodes, model.layout)
+    rounds_loss = RoundsLoss(model, "own")
+    matrix = model.blocks[0].attn.W_V
+
+    def gradient_of(compute_loss: Callable[[], Tensor]) -> Numbers:
+        model.zero_grad()
+        loss = compute_loss()
+        loss.backward()
+        return [loss.detach(), matrix.grad.clone()]
+
+    def by_hand() -> Tensor:
+        written = HandWritten(model, episodes)
+        latents = written.initial()
+        losses = []
+        for t in range(n_rounds):
+            logits, latents, _ = written.run_round(t, latents)
+            log_chances = logits[:, :2].log_softmax(-1)
+            losses.append(-(batch.targets[:, t] * log_chances).sum(-1).mean())
+        return torch.stack(losses).mean()
+
+    work = f"loss and gradient, wma-learned {n_episodes} x {n_rounds}"
+    ours = partial(gradient_of, lambda: rounds_loss(batch)[0])
+    return [Row(work, "hand-written torch", ours, partial(gradient_of, by_hand), 1e-4)]
+
+
+def handwired_rows(n_episodes: int = 32, n_rounds: int = 100) -> list[Row]:
+    """The handwired Weighted Majority beside the algorithm in NumPy."""
+    return [_handwired_row(n, n_episodes, n_rounds) for n in (32, 64)]
+
+
+def _handwired_row(n_experts: int, n_episodes: int, n_rounds: int) -> Row:
+    machine = interp.load("wma-handwired", n_experts=n_experts)
+    episodes = experts.sample(n_episodes, n_rounds, n_experts, seed=0)
+
+    def by_numpy() -> Numbers:
+        weights = np.ones((n_episodes, n_experts))
+        chances = np.empty((n_episodes, n_rounds))
+        for t in range(n_rounds):
+            advice = episodes.advice[:, t]
+            chances[:, t] = (weights * advice).sum(1) / weights.sum(1)
+            is_right = advice == episodes.labels[:, t, None]
+            weights = weights * np.exp(GAIN * is_right)
+        return [chances]
+
+    def ours() -> Numbers:
+        return [interp.rollout(machine, episodes).predictions]
+
+    size = f"wma-handwired of {n_experts} experts {n_episodes} x {n_rounds}"
+    return Row(size, "the algorithm in NumPy", ours, by_numpy, 1e-12, n_pairs=3)
+
+
+def choice_rows(n_players: int = 50, n_trials: int = 100) -> list[Row]:
+    """Rescorla-Wagner fitted to each player's choices and to four parts of them, beside scipy.
+
+    The losses of all choices are compared: scipy may find a worse optimum of a part.
+    """
+    player = algorithms.rescorla_wagner(0.3, 5.0)
+    played = bandit.sample(n_players, n_trials, 2, "reversal", 0, player)
+    data = ChoiceData(played, played.choices.astype(float), players=np.arange(n_players))
+    (family,) = [f for f in algorithms.families() if f.key == player.key]
+
+    def ours() -> Numbers:
+        return [PlayerFits(data, family).solve().nats[:, 0]]
+
+    def by_scipy() -> Numbers:
+        nats = []
+        for i in range(n_players):
+            choices = played.choices[i].tolist()
+            rewards = played.rewards[i].tolist()
+            nats.append([fit_by_scipy(choices, rewards, mask[i]) for mask in data.masks])
+        return [np.array(nats)[:, 0]]
+
+    work = f"Rescorla-Wagner of {n_players} players x {n_trials}"
+    tool = f"scipy {version('scipy')}, L-BFGS-B"
+    return [Row(work, tool, ours, by_scipy, 0.01, n_pairs=1)]
+
+
+def fit_by_scipy(choices: list[int], rewards: list[float], use: Any) -> float:
+    """The least loss of one player's choices among two arms, of a rate, a temperature and, where
+    it saves two nats, a lapse rate.
+    """
+    scored = use.tolist()
+
+    def nats(parameters: Any) -> float:
+        rate, beta, lapse = (*parameters, 0.0)[:3]
+        values = [0.0, 0.0]
+        total = 0.0
+        for choice, reward, is_scored in zip(choices, rewards, scored, strict=True):
+            logit = beta * (values[choice] - values[1 - choice])
+            chance = (1 - lapse) / (1 + math.exp(-logit)) + lapse / 2
+            if is_scored:
+                total -= math.log(chance)
+            values[choice] += rate * (reward - values[choice])
+        return total
+
+    bounds = [(0.01, 1.0), (0.1, 40.0), (0.0, 0.99)]
+    plain = minimize(nats, (0.3, 5.0), bounds=bounds[:2], method="L-BFGS-B")
+    lapsing = minimize(nats, (*plain.x, 0.05), bounds=bounds, method="L-BFGS-B")
+    return min(plain.fun, lapsing.fun + HALF_CHI2)
 
 
 def probe_rows(n_episodes: int = 32, n_rounds: int = 30) -> list[Row]:
@@ -374,6 +554,9 @@ ROWS: dict[str, Callable[[], list[Row]]] = {
     "gru": gru_rows,
     "sweep": sweep_rows,
     "probe": probe_rows,
+    "training": training_rows,
+    "handwired": handwired_rows,
+    "choices": choice_rows,
 }
 
 
@@ -383,7 +566,7 @@ def main(*names: str) -> None:
     if unknown:
         sys.exit(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     torch.set_num_threads(1)
-    packages = ("torch", "numpy", "scikit-learn", "transformer-lens")
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "transformer-lens")
     print(", ".join(f"{name} {version(name)}" for name in packages))
     for name in names or ROWS:
         for row in ROWS[name]():
