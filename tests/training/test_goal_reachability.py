@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from interp.model.transformer import HookedLatentTransformer
-from interp.support.errors import InputError
 from interp.tasks.reachability import TASK, sample
 from interp.training.config import Stage
 from interp.training.goal import preset
@@ -101,12 +100,13 @@ def test_a_stage_ends_when_its_depth_is_answered(tmp_path: Path) -> None:
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     stages_seen = [json.loads(line)["stage"] for line in lines]
     assert stages_seen == [0, 1, 1, 2]
-    with pytest.raises(InputError, match="did you mean 'answered_1'"):
-        train(
-            replace(TINY, stages=(Stage(2, 2, until={"answered1": 0.9}),)),
-            tmp_path / "other",
-            name="tiny",
-        )
+    refuses(
+        "did you mean 'answered_1'",
+        train,
+        replace(TINY, stages=(Stage(2, 2, until={"answered1": 0.9}),)),
+        tmp_path / "other",
+        name="tiny",
+    )
 
 
 def test_unknown_targets_are_refused(tmp_path: Path) -> None:

@@ -17,16 +17,17 @@ from interp.evaluation.experts import regret
 from interp.model import checkpoints
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.transformer import untrained
-from interp.support.errors import InputError
 from interp.support.files import digest_of
 from interp.tasks import experts
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
 from interp.training.runs import learning_curves, load_run
 from interp.training.trainer import train
+from lab import headlines
 from lab.card import card, command, ship
 from tests import machines
 from tests.refusals import refuses
+from tests.reports.test_machines import reader_of
 from tests.shell import invoked, printed
 from tests.training.test_trainer import check_loss, losses
 from tests.training.test_trainer import small as of_trainer
@@ -64,25 +65,9 @@ def wide(width=12, rate=0.0):
 
 
 def chooser(width=8):
-    """A machine of Q-learning, whose rounds hold its own choice: tokens as embeddings, added up and carried."""
-
-    class Chooser(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.tokens, self.read, self.cell = (
-                nn.Embedding(64, width),
-                nn.Linear(2 * width, 2),
-                nn.GRUCell(width, width),
-            )
-
-    def step(module, carried, fed):
-        seen = module.tokens(fed.tokens)
-        scores = module.read(torch.cat([seen[:, :place].sum(1), carried["h"]], 1))
-        return scores, {"h": module.cell(seen.sum(1), carried["h"])}
-
+    """A machine of Q-learning, whose rounds hold its own choice."""
     layout = interp.tasks.get("qlearning").layout(n_states=2, n_actions=2)
-    place = layout.predict_position + 1
-    return interp.adapt(Chooser(), layout, step=step, channels=[interp.Channel("h", (width,))])
+    return reader_of(layout, width)
 
 
 BUILDERS = {
@@ -137,26 +122,19 @@ def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
 @pytest.mark.parametrize(
     ("machine", "changes"),
     [
-        *((None, {}), (None, {"task": "qlearning", "muon_lr": 1e-3, "window": 2})),
-        *(
-            ("lstm", {"window": 2}),
-            ("loop", {"precision": "auto"}),
-            ("chooser", {"task": "qlearning"}),
-        ),
+        (None, {"task": "qlearning", "muon_lr": 1e-3, "window": 2}),
+        ("lstm", {"window": 2, "precision": "auto"}),
+        ("chooser", {"task": "qlearning"}),
     ],
 )
 def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_path):
-    """A transformer's, by either optimizer, and those of machines."""
-    config = small(**changes)
+    """A transformer's, with Muon, and those of machines; AdamW's is killed in `test_kill_9_loses_nothing`."""
+    stages = {"n_rounds": 3, "steps": 3}, {"n_rounds": 4, "steps": 3}
+    config = small(stages=stages, **changes)
     train(config, tmp_path / "whole", name="m", machine=machine)
-    for stop_at in (4, 8, 0):
-        train(
-            config,
-            tmp_path / "parts",
-            name="m",
-            machine=machine and interp.load(machine),
-            stop_at=stop_at,
-        )
+    for stop_at in (2, 5, 0):
+        loaded = machine and interp.load(machine)
+        train(config, tmp_path / "parts", name="m", machine=loaded, stop_at=stop_at)
     assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
     whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
     assert whole.digest() == parts.digest()
@@ -165,7 +143,8 @@ def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_p
 
 def test_dropout_and_buffers_are_resumed(tmp_path):
     """What a machine draws in training is a function of the step, and what it counts is in the state."""
-    config, machine = small(), interp.load("wide", rate=0.5)
+    config = small(stages=({"n_rounds": 3, "steps": 6},))
+    machine = interp.load("wide", rate=0.5)
     train(config, tmp_path / "whole", name="m", machine=machine)
     train(config, tmp_path / "parts", name="m", machine=machine, stop_at=4)
     train(config, tmp_path / "parts", name="m", machine=machine)
@@ -173,8 +152,7 @@ def test_dropout_and_buffers_are_resumed(tmp_path):
     assert losses(tmp_path / "whole") == losses(tmp_path / "parts") != losses(tmp_path / "dry")
     whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
     assert whole.digest() == parts.digest()
-    assert len(losses(tmp_path / "whole")) == 10
-    assert whole.module.rounds >= 30
+    assert whole.module.rounds >= 18
 
 
 @pytest.mark.parametrize(("machine", "task"), [("gru", "experts"), ("chooser", "qlearning")])
@@ -217,8 +195,14 @@ def test_a_run_goes_on_from_a_trained_machine(tmp_path):
         refuses(
             why, train, small(start=str(first)), tmp_path / str(machine), name="n", machine=machine
         )
-    with pytest.raises(InputError, match="it is another kind of model"):
-        train(small(start="wma-learned-additive"), tmp_path / "third", name="n", machine="gru")
+    refuses(
+        "it is another kind of model",
+        train,
+        small(start="wma-learned-additive"),
+        tmp_path / "third",
+        name="n",
+        machine="gru",
+    )
 
 
 def test_what_cannot_be_trained_says_why(tmp_path):
@@ -245,14 +229,13 @@ def test_what_cannot_be_trained_says_why(tmp_path):
     )
     refused("a machine is trained in its own; set 'float32' or 'auto'", precision="bfloat16")
     refused("compile is for transformers", compile=True)
-    with pytest.raises(
-        InputError, match="'wide' cannot be built so: got an unexpected keyword argument 'depth'"
-    ):
-        train(
-            small(machine={"builder": "wide", "arguments": {"depth": 1}}),
-            tmp_path / "run",
-            name="m",
-        )
+    refuses(
+        "'wide' cannot be built so: got an unexpected keyword argument 'depth'",
+        train,
+        small(machine={"builder": "wide", "arguments": {"depth": 1}}),
+        tmp_path / "run",
+        name="m",
+    )
     assert not (tmp_path / "run" / "training.json").exists()
 
 
@@ -264,8 +247,12 @@ def test_presets_of_the_task_train_machines():
     assert (
         "machine" not in preset("experts", "laptop").to_dict()
     )  # runs of transformers are what they were
-    with pytest.raises(InputError, match=r'machine must be {"builder": NAME, "arguments": {...}}'):
-        override(preset("experts", "laptop"), {"machine": {"name": "gru"}})
+    refuses(
+        r'machine must be {"builder": NAME, "arguments": {...}}',
+        override,
+        preset("experts", "laptop"),
+        {"machine": {"name": "gru"}},
+    )
 
 
 def test_a_run_is_read_drawn_and_told(tmp_path):
@@ -292,9 +279,10 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
     )
 
 
-def test_a_trained_machine_ships_with_a_card(tmp_path):
+def test_a_trained_machine_ships_with_a_card(tmp_path, monkeypatch):
+    monkeypatch.setattr(headlines, "WINDOWS", ((5, 10), (20, 30)))
     train(small(), tmp_path / "run", name="m", machine="gru", stop_at=3)
-    folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=30)
+    folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=8)
     text = (folder / "README.md").read_text()
     assert "3 of 10 batches, 0 minutes" in text
     assert "| uniform: accuracy |" in text
@@ -334,23 +322,29 @@ def test_a_saved_machine_loads_as_it_was(saved, tmp_path):
     loaded = load_checkpoint(save_checkpoint(double, tmp_path / "double"))
     assert loaded.digest() == double.digest()
     assert double.digest() != model.digest()
-    with pytest.raises(
-        InputError, match=r"cannot be saved in torch.bfloat16: call .float\(\) first"
-    ):
-        save_checkpoint(interp.load("wide").bfloat16(), tmp_path / "half")
+    refuses(
+        r"cannot be saved in torch.bfloat16: call .float\(\) first",
+        save_checkpoint,
+        interp.load("wide").bfloat16(),
+        tmp_path / "half",
+    )
 
 
 def test_a_machine_that_nothing_could_make_again_is_not_saved(tmp_path):
-    with pytest.raises(
-        InputError, match="'gru' does not say how to make it again, so it cannot be saved"
-    ):
-        save_checkpoint(machines.gru(), tmp_path / "m")
+    refuses(
+        "'gru' does not say how to make it again, so it cannot be saved",
+        save_checkpoint,
+        machines.gru(),
+        tmp_path / "m",
+    )
     wrong = machines.gru()
     wrong.origin = {"builder": "lstm", "arguments": {}}
-    with pytest.raises(
-        InputError, match=r"the weights do not fit the machine that the builder 'lstm' makes of {}"
-    ):
-        save_checkpoint(wrong, tmp_path / "m")
+    refuses(
+        r"the weights do not fit the machine that the builder 'lstm' makes of {}",
+        save_checkpoint,
+        wrong,
+        tmp_path / "m",
+    )
     wrong.origin = {"builder": "gru", "arguments": {}}
     wrong.one_step = lambda module, carried, fed: None
     refuses("which makes another machine", save_checkpoint, wrong, tmp_path / "m")
