@@ -19,6 +19,9 @@ from interp.evaluation.qlearning import returns
 from interp.evaluation.reachability import codec, controlled, exact_sets, moved, reading
 from interp.interventions.steering import has_state_direction
 from interp.tasks import experts, reachability
+from interp.tasks.qlearning.algorithms import q_learning
+from interp.tasks.qlearning.families import acting
+from lab.known import by_algorithm
 from reports.evaluation import draw
 from tests.machines import N_EXPERTS, adapted, cached, gru, lstm, read_round
 from tests.refusals import refuses
@@ -51,31 +54,10 @@ def leader():
     return adapted(Weighed(1.0), step, name="leader", reset=drawn_anew, channels=channels)
 
 
-def learner(n_states=4, n_actions=2):
+def learner():
     """Tabular Q-learning with its table in one row, which is not one latent an action; it chooses after its update."""
-    layout = interp.tasks.get("qlearning").layout(n_states=n_states, n_actions=n_actions)
-    ids, position_of = layout.token_ids, layout.position
-
-    def step(m, carried, fed):
-        alpha, gamma = m.numbers
-        state = fed.tokens[:, position_of("s")] - ids["s_1"]
-        following = fed.tokens[:, position_of("s'")] - ids["s_1"]
-        action = fed.tokens[:, position_of("a")] - ids["a_1"]
-        table = carried["q"].unflatten(1, (n_states, n_actions))
-        rows = torch.arange(len(fed.tokens))
-        error = (
-            fed.values[:, position_of("r")]
-            + gamma * table[rows, following].amax(1)
-            - table[rows, state, action]
-        )
-        visited = nn.functional.one_hot(state * n_actions + action, n_states * n_actions)
-        after = carried["q"] + alpha * error.unsqueeze(1) * visited
-        return 1e3 * after.unflatten(1, (n_states, n_actions))[rows, following], {"q": after}
-
-    return interp.adapt(
-        Weighed(0.1, 0.9), layout, step=step, name="learner", reset=drawn_anew,
-        channels=[interp.Channel("q", (n_states * n_actions,))],
-    )  # fmt: skip
+    layout = interp.tasks.get("qlearning").layout(n_states=4, n_actions=2)
+    return by_algorithm.machine(acting(q_learning(0.1, 0.9)), layout, name="learner")
 
 
 SIZES = {"n_nodes": 10, "n_edges": 14}
@@ -161,10 +143,12 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
     module = nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS))
     channels = [interp.Channel("h", (N_EXPERTS,))]
     machine = adapted(module, step, {"pattern": "0"}, name="slots", channels=channels)
-    with pytest.raises(
-        interp.InputError, match="the attention of slots is not between the positions of a round"
-    ):
-        round_attention(machine, experts.sample(4, 12, N_EXPERTS, seed=0))
+    refuses(
+        "the attention of slots is not between the positions of a round",
+        round_attention,
+        machine,
+        experts.sample(4, 12, N_EXPERTS, seed=0),
+    )
 
 
 def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(
