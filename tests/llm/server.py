@@ -22,20 +22,12 @@ class Status:
 
 @dataclass
 class Raw:
-    """Answer 200 with these bytes."""
+    """Answer with these bytes."""
 
     data: bytes
     content_type: str = "application/json"
     headers: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Plain:
-    """Answer with an HTTP error whose body is no JSON."""
-
-    code: int
-    data: bytes
-    content_type: str = "text/plain"
+    code: int = 200
 
 
 @dataclass
@@ -138,18 +130,16 @@ class Server:
                     reply = Raw(json.dumps(whole).encode())
                 if isinstance(reply, Completion):
                     reply = Raw(json.dumps(completion(reply, body)).encode())
-                code = reply.code if isinstance(reply, (Status, Plain)) else 200
-                data = json.dumps(reply.body).encode() if isinstance(reply, Status) else reply.data
-                kind = "application/json" if isinstance(reply, Status) else reply.content_type
-                self.send_response(code)
-                for name, value in (
-                    reply.headers if isinstance(reply, (Status, Raw)) else {}
-                ).items():
+                if isinstance(reply, Status):
+                    said = json.dumps(reply.body).encode()
+                    reply = Raw(said, headers=reply.headers, code=reply.code)
+                self.send_response(reply.code)
+                for name, value in reply.headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Content-Type", reply.content_type)
+                self.send_header("Content-Length", str(len(reply.data)))
                 self.end_headers()
-                self.wfile.write(data)
+                self.wfile.write(reply.data)
 
             def log_message(self, *args: Any) -> None:
                 pass

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from interp.llm.backend import AGENTS, AgentBackend, Settings
@@ -18,7 +17,6 @@ from interp.llm.loading import load, read
 from interp.llm.notes import write_counts
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
-from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import note_table, score
 from interp.tasks import experts
@@ -214,10 +212,3 @@ def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> No
     words = ("UTF-16", "gzipped", "gzipped", "no trace of", "no regular file")
     assert all(word in why[name] for word, name in zip(words, sorted(why), strict=True)), why
     refuses(r"holds no trace .*no regular file", read, trace.with_name("e.jsonl"))
-
-
-def test_a_run_is_an_instance_for_our_models(tmp_path: Path) -> None:
-    archive(tmp_path / "antisignal")
-    (imported,) = load(tmp_path, "anti-signal")
-    assert isinstance(imported, LLMRun)
-    assert np.array_equal(episodes_of([imported], "anti-signal").advice[0], EPISODES.advice[0])

@@ -134,11 +134,14 @@ def test_redirects_to_another_server_are_refused(
     thief = serve(good)
     elsewhere = {"Location": f"{thief.url}/chat/completions"}
     server = serve(lambda n, body: raw.Status(307, headers=elsewhere))
-    with pytest.raises(
-        InputError,
-        match=r"redirects to 'http://127.0.0.1:\d+/v1/chat/completions'; prompts and keys are not",
-    ):
-        go(server.url, tmp_path, jobs(), key_env="TEST_KEY")
+    refuses(
+        r"redirects to 'http://127.0.0.1:\d+/v1/chat/completions'; prompts and keys are not",
+        go,
+        server.url,
+        tmp_path,
+        jobs(),
+        key_env="TEST_KEY",
+    )
     assert thief.requests == []
     assert len(server.requests) == 1
 
@@ -147,5 +150,10 @@ def test_keys_in_addresses_are_refused() -> None:
     for url in ("http://user:pw@host/v1", "https://host/v1?key=abc"):
         refuses("must not hold a user, password, query", Connection, url)
     for url in ("https://example.invalid/v1", "http://127.0.0.1:9/v1"):
-        with pytest.raises(InputError, match="environment variable NO_SUCH_KEY is not set"):
-            run(jobs(), "unused", Connection(url, key_env="NO_SUCH_KEY"))
+        refuses(
+            "environment variable NO_SUCH_KEY is not set",
+            run,
+            jobs(),
+            "unused",
+            Connection(url, key_env="NO_SUCH_KEY"),
+        )

@@ -48,7 +48,7 @@ def go(
     tiny: str, folder: Path, concurrency: int = 4, conditions: Any = CONDITIONS, **settings: Any
 ) -> Any:
     chosen = Settings(tiny, **{"response_format": "grammar", "max_tokens": 12, **settings})
-    work = plan(chosen, SHORT, instances(("flat",), 2, 3, 4), conditions)
+    work = plan(chosen, SHORT, instances(("flat",), 2, 2, 4), conditions)
     return run(work, folder, LocalBackend(chosen, concurrency), malformed_limit=0)
 
 
@@ -70,21 +70,13 @@ def test_sampling_repeats_with_the_seeds_of_the_requests(tiny: str, tmp_path: Pa
     """Free answers of random weights are noise: malformed, never 0, and the same noise in every run."""
     condition = [Condition("online", "note-only")]
     replies = []
+    sampling = {"response_format": "none", "temperature": 1.0, "top_p": 0.9}
     for name in ("a", "b"):
-        done = go(
-            tiny,
-            tmp_path / name,
-            conditions=condition,
-            response_format="none",
-            temperature=1.0,
-            top_p=0.9,
-        )
+        done = go(tiny, tmp_path / name, conditions=condition, **sampling)
         assert done.malformed == done.calls
-        lines = [
-            line
-            for path in sorted((tmp_path / name).rglob("*.jsonl"))
-            for line in read_lines(path)[0]
-        ]
+        lines = []
+        for path in sorted((tmp_path / name).rglob("*.jsonl")):
+            lines += read_lines(path)[0]
         replies.append([line["reply"] for line in lines if "reply" in line])
     assert replies[0] == replies[1]
     assert len(set(replies[0])) > 10
@@ -139,24 +131,8 @@ def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tiny: str) -> 
 
 
 def test_the_command_plays_a_folder(tiny: str, tmp_path: Path) -> None:
-    options = [
-        "--episodes",
-        "1",
-        "--rounds",
-        "2",
-        "--regime",
-        "flat",
-        "--conditions",
-        "online-no-note",
-    ]
-    command = [
-        "llm",
-        "run",
-        tiny,
-        "--backend",
-        "transformers",
-        *options,
-        "--response-format",
-        "grammar",
-    ]
+    options = (
+        "--backend transformers --response-format grammar --episodes 1 --rounds 2 --regime flat"
+    )
+    command = ["llm", "run", tiny, *options.split(), "--conditions", "online-no-note"]
     assert "1 of 1 episodes" in printed(*command, "--out", tmp_path)

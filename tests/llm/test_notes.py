@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.llm.notes import check_counts, read_counts, write_counts
@@ -26,6 +26,7 @@ def test_a_note_of_any_length_is_read_in_no_time() -> None:
         assert time.process_time() - start < 1, piece
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 60), min_size=2, max_size=8))
 def test_what_the_counter_writes_is_read_back(correct: list[int]) -> None:
     rounds = 60

@@ -1,5 +1,6 @@
 """A model opened while it learns: the cache across rounds changes nothing, probes and patches work by round."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 import probes
 from interp.llm.local import answers, load_model, prompt_ids
+from interp.llm.notes import write_counts
 from interp.llm.opened import _CONDITION, Opened, _OpenedRollout
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition
@@ -47,43 +49,56 @@ def reread(model: Any, ids: list[int], choices: Any) -> tuple[Any, torch.Tensor]
     return out, out.logits[0, -1, list(choices)].softmax(0)[1]
 
 
-def test_it_is_the_session_that_the_plain_model_plays(
-    folder: Path, opened: Opened, played: _OpenedRollout
-) -> None:
-    """Predictions and activations are those of the plain model that reads each whole conversation anew: the cache of
-    keys and values, the batch and the bridge change nothing. Nor does it where the bridge reads no cache."""
-    anew = Opened(opened.bridge, opened.tokenizer, opened.name, opened.prompt)
-    anew.__dict__["reads_on"] = not opened.reads_on
-    if opened.reads_on:  # no longer so from transformers 5.24 on
-        assert torch.allclose(
-            anew.play(EPISODES, HOOKS, batch=4).predictions, played.predictions, atol=1e-5
-        )
+def find_token(tokenizer: Any, ids: list[int], mark: str) -> int:
+    """Find the token behind the last place of a mark; one token is one byte here."""
+    before, _, _ = tokenizer.decode(ids).rpartition(mark)
+    return len(tokenizer(before + mark, add_special_tokens=False)["input_ids"])
+
+
+@pytest.mark.parametrize("name", [_CONDITION, "online-note"])
+def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -> None:
+    """Predictions and activations are those of the plain model that reads each whole conversation anew, with right
+    counts in its notes: the cache of keys and values, the batch and the bridge change nothing."""
+    condition = Condition.parse(name)
+    run = Opened.load(str(folder), prompt="Predict.", condition=name).play(EPISODES, HOOKS, batch=4)
     model, tokenizer = load_model(str(folder))
-    begin, choices, texts = answers(tokenizer, Condition.parse(_CONDITION))
-    for episode in range(len(EPISODES)):
-        session = Session(
-            Condition.parse(_CONDITION),
-            "Predict.",
-            EPISODES.advice[episode],
-            EPISODES.labels[episode],
-        )
+    begin, choices, texts = answers(tokenizer, condition)
+    correct = EPISODES.correct.cumsum(1)
+    for episode in (0, 5):  # of the first batch, and of the second
+        session = Session(condition, "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
         for t in range(EPISODES.n_rounds):
             request = asked(session)
             ids = prompt_ids(tokenizer, request.messages) + begin
             out, share = reread(model, ids, choices)
-            assert torch.allclose(share, played.predictions[episode, t], atol=1e-5)
+            assert torch.allclose(share, run.predictions[episode, t], atol=1e-5)
             hidden = out.hidden_states[1][0]
-            at_last_token = played.at(HOOKS[0])[episode, t]
-            assert torch.allclose(hidden[-1], at_last_token, atol=1e-4)
-            text = tokenizer.decode(ids)
-            for i, key in enumerate(("Expert_A", "Expert_B", "Expert_C", "Expert_D")):
-                # One token is one byte here, so that the vote's place in the text is its token.
-                place = text.rindex(f'"{key}": ') + len(f'"{key}": ')
-                n = len(tokenizer(text[:place], add_special_tokens=False)["input_ids"])
-                assert tokenizer.decode([ids[n]]) == str(EPISODES.advice[episode, t, i])
-                at_vote = played.at(HOOKS[0], key)[episode, t]
-                assert torch.allclose(hidden[n], at_vote, atol=1e-4)
+            tokens = {"answer": len(ids) - 1}
+            for i, letter in enumerate("ABCD"):
+                vote = find_token(tokenizer, ids, f'"Expert_{letter}": ')
+                assert tokenizer.decode([ids[vote]]) == str(EPISODES.advice[episode, t, i])
+                tokens[f"Expert_{letter}"] = vote
+                if t > 0 and condition.has_note:
+                    count = find_token(tokenizer, ids, f"{letter}:")
+                    assert tokenizer.decode([ids[count]]) == str(correct[episode, t - 1, i])
+                    tokens[f"count_{letter}"] = count
+            for position, token in tokens.items():
+                seen = run.at(HOOKS[0], position)[episode, t]
+                assert torch.allclose(hidden[token], seen, atol=1e-4)
             session.feed(texts[int(share > 0.5)])
+            if condition.has_note:
+                session.feed(
+                    json.dumps({"note": write_counts(correct[episode, t].tolist(), t + 1)})
+                )
+
+
+def test_a_bridge_that_reads_no_cache_predicts_the_same(
+    opened: Opened, played: _OpenedRollout
+) -> None:
+    """From transformers 5.24 on no bridge reads one."""
+    anew = Opened(opened.bridge, opened.tokenizer, opened.name, opened.prompt)
+    anew.__dict__["reads_on"] = False
+    predictions = anew.play(EPISODES, HOOKS, batch=4).predictions
+    assert torch.allclose(predictions, played.predictions, atol=1e-5)
 
 
 def test_every_activation_has_a_round_axis_and_probes_take_it(opened: Opened, folder: Path) -> None:
@@ -183,54 +198,14 @@ def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> No
     assert (unread["full_moves"] == 0).all()
 
 
-def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) -> None:
-    """With its history, too, an opened model is the plain one that reads each conversation with right counts in it."""
-    condition, few = Condition.parse("online-note"), EPISODES.select(slice(0, 2))
-    run = Opened.load(str(folder), prompt="Predict.", condition=condition.name).play(few, HOOKS[:1])
-    model, tokenizer = load_model(str(folder))
-    begin, choices, texts = answers(tokenizer, condition)
-    for episode, counts in enumerate(targets.get("counts")(few, "before").values.astype(int)):
-        session = Session(condition, "Predict.", few.advice[episode], few.labels[episode])
-        for t in range(3):
-            request = asked(session)
-            ids = prompt_ids(tokenizer, request.messages) + begin
-            out, share = reread(model, ids, choices)
-            assert torch.allclose(share, run.predictions[episode, t], atol=1e-5)
-            for letter, count in zip("ABCD", counts[t], strict=True):
-                text = tokenizer.decode(ids)
-                before = text[: text.rindex(f"{letter}:{count}/{t}") + 2] if t else ""
-                place = len(tokenizer(before, add_special_tokens=False)["input_ids"])
-                seen = run.at(HOOKS[0], f"count_{letter}")[episode, t]
-                if t == 0:
-                    assert seen.isnan().all()
-                else:
-                    assert torch.allclose(out.hidden_states[1][0, place], seen, atol=1e-4)
-            session.feed(texts[int(share > 0.5)])
-            right = few.advice[episode] == few.labels[episode][:, None]
-            right_so_far = right[: t + 1].sum(0)
-            note = ", ".join(
-                f"{letter}:{n}/{t + 1}" for letter, n in zip("ABCD", right_so_far, strict=True)
-            )
-            session.feed(f'{{"note": "{note}"}}')
-
-
 def test_the_command_opens_a_condition_with_notes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         Opened, "load", partial(Opened.load, prompt="Predict.")
     )  # ours are 2,000 tokens here
-    options = [
-        "--episodes",
-        "10",
-        "--rounds",
-        "2",
-        "--condition",
-        "online-note-only",
-        "--every",
-        "3",
-    ]
-    printed("llm", "open", folder, *options, "--out", tmp_path)
+    options = "--episodes 10 --rounds 2 --condition online-note-only --every 3"
+    printed("llm", "open", folder, *options.split(), "--out", tmp_path)
     assert set(pd.read_csv(tmp_path / "patch.csv")["of"]) == {"vote", "count"}
     assert {"answer", "count_A", "count_D"} < set(pd.read_csv(tmp_path / "probe.csv")["position"])
 

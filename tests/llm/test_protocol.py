@@ -175,7 +175,7 @@ def test_a_missing_note_leaves_the_note_as_it_was() -> None:
         )
     )
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_every_episode_ends_within_its_bound(replies: list[str]) -> None:
     """Whatever the replies, an episode makes at most so many calls, and one prediction a round."""
     for condition in CONDITIONS:

@@ -32,13 +32,13 @@ def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(AGENTS))
+@pytest.mark.parametrize("name", ["counter", "full-history"])
 def test_every_scripted_agent_plays_every_condition_over_http(
     name: str, serve: Serve, tmp_path: Path
 ) -> None:
     """Over HTTP an agent does exactly what it does without: the runner adds nothing and loses nothing."""
     server = serve(agent(name))
-    work = jobs(rounds=4, conditions=CONDITIONS)
+    work = jobs(rounds=2, conditions=CONDITIONS)
     summary = go(server.url, tmp_path, work, malformed_limit=0)
     assert summary.complete
     assert summary.calls == len(server.requests)
@@ -120,14 +120,14 @@ def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
     assert schemas == [["prediction"], ["note"]]
 
 
-@pytest.mark.parametrize(("prices", "budget"), [(None, 16_000), (Prices(1.0, 0.1, 2.0), 0.009)])
+@pytest.mark.parametrize(("prices", "budget"), [(None, 8_000), (Prices(1.0, 0.1, 2.0), 0.0045)])
 def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
     prices: Prices | None, budget: float, serve: Serve, tmp_path: Path
 ) -> None:
     """In tokens or money, over all its runs: never passed, every paid answer on disk; with a larger
     budget the rest is played, as if it had never stopped."""
     server = serve(good)
-    work = jobs(n=6, rounds=10, settings=Settings("tester", max_tokens=100))
+    work = jobs(n=6, rounds=5, settings=Settings("tester", max_tokens=100))
 
     def spent(folder: Path) -> float:
         usage = [
@@ -150,7 +150,7 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
     assert start(budget).over_budget, "what is on disk counts"
     assert spent(tmp_path) <= budget, "what is on disk counts"
     assert start(100 * budget).complete
-    assert len(server.requests) == 60
+    assert len(server.requests) == 30
     go(server.url, tmp_path / "undisturbed", work)
     for stopped, undisturbed in zip(
         load(tmp_path / "tester"), load(tmp_path / "undisturbed"), strict=True
@@ -161,13 +161,14 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
 def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
     """Under either name; without one nothing bounds a call. The old field is not sent where it is left out."""
     server = serve(good)
-    with pytest.raises(InputError, match="a budget needs a longest answer"):
-        run(
-            jobs(settings=Settings("m", max_tokens=None)),
-            tmp_path,
-            Connection(server.url),
-            budget=1e6,
-        )
+    refuses(
+        "a budget needs a longest answer",
+        run,
+        jobs(settings=Settings("m", max_tokens=None)),
+        tmp_path,
+        Connection(server.url),
+        budget=1e6,
+    )
     refuses(
         "a budget must be above 0, got 0", run, jobs(), tmp_path, Connection(server.url), budget=0
     )
@@ -182,8 +183,13 @@ def test_an_ignored_response_format_is_noticed_before_any_episode(
     serve: Serve, tmp_path: Path
 ) -> None:
     server = serve(lambda n, body: "hello")
-    with pytest.raises(InputError, match=r"ignores response_format 'json_object'.*'hello'"):
-        go(server.url, tmp_path, jobs(settings=Settings("m", response_format="json_object")))
+    refuses(
+        r"ignores response_format 'json_object'.*'hello'",
+        go,
+        server.url,
+        tmp_path,
+        jobs(settings=Settings("m", response_format="json_object")),
+    )
     assert len(server.requests) == 1
     assert not list(tmp_path.rglob("*.jsonl"))
 
@@ -228,10 +234,15 @@ def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(
 
     server = serve(answer)
     work = jobs(n=6, rounds=5)
-    with pytest.raises(
-        InputError, match=r"no answer in 2 attempts: it answered 500.*run again to resume"
-    ):
-        go(server.url, tmp_path, work, max_retries=1, concurrency=1)
+    refuses(
+        r"no answer in 2 attempts: it answered 500.*run again to resume",
+        go,
+        server.url,
+        tmp_path,
+        work,
+        max_retries=1,
+        concurrency=1,
+    )
     assert len(server.requests) <= 7 + 2 * 4
     n_replies = sum("reply" in line for lines in records(tmp_path).values() for line in lines)
     assert n_replies == 7
@@ -296,10 +307,14 @@ def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path:
     """Too large a max_tokens looks like a full context from the first call on; it must not pass for empty episodes."""
     full = {"error": {"message": "maximum context length is 2048 tokens, you requested 2600"}}
     server = serve(lambda n, body: raw.Status(400, full))
-    with pytest.raises(
-        InputError, match=r"not even the first request fits .*; lower max_tokens \(2048\)"
-    ):
-        go(server.url, tmp_path, jobs(n=3), concurrency=1)
+    refuses(
+        r"not even the first request fits .*; lower max_tokens \(2048\)",
+        go,
+        server.url,
+        tmp_path,
+        jobs(n=3),
+        concurrency=1,
+    )
     assert len(server.requests) == 1
     assert not any("end" in line for line in records(tmp_path).popitem()[1])
 
@@ -428,14 +443,13 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
     server = serve(good)
     work = jobs(rounds=2, conditions=NOTE_ONLY)
     go(server.url, tmp_path, work)
-    with pytest.raises(
-        InputError, match=r"begun with another settings.temperature \(0.0, now 0.5\)"
-    ):
-        go(
-            server.url,
-            tmp_path,
-            jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)),
-        )
+    refuses(
+        r"begun with another settings.temperature \(0.0, now 0.5\)",
+        go,
+        server.url,
+        tmp_path,
+        jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)),
+    )
     refuses(
         "has 2 rounds, and 1 were asked for",
         go,
@@ -467,13 +481,12 @@ def test_the_estimate_has_the_exact_calls_and_brackets_the_paper() -> None:
         2 * 6 * (1 + c.has_note) for c in CONDITIONS
     ]
     long = [c for c in CONDITIONS if c.protocol != "note"]
-    frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).frame.set_index(
-        "condition"
-    )
+    table = estimate(jobs(n=1, rounds=100, conditions=long), Prices(prompt=1.0)).frame
+    frame = table.set_index("condition")
     for name in ("online-no-note", "weather-no-note"):
-        assert 0.3e6 <= frame.prompt_tokens_low[name] / 2 <= 0.4e6
+        assert 0.3e6 <= frame.prompt_tokens_low[name] <= 0.4e6
     for name in ("online-note-only", "weather-note-only"):
-        assert frame.prompt_tokens_low[name] / 2 <= 0.12e6 <= frame.prompt_tokens_high[name] / 2
+        assert frame.prompt_tokens_low[name] <= 0.12e6 <= frame.prompt_tokens_high[name]
     assert (frame.cost_low <= frame.cost_high).all()
 
 
@@ -481,10 +494,14 @@ def test_the_plan_is_balanced_and_complete() -> None:
     work = plan(SETTINGS, built_in_prompts(), instances(("flat", "stratified"), 3, 5), CONDITIONS)
     assert len(work) == len({job.place for job in work}) == 2 * 3 * len(CONDITIONS)
     assert [job.instance.index for job in work] == sorted(job.instance.index for job in work)
-    with pytest.raises(
-        InputError, match="'weather-note' needs the prompt 'weather-note', which was not given"
-    ):
-        plan(SETTINGS, {}, instances(("flat",), 1, 5), [Condition("weather", "note")])
+    refuses(
+        "'weather-note' needs the prompt 'weather-note', which was not given",
+        plan,
+        SETTINGS,
+        {},
+        instances(("flat",), 1, 5),
+        [Condition("weather", "note")],
+    )
 
 
 def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> None:
