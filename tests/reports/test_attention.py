@@ -15,6 +15,7 @@ import interp
 from interp.tasks import experts
 from reports.attention import AttentionView, heads_of, show
 from reports.page import Report, Section
+from tests.machines import gru
 from tests.refusals import refused, refuses
 
 LABELS = ("<w>", "<z>", "p?")
@@ -133,3 +134,4 @@ def test_a_notebook_shows_a_run(browser: Any, tmp_path: Path) -> None:
     assert browser.requests() == []
     assert browser.complaints() == []
     refuses("the run caches no attention; give rollout", show, interp.rollout(model, episodes))
+    refuses("not applicable: gru has no attention heads", heads_of, gru())

@@ -174,8 +174,12 @@ def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places()
     assert reference_answer.differences()["machine"][4] > 0
     assert sorted(reference_answer.hooks) == [3]
     assert "reference with" in both_explorers.page(answer.view)
-    with pytest.raises(interp.InputError, match="of different tasks, 'experts' and 'qlearning'"):
-        interp.explore(interp.load("wma-gru"), "qlearning-handwired")
+    refuses(
+        "of different tasks, 'experts' and 'qlearning'",
+        interp.explore,
+        interp.load("wma-gru"),
+        "qlearning-handwired",
+    )
 
 
 @pytest.mark.parametrize(

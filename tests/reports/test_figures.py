@@ -1,8 +1,6 @@
 """Figures draw exactly what they are given, refuse what does not fit, and leave matplotlib as it was."""
 
 import re
-import tomllib
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -10,7 +8,7 @@ import pandas as pd
 
 from interp import tasks
 from interp.results import figures
-from interp.results.palette import _DASHES, HUES, LIGHT, looks
+from interp.results.palette import HUES, looks
 from interp.results.style import inline_svg
 from tests.refusals import refuses
 
@@ -61,18 +59,6 @@ def test_curves_keep_an_algorithm_its_colour() -> None:
     second_colours = {line.get_label(): line.get_color() for line in second.axes[0].lines}
     assert first_colours["bayes"] == second_colours["bayes"]
     assert len(set(second_colours.values())) >= 3
-
-
-KNOWN = tomllib.loads(Path(__file__).with_name("looks.toml").read_text())
-"""The looks of the names that pages drew before tasks said their own: a reader knows an algorithm by its line."""
-
-
-def test_known_names_keep_their_looks() -> None:
-    """Whoever says it, the palette or a task: the colour and the dash of an algorithm do not change between pages."""
-    looks_by_name = {name: look.split() for name, look in KNOWN.items()}
-    assert looks(KNOWN) == {
-        name: (LIGHT[hue], _DASHES[dash]) for name, (hue, dash) in looks_by_name.items()
-    }
 
 
 def test_no_two_tasks_give_one_name_two_looks() -> None:

@@ -270,13 +270,6 @@ def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
     assert "A claim" in html
 
 
-def test_attention_of_a_machine_without_heads_is_refused() -> None:
-    """A user who asks for their names is told so."""
-    from reports.attention import heads_of
-
-    refuses("not applicable: gru has no attention heads", heads_of, gru())
-
-
 def without_edges(n_experts: int = 4) -> Any:
     """Weighted Majority, of which nobody wrote down which head reads which, or what carries its variables."""
     whole = circuit_of("wma-handwired", n_experts=n_experts)

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from interp.results import figures
 from interp.results.measure import Control, Measure
 from interp.stats.intervals import Interval
-from interp.support.errors import InputError
 from reports.attention import AttentionView, library_script
 from reports.blocks import Code, Figure, Measures, Prose, Summary, Table, cell, number
 from reports.page import Report, Section
+from tests.refusals import refuses
 
 LABELS = ("<w>", "e_1", "p?")
 
@@ -117,8 +116,10 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 def test_two_sections_of_one_name_are_refused() -> None:
     """Otherwise their anchors would collide silently."""
-    with pytest.raises(InputError, match="two sections are both called 'regret'"):
-        Report("t", "l", [Section("Regret", []), Section("regret", [])]).html()
+    refuses(
+        "two sections are both called 'regret'",
+        Report("t", "l", [Section("Regret", []), Section("regret", [])]).html,
+    )
 
 
 def test_write_is_atomic_and_says_where(tmp_path: Path) -> None:
@@ -127,8 +128,7 @@ def test_write_is_atomic_and_says_where(tmp_path: Path) -> None:
     assert written.read_text("utf-8") == page()
     assert [path.name for path in written.parent.iterdir()] == ["page.html"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write"):
-        small_report().write(tmp_path / "file" / "page.html")
+    refuses("cannot write", small_report().write, tmp_path / "file" / "page.html")
 
 
 def test_cells_read_as_a_reader_wants() -> None:
@@ -153,5 +153,9 @@ def test_cells_read_as_a_reader_wants() -> None:
 
 def test_format_for_a_column_that_is_not_there() -> None:
     """A misspelt column would otherwise silently keep the default format."""
-    with pytest.raises(InputError, match="unknown column 'eror'; did you mean 'error'"):
-        Table(pd.DataFrame({"error": [1.0]}), formats={"eror": ".2f"})
+    refuses(
+        "unknown column 'eror'; did you mean 'error'",
+        Table,
+        pd.DataFrame({"error": [1.0]}),
+        formats={"eror": ".2f"},
+    )
