@@ -1,9 +1,5 @@
-"""Machines of which it is known what an audit must say, half of them not looked at while thresholds were chosen.
+"""Machines of which it is known what an audit must say, half of them not looked at while thresholds were chosen."""
 
-``python -m tests.audit.planted [KEY ...]`` prints the table: what is right, and what was said.
-"""
-
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import interp
-from interp.audit import AuditResult, Budget, audit
+from interp.audit import AuditResult, Budget
 from interp.core.algorithm import Algorithm, Variable
 from interp.tasks.experts import TASK as EXPERTS
 from interp.tasks.experts.algorithms import (
@@ -328,29 +324,3 @@ def verdict_of(result: AuditResult, question: str) -> str:
         key, _, channel = question.partition(" ")
     of_key = [claim for claim in result if claim.key == key]
     return next(claim.verdict for claim in of_key if claim.about == channel)
-
-
-def main(keys: list[str]) -> None:
-    """Print right and said of every planted machine, or of those named."""
-    import time
-
-    for key in keys or list(PLANTED):
-        entry = PLANTED[key]
-        start = time.process_time()
-        verdicts = audit(entry.make(), budget=SMALL)
-        wrong = {
-            question: right
-            for question, right in entry.right.items()
-            if verdict_of(verdicts, question) != right
-        }
-        seconds = time.process_time() - start
-        kind = "held out" if entry.held_out else "seen"
-        n = len(entry.right)
-        sys.stdout.write(f"{key} ({kind}): {n - len(wrong)} of {n} right, {seconds:.1f} CPU s\n")
-        for question, right in wrong.items():
-            sys.stdout.write(f"    {question} should be {right!r}:\n{verdicts!r}\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

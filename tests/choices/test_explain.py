@@ -9,11 +9,11 @@ from interp.choices.link import Link
 from interp.choices.predictive import PredictiveCheck, Statistic
 from interp.choices.scoring import FamilyScore
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.errors import InputError
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import choice_kernel, fixed_bias, rescorla_wagner
 from interp.tasks.experts import sample
 from interp.tasks.experts.players import player_families
+from tests.refusals import refuses
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
 EXPERTS = {family.key: family for family in player_families(4)}
@@ -183,8 +183,14 @@ def test_predictions_that_are_none_are_refused(bayes, pair, sentence):
     predictions = (2 * bayes[0], None) if pair == "doubled" else (None, bayes[1])
     choices = choose_likeliest(EXPERTS["majority_vote"].make())
     candidates = [EXPERTS["majority_vote"]]
-    with pytest.raises(InputError, match=sentence):
-        explain_choices(EPISODES, choices, families=candidates, beside={"odd": predictions})
+    refuses(
+        sentence,
+        explain_choices,
+        EPISODES,
+        choices,
+        families=candidates,
+        beside={"odd": predictions},
+    )
 
 
 ONES = np.ones((10, 60))
@@ -203,5 +209,4 @@ FEW = np.where(np.arange(60) < 3, ONES, np.nan)
     ids=["shape", "halves", "none", "too many", "few"],
 )
 def test_choices_that_cannot_be_fitted_are_refused(choices, sentence):
-    with pytest.raises(InputError, match=sentence):
-        explain_choices(EPISODES, choices, families=[EXPERTS["majority_vote"]])
+    refuses(sentence, explain_choices, EPISODES, choices, families=[EXPERTS["majority_vote"]])

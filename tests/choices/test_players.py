@@ -10,7 +10,6 @@ from interp.choices.players import by_participant, draw_people, explain_each
 from interp.choices.portrait import phase_portrait
 from interp.choices.recovery import recovery, recovery_of_design
 from interp.machines.learners import learner
-from interp.support.errors import InputError
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import choice_kernel, families, fixed_bias, rescorla_wagner
 from tests.refusals import refused, refuses
@@ -65,8 +64,13 @@ def test_what_cannot_be_fitted_to_one_is_refused(played):
     refuses(
         r"choices must be \[episode, round\] = \(24, 100\)", by_participant, FAMILY, played, wrong
     )
-    with pytest.raises(InputError, match="is fitted to one player at a time"):
-        by_participant(replace(FAMILY, vectorised=False), played, played.choices)
+    refuses(
+        "is fitted to one player at a time",
+        by_participant,
+        replace(FAMILY, vectorised=False),
+        played,
+        played.choices,
+    )
     nobody = replace(played, participants=None)
     refuses("name no participants", explain_each, nobody, played.choices)
     few = played.choices.astype(float)

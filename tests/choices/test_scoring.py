@@ -251,13 +251,6 @@ def test_a_parameter_at_an_end_of_its_search_is_named():
     assert score.at_bound == ("first",)
 
 
-def test_a_row_of_by_participant_is_that_of_its_participant_alone():
-    played = play(fixed_bias(0.7), n_rounds=40, n_episodes=2)
-    rows = by_participant(FAMILIES["fixed_bias"], played, played.choices)
-    alone = by_participant(FAMILIES["fixed_bias"], played.select([1]), played.choices[1:])
-    assert rows["first"][1] == pytest.approx(alone["first"][0], abs=0.03)
-
-
 def test_a_contained_member_keeps_whole_numbers() -> None:
     """A lag of 1.0 rounds would be no length of a queue."""
     families = experts.TASK.rivals()

@@ -26,7 +26,6 @@ from interp import tasks
 from interp.choices.fitting import Distributions, asked_rounds, divergence, predictor
 from interp.core.algorithm import Family, Searched
 from interp.core.task import Algorithms
-from interp.support.errors import InputError
 from interp.tasks.experts import TASK, sample
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.qlearning import algorithms as q
@@ -398,13 +397,14 @@ def test_a_round_that_asks_for_nothing_does_not_count():
 
 def test_episodes_that_end_before_anything_is_asked_are_refused():
     task = tasks.get("reachability")
-    with pytest.raises(InputError, match=r"no prediction before round 2.*have 1"):
-        explain(
-            search.breadth_first(),
-            task,
-            task.sets_for(4, 1, seed=0, **SIZES["reachability"]),
-            seed=0,
-        )
+    refuses(
+        r"no prediction before round 2.*have 1",
+        explain,
+        search.breadth_first(),
+        task,
+        task.sets_for(4, 1, seed=0, **SIZES["reachability"]),
+        seed=0,
+    )
 
 
 def list_families() -> list[tuple[str, Family]]:
@@ -492,16 +492,27 @@ def test_a_grid_ascends():
 
 
 def test_bad_input_is_refused_before_work(sets):
-    with pytest.raises(InputError, match="these episodes are of 'experts', not of 'qlearning'"):
-        explain(experts.bayes(), tasks.get("qlearning"), sets, seed=0)
+    refuses(
+        "these episodes are of 'experts', not of 'qlearning'",
+        explain,
+        experts.bayes(),
+        tasks.get("qlearning"),
+        sets,
+        seed=0,
+    )
     refuses("no set of episodes", explain, experts.bayes(), TASK, {}, seed=0)
     refuses(
         "a model, an Algorithm or a function of episodes, got int", explain, 3, TASK, sets, seed=0
     )
-    with pytest.raises(
-        InputError, match="must be probabilities that sum to 1, got one of 1 and a sum of 2"
-    ):
-        explain(lambda e: np.ones((len(e), e.n_rounds, 2)), TASK, sets, seed=0)
+    refuses(
+        "must be probabilities that sum to 1, got one of 1 and a sum of 2",
+        explain,
+        lambda e: np.ones((len(e), e.n_rounds, 2)),
+        TASK,
+        sets,
+        seed=0,
+    )
     small = {"one": (sample(2, 5, 4), sample(2, 5, 4))}
-    with pytest.raises(InputError, match=r"must be \[episode, round, outcome\]"):
-        explain(lambda e: np.ones(3), TASK, small, seed=0)
+    refuses(
+        r"must be \[episode, round, outcome\]", explain, lambda e: np.ones(3), TASK, small, seed=0
+    )

@@ -25,7 +25,6 @@ from interp.choices.fitting import (
 )
 from interp.core import catalog
 from interp.core.algorithm import Algorithm, Searched
-from interp.support.errors import InputError
 from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import sigmoid_vote
@@ -125,10 +124,12 @@ def test_predictions_that_nearly_sum_to_one_are_made_to(episodes, pair):
     "pair", [(0.4, 0.60105), (0.4, 0.59895), (-2e-6, 1.0), (np.nan, 0.5), (np.inf, 0.5)]
 )
 def test_predictions_that_are_no_probabilities_are_refused(episodes, pair):
-    with pytest.raises(
-        InputError, match=r"must be probabilities that sum to 1, got one of .* and a sum of "
-    ):
-        checked_distributions(_with_first(episodes, *pair), episodes)
+    refuses(
+        r"must be probabilities that sum to 1, got one of .* and a sum of ",
+        checked_distributions,
+        _with_first(episodes, *pair),
+        episodes,
+    )
 
 
 def test_a_refusal_says_the_sum_that_is_farthest_from_one(episodes):
@@ -157,10 +158,12 @@ def test_real_numbers_are_as_many_as_their_kind_has_and_finite(monkeypatch, kind
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2, 2), (2, 4, 2), (1, 3, 2), (2, 3, 2, 1)])
 def test_predictions_of_other_shapes_are_refused(episodes, shape):
-    with pytest.raises(
-        InputError, match=r"must be \[episode, round, outcome\] with \(2, 3\) first"
-    ):
-        checked_distributions(np.full(shape, 0.5), episodes)
+    refuses(
+        r"must be \[episode, round, outcome\] with \(2, 3\) first",
+        checked_distributions,
+        np.full(shape, 0.5),
+        episodes,
+    )
 
 
 def test_only_asked_rounds_are_kept():

@@ -116,13 +116,6 @@ def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
         assert all(u.r2.low > 0.999 for u in part.of("fading"))
 
 
-def _bare():
-    """The handmade machine without a point to look into."""
-    machine = handmade.majority()
-    machine.points = {"latent": machine.points["latent"]}
-    return machine
-
-
 def test_circuits_are_compared_only_of_machines_with_heads(subjects):
     def lacking(model: Participant, reference: Participant) -> str:
         return CIRCUIT.lacking(Compared(model, reference, [], [], SMALL, {}))
@@ -136,7 +129,7 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
     comparison = compare.machines(
-        handmade.majority(), WIRED, budget=replace(SMALL, known=24, test=12, edits=80)
+        handmade.majority(), WIRED, budget=replace(SMALL, known=24, test=12, scored=16, edits=60)
     )
     assert comparison.algorithm.family == "weighted_majority"
     assert comparison.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)

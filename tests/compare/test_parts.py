@@ -96,5 +96,8 @@ def test_bad_efforts_and_pairs_are_refused():
         interp.load("qlearning-handwired", n_states=2, n_actions=2),
     )
     refuses("compare models of one task", shared_sizes, models)
-    with pytest.raises(interp.InputError, match=r"load the handwired model with n_experts=\.\.\."):
-        shared_sizes([models[0], interp.load("wma-handwired", n_experts=3)])
+    refuses(
+        r"load the handwired model with n_experts=\.\.\.",
+        shared_sizes,
+        [models[0], interp.load("wma-handwired", n_experts=3)],
+    )

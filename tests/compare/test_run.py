@@ -13,11 +13,11 @@ from circuits import compare
 from circuits.compare import driver
 from interp.results.measure import _MOST_WORDS, Control, Measure
 from interp.stats.intervals import Interval
-from interp.support.errors import InputError
 from interp.support.session import Finished
 from interp.tasks import experts
 from reports import comparison
 from tests.conftest import early
+from tests.refusals import refuses
 from tests.test_json import SCHEMA, check
 
 SMALL = compare.Budget(
@@ -234,12 +234,15 @@ def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_m
 
 
 def test_what_cannot_be_compared_is_refused_before_any_work():
-    with pytest.raises(
-        InputError,
-        match="'qlearning-handwired' is a model of qlearning, 'wma-learned-additive' of experts",
-    ):
-        compare.machines(interp.load("wma-learned-additive"), "qlearning-handwired")
-    with pytest.raises(
-        InputError, match="wma-gru on meta and wma-handwired on cpu: put both on one device"
-    ):
-        compare.machines(interp.load("wma-gru").to("meta"), interp.load("wma-handwired"))
+    refuses(
+        "'qlearning-handwired' is a model of qlearning, 'wma-learned-additive' of experts",
+        compare.machines,
+        interp.load("wma-learned-additive"),
+        "qlearning-handwired",
+    )
+    refuses(
+        "wma-gru on meta and wma-handwired on cpu: put both on one device",
+        compare.machines,
+        interp.load("wma-gru").to("meta"),
+        interp.load("wma-handwired"),
+    )

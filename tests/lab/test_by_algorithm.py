@@ -14,6 +14,7 @@ from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
 from lab.known import by_algorithm
+from tests.refusals import refuses
 
 EXPERTS, TABLES, GRAPHS = ExpertRound(4), QLearningRound(4, 3), ReachabilityRound(8, 12)
 MADE = {
@@ -69,5 +70,6 @@ def test_machines_of_other_algorithms_have_other_digests():
 
 
 def test_an_algorithm_of_another_task_is_refused():
-    with pytest.raises(interp.InputError, match="'qlearning', and the layout is of 'experts'"):
-        by_algorithm.machine(q.q_learning(), EXPERTS)
+    refuses(
+        "'qlearning', and the layout is of 'experts'", by_algorithm.machine, q.q_learning(), EXPERTS
+    )

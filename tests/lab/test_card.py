@@ -93,15 +93,6 @@ def test_the_command_on_the_card_gives_the_same_configuration():
         assert override(preset(words[2], words[4]), overrides) == changed, (task, name)
 
 
-def test_the_loss_curve_runs_over_time(run_folder):
-    curve = card._loss_curve(card.load_run(run_folder, "tiny"), points=2)
-    assert curve["step"].is_monotonic_increasing
-    assert curve["step"].iloc[-1] == 6
-    assert "excess" in curve
-    assert isinstance(curve, pd.DataFrame)
-    assert len(curve) == 2
-
-
 def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder, shipped, tmp_path):
     refuses("exists already", card.ship, run_folder, "tiny", out=shipped.parent)
     refuses("no training state", card.ship, tmp_path, "other", out=tmp_path)

@@ -22,7 +22,7 @@ from lab.known import scores
 from tests.compare.test_algorithm import blend
 
 SMALL = compare.Budget(
-    known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1
+    known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=16, edits=60, untrained=1
 )
 
 

@@ -1,6 +1,7 @@
 """The resolution is the smallest size from which on enough runs see a deviation; machines of size nothing are none."""
 
 import json
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -84,12 +85,18 @@ def test_the_sentence_says_what_would_have_been_seen(tmp_path, monkeypatch):
     assert "2 runs of each size" in resolution.sentence("experts", quick=True)
 
 
+@cache
+def expect(key):
+    """Draw episodes of a task, and what its reference predicts on them."""
+    reference = known.reference(key)
+    episodes = interp.tasks.of(reference).sample_for(reference, 20, 16, seed=0)
+    return episodes, interp.rollout(reference, episodes, commit="target").predictions
+
+
 @pytest.mark.parametrize("deviation", resolution.deviations().values(), ids=lambda d: d.key)
 def test_deviations_grow_with_their_size(deviation):
     """Each is farther from the reference the larger it is, in its predictions, and no size is the reference."""
-    reference = known.reference(deviation.task)
-    episodes = interp.tasks.of(reference).sample_for(reference, 20, 20, seed=0)
-    expected = interp.rollout(reference, episodes, commit="target").predictions
+    episodes, expected = expect(deviation.task)
     gaps = []
     for size in deviation.sizes[::2]:
         run = interp.rollout(deviation.make(size), episodes, commit="target")

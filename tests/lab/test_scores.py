@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from circuits import compare
+from circuits.compare import Budget
 from lab import known
 from lab.known import scores
 from lab.tables import TABLES, write
+from tests.lab.test_known import SMALL
 
 
 @pytest.mark.parametrize(
@@ -114,15 +115,10 @@ def test_a_rule_errs_as_often_as_it_says_the_other_word_where_it_could():
     assert ("algorithm", "false no") not in rates.index
 
 
-SMALL = compare.Budget(
-    known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1
-)
-
-
 @pytest.mark.usefixtures("few_fits")
 def test_the_table_has_a_row_for_each_machine_that_says_what_was_said(tmp_path, monkeypatch):
     """One machine without a circuit, through `python -m lab calibrate --table machines`, and it is made once."""
-    monkeypatch.setattr(compare.Budget, "quick", lambda: SMALL)
+    monkeypatch.setattr(Budget, "quick", lambda: SMALL)
     monkeypatch.setattr(known, "TASKS", ("experts",))
     only = {"by algorithm": known.gallery("experts")["by algorithm"]}
     monkeypatch.setattr(known, "gallery", lambda task, draws: only)
