@@ -248,24 +248,27 @@ def located(
 ) -> dict[str, tuple[Location, ...]]:
     """Make the locations of every variable from the rows of a table.
 
-    The column "labels" lists token positions, and the column "read" says what is read there::
+    A location is a place where the activations of one hook store a variable (:class:`Location`).
+    The column "labels" lists its token positions, and the column "read" says what is read there::
 
         buf2 e_1 e_2         the axes e_1 and e_2 of the block buf2, at every position; the elements
                              are ordered by position, then by axis
         buf2 e_1 e_2 each    the same, ordered by axis, then by position
         buf1 e_1 e_2 own     the first axis at the first position, the second at the second, ...
         a word of `named`    that direction, at every position
-        score 3.2 p_1 p_2    attention scores of head 3.2, from the positions (queries) to the keys
-                             p_1 and p_2
+        score 3.2 p_1 p_2    the attention scores of head 3.2 for two keys, at the positions p_1 and
+                             p_2; the query is the position in "labels", which must be one
 
     Args:
         rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by
-            :func:`circuits.heads.stated`). If the column "name" contains a word of ``groups``, each
-            label of that group becomes a location of its own.
+            :func:`circuits.heads.stated`). The column "drives" says in words what changes if the
+            activation there is set to another value, such as "prediction and update".
         basis: basis of the residual stream.
-        groups: word of the table -> the labels of positions or axes that it stands for, such as
-            "EXPERTS" -> ("e_1", "e_2").
-        named: word of the table -> direction.
+        groups: word -> the labels of positions or axes that it stands for, such as "EXPERTS" ->
+            ("e_1", "e_2"). In the columns "labels" and "read", the labels replace the word. If the
+            column "name" is such a word, each of its labels becomes a location of its own, except
+            in rows with "score", "each" or "own".
+        named: word in the column "read" -> direction.
         scales: word in the column "scale" -> number; an empty word means 1.
 
     Returns:

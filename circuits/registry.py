@@ -186,13 +186,20 @@ def load(
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a builder, with the model's default values for ``dtype`` filled in
-    where the user passed none.
+    """Complete the arguments for a model's builder: an argument that the user did not pass gets the
+    value that the model's registry entry has for ``dtype``, if it has one.
 
     Args:
         name: name of the handwired model.
-        dtype: "float64" or "float32"; only float32 has defaults of its own.
-        arguments: arguments that the user passed.
+        dtype: "float64" or "float32". Registry entries have such values for float32 only
+            (:attr:`CircuitRecord.float32`); for float64, ``arguments`` are returned unchanged.
+        arguments: the builder's arguments that the user passed; they are never replaced.
+
+    Returns:
+        Name of an argument -> its value. Arguments that are missing get the builder's own defaults.
+
+    >>> with_defaults("wma-handwired", "float32", {"heavy": 30.0})
+    {'heavy': 30.0, 'match_logit': 60.0}
     """
     return {
         **(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}),

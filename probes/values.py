@@ -55,8 +55,8 @@ class TargetValues:
             need not beat them.
         parameters: parameters with which the algorithm computed the values, where they differ from
             those of the episodes.
-        is_rare: True if one class is so frequent (a share above :data:`_COMMON`) that a probe
-            always predicts it.
+        is_rare: True if one class is so frequent (a share above .9) that a probe always
+            predicts it.
         noun: name of the target in a sentence.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))

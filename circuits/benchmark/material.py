@@ -336,8 +336,10 @@ class Material:
             case: the clean and corrupted run, and the metric.
             ablation: what edges outside the circuit carry: "zero", "mean" or "resample" (their
                 value in the corrupted run).
-            purpose: any name. Runs are shared within a purpose, not between purposes, so that the
-                time of each method includes its own runs.
+            purpose: a name for what the scorer is used for, such as "grades". Scorers with the same
+                corruption, round, ablation and purpose run each circuit only once, also for several
+                metrics. Scorers with different purposes share no runs. So a method whose CPU time
+                should include its own runs must pass a name that nobody else passes.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))

@@ -709,13 +709,17 @@ class Question:
         key: names the result, its table and its measure.
         kind: dataclass of the result, whose ``to_frame()`` is the table.
         compute: function from a :class:`Compared` to the result.
-        claim: the claim, with ``{}`` for the name of the reference; empty if the result decides no
-            claim.
-        yes, no: what a sentence says of the model if the claim is true, or false.
-        judge: function that returns the measure which decides the claim, after all results are
-            computed; None takes the attribute ``measure`` of the result.
-        of_two: True if the question needs a reference.
+        claim: the claim, a sentence such as "It predicts the same as {}"; ``{}`` stands for the
+            name of what the model is compared with. Empty if the result decides no claim.
+        yes, no: predicates with the model as subject, for a claim that is true and for one that is
+            false, such as "predicts the same" and "predicts differently".
+        judge: function that returns the measure which decides the claim. It receives the
+            :class:`Compared`, after the results of all questions are in its ``parts``. When None,
+            the measure is the attribute ``measure`` of this question's result.
+        of_two: True if the question compares the model with a reference machine, and is left out
+            without one; False if it can also be asked about a model alone.
         lacks: function from a machine to the reason why it cannot be measured, or to "" if it can.
+            If ``of_two`` is True, the reference must be measurable, too.
     """
 
     key: str
@@ -737,10 +741,18 @@ class Question:
         return "; ".join(dict.fromkeys(filter(None, reasons)))
 
     def measure(self, compared: Compared) -> Measure:
-        """Return the measure that decides the claim, with the claim's sentences filled in.
+        """Return the measure that decides the claim about a model.
 
-        For two models with the same digest, which are the same machine, the claim is true without
-        measurement.
+        The measure's texts are this question's ``claim``, with the name of what the model is
+        compared with in place of ``{}``, and its predicates ``yes`` and ``no``.
+
+        Args:
+            compared: the compared models, with the results of all questions in its ``parts``.
+
+        Returns:
+            The measure. If the question does not apply, it has no number, and ``lacking`` says why
+            (verdict "not applicable"). If both models have the same digest, they are one machine:
+            the number is set to 1, and the claim is true without measurement.
         """
         lacking = self.lacking(compared)
         if lacking:

@@ -157,15 +157,20 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
     """Return the tables that ``interp llm score`` writes about the players' algorithms.
 
     Args:
-        acts: one result per group of runs, from :func:`behaviour`.
+        acts: the list that :func:`behaviour` returns: one result per group of runs.
 
     Returns:
-        Name -> table. "behaviour" has one row per group (:meth:`PlayerBehaviour.to_frame`);
-        "families" one row per family of each group whose choices were explained
-        (:meth:`~interp.choices.explain.ChoiceExplanation.to_frame`, and the columns model,
-        condition and regime); "machines" one row per compared model of each such group, with the
-        columns model, condition, regime, n, machine (name of the compared model) and those of a
-        measure. Empty if there are no results.
+        Name -> table; empty if ``acts`` is empty. The tables "families" and "machines" are about
+        the groups whose choices were explained.
+
+        * "behaviour" has one row per group (:meth:`PlayerBehaviour.to_frame`).
+        * "families" has one row per group and family of algorithms. The columns are those of
+          :meth:`~interp.choices.explain.ChoiceExplanation.to_frame`, and model, condition and
+          regime.
+        * "machines" has one row per group and machine (a model that was passed to
+          :func:`behaviour`): does the group choose as the machine does? The columns are model,
+          condition, regime, n, machine (its name), and those of
+          :meth:`interp.results.measure.Measure.row`, such as number, low, high and verdict.
     """
     if not acts:
         return {}

@@ -76,7 +76,7 @@ class BesideMachine:
         """The claim that the player chooses as the machine does.
 
         It holds if the machine beats both the best family without a memory and its untrained copy,
-        and if the best family beats the machine by less than :data:`_LEFT` nats per choice.
+        and if the best family beats the machine by less than .02 nats per choice.
         """
         saved = Measure(
             "beside",

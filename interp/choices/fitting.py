@@ -85,8 +85,8 @@ def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
     output other numbers.
 
     Numbers are clipped to [0, 1], NaN becomes 0, and each distribution is scaled to sum to 1. A
-    distribution whose numbers are all 0 becomes uniform. Predicted real numbers are clipped to plus
-    or minus :data:`_LARGE` instead.
+    distribution whose numbers are all 0 becomes uniform. Predicted real numbers are clipped to
+    [-100, 100] instead.
 
     Args:
         predictions: ``[..., outcome]``.

@@ -75,7 +75,7 @@ class Link:
         """Return a copy whose lapse rate (share of uniform guesses) is large enough that no
         held-out choice has probability 0.
 
-        The lapse rate becomes at least 1 / (n + 2), and at temperature 0 at least :data:`_MISSED`.
+        The lapse rate becomes at least 1 / (n + 2), and at temperature 0 at least .01.
 
         Args:
             n_choices: number n of the choices that the link was fitted to.

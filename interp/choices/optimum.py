@@ -219,7 +219,7 @@ class Problems:
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
         """Return loss, gradient and expected information of some fits ("problems").
 
-        Problems with up to :data:`_ROUNDS_AT_ONCE` rounds in total are computed at once.
+        Problems with up to 200,000 rounds in total are computed at once.
 
         Args:
             chosen: indices of the problems.

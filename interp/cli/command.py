@@ -625,7 +625,7 @@ class Say:
         """Print a data frame as a table. In the JSON object it is a list with one record per row.
 
         Args:
-            frame: the data frame; at most :data:`_MOST_ROWS` rows are printed.
+            frame: the data frame; at most 20 rows are printed.
             title: title above the table.
             name: name of the list in the JSON object.
         """

@@ -9,7 +9,7 @@
     >>> result._repr_html_().count("<tr")
     4
 
-Tables are in pandas' HTML, of at most ``_MOST_ROWS`` rows; all rows are in ``to_frame()``.
+Tables are in pandas' HTML, of at most 10 rows; all rows are in ``to_frame()``.
 """
 
 from __future__ import annotations

@@ -378,7 +378,7 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
     Args:
         model: the model.
         seed: seed of the episodes to fit on.
-        n_episodes: number of these episodes, at most :data:`_N_FITTED`.
+        n_episodes: number of these episodes, at most 256.
     """
     n_fitted = min(n_episodes, _N_FITTED)
     fitted = (

@@ -302,10 +302,13 @@ class MediationResult(Result):
             ``total``, it is the share that the mediator brings about alone.
         moved: share of rows (pairs of episode and round) in which the cause changes the mediator at
             all.
-        random: the control: shares (blocked, carried) of random other sites, as many as the
-            mediators and of the same components, for each random draw. If the components have no
-            other site, sites of any component were drawn; ``settings["random_of_any_point"]`` lists
-            the mediators for which this was so.
+        random: the control: the two shares of the total effect for random other sites in place of
+            the mediator, ``[mediator, draw, 2]``. Index 0 of the last axis is the share that is
+            lost if these sites are frozen (as in :meth:`blocked`), and index 1 the share that they
+            bring about alone (as in :meth:`carried`); both are divided by the total already. Each
+            draw has as many sites as there are mediators, of the same components. If the components
+            have no other site, sites of any component were drawn;
+            ``settings["random_of_any_point"]`` lists the mediators for which this was so.
         n_random_sites: number of sites in each random draw; fewer than the mediators if the model
             has no more.
         n_pairs: number of rows (pairs of episode and round).

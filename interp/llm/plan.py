@@ -69,8 +69,8 @@ def instances(
     """Sample instances (episodes to play) of each regime. The paper has 30 instances of each
     regime, with 100 rounds and 4 experts.
 
-    Each instance is the beginning of an episode of :data:`_MOST_ROUNDS` rounds, which depends only
-    on its regime, index, number of experts and seed. So a run can be extended later.
+    Each instance is the beginning of an episode of 1,000 rounds, which depends only on its regime,
+    index, number of experts and seed. So a run can be extended later.
 
     Args:
         regimes: names of the regimes, see :mod:`interp.tasks.experts`.

@@ -295,7 +295,7 @@ class Prompt:
 
     Attributes:
         text: the prompt.
-        wording: where it comes from: :data:`_BUILT_IN`, or the name of the user's file.
+        wording: where it comes from: "built-in wording, version 1", or the name of the user's file.
     """
 
     text: str

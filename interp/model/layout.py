@@ -167,8 +167,8 @@ class RoundLayout:
         task: key of the task.
         predict_label: label of the position where the prediction is read; the true outcome must
             come after it.
-        update_label: label of the position where the update is read, after the prediction; the last
-            position when None.
+        update_label: label of the position where the model's output is the latent's update, after
+            the prediction; the last position when None.
         kind: what a prediction is: probabilities of "classes"; or for a real number its "mean", or
             a "normal" distribution (mean and log variance).
         choice_label: label of the position that holds a token for the model's choice; None if
@@ -467,22 +467,24 @@ class RoundLayout:
 
     @cached_property
     def update_position(self) -> int:
-        """Position where the update is read: that of ``update_label``, or the last one."""
+        """Position of the model's output that is the latent's update: that of ``update_label``, or
+        the last one.
+        """
         if self.update_label is None:
             return self.n_positions - 1
         return self.position(self.update_label)
 
     @property
     def n_read(self) -> int:
-        """Number of positions from the one at which the prediction is read to the last position of
-        the round, counting both. All outputs are read at these positions.
+        """Number of positions from ``predict_position`` to the last position of the round; both are
+        included. Prediction and update are the model's outputs at two of these positions.
         """
         return self.n_positions - self.predict_position
 
     @property
     def n_after(self) -> int:
-        """Number of positions from the one at which the latent's update is read to the last position
-        of the round, counting both.
+        """Number of positions from ``update_position`` to the last position of the round; both are
+        included. The model's output at ``update_position`` is the latent's update.
         """
         return self.n_positions - self.update_position
 

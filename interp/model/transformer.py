@@ -238,8 +238,8 @@ class HookedLatentTransformer(LensSurface):
                 ``resid``; new ones are appended. None if ``resid`` has all positions.
             n_read: number of last positions at which the result is needed; the last block computes
                 only these. All when None.
-            blocks: all blocks in their quicker form (:func:`_plain_blocks`), for callers that run
-                many rounds; None to choose the form here.
+            blocks: all blocks in their quicker form, without modules and hook points, for callers
+                that run many rounds; None to choose the form here.
         """
         if blocks is None:
             blocks = _plain_blocks(self, past is None)

@@ -82,7 +82,8 @@ class Control:
         number: the control's value; NaN if the control was run but gave none, such as an untrained
             copy that overflows.
         counts: True if a "yes" requires the measure to be clear of this control, which means at
-            least 3 times its odds (:func:`_is_clear`); False if the control is only shown.
+            least 3 times its odds, or 3 times its value for amounts (docs/method/measures.md);
+            False if the control is only shown.
     """
 
     number: float
@@ -145,9 +146,10 @@ class Measure:
         no_threshold: second threshold: for a "no" the whole interval must lie on its other side.
             None if it equals ``threshold``.
         unit: the unit of the number, such as "R2" or "share of rounds".
-        is_share: True if the number is a share between 0 and 1, False if it is an amount
-            (:func:`_is_clear`). The threshold of a share is at most 1; the number itself may be
-            larger, as when a machine moves further than it should.
+        is_share: True if the number is a share between 0 and 1, whose odds are compared with those
+            of controls; False if it is an amount, which is compared itself. The threshold of a
+            share is at most 1; the number itself may be larger, as when a machine moves further
+            than it should.
         controls: name of the control -> :class:`Control`.
         about: the part of the model, or the place in it, that was measured.
         condition: what the claim needs in addition to the model, such as "given the round number".

@@ -236,13 +236,11 @@ def interval(
     smallest: float = 0.0,
     width: float | None = None,
 ) -> Interval:
-    """Return the score of a cross-validated fit, ``1 - sum losses / sum references`` over episodes,
-    with its 95 % confidence interval.
+    """Return the score of a cross-validated fit with its 95 % confidence interval.
 
-    If all references are 0, the target does not vary, and all three numbers are NaN. If all losses
-    are 0, the fit is exact, and both bounds of a skill are 1 (unless ``smallest`` is given). The
-    lower bound of an accuracy then assumes half a miss in one episode, since a rare miss could have
-    gone unseen.
+    Scores are computed from the ratio ``q = sum losses / sum references``, whose sums run over
+    episodes and outputs. If all references are 0, the target does not vary, and the score and both
+    bounds are NaN.
 
     Args:
         losses: loss of each episode by the fit to the other folds (out-of-fold loss), summed over
@@ -251,12 +249,14 @@ def interval(
             steps for accuracy (its losses are misses), or the losses of a baseline.
         n_folds: number of folds of the cross-validation; the number of episodes if each fold leaves
             out one episode.
-        score: "skill" (1 minus the ratio of sums, as R2), "accuracy" (the same, with bounds within
-            0 and 1) or "ratio" (the ratio of sums).
-        smallest: loss that is assumed in one episode, for a bound, if all losses are 0; for an
-            accuracy it is always half a miss.
-        width: half width of the interval as a multiple of the standard error that ignores the
-            refitting; when None, that of :func:`_inflation`.
+        score: "skill" (``1 - q``, as R2), "accuracy" (``1 - q``, with bounds within 0 and 1) or
+            "ratio" (``q``).
+        smallest: used only if all losses are 0, so that q is 0. The upper bound of q then assumes
+            that one episode has this loss, since a rare error could have gone unseen. With 0, both
+            bounds of q are 0. An accuracy always assumes half a miss (0.5) instead.
+        width: half width of the interval of log q, in standard errors that ignore the refitting.
+            When None, it is computed from Student's t, ``n_folds`` and the effective number of
+            episodes (:func:`effective`), as docs/method/intervals.md says.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]

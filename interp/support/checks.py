@@ -690,8 +690,7 @@ _MOST_AT_ONCE = 10.0  # seconds in which nothing is shown, and a key that stops 
 
 
 def refuse_slow(what: str, seconds: float) -> None:
-    """Refuse a computation that would take more than :data:`_MOST_AT_ONCE` seconds, if it cannot be
-    interrupted.
+    """Refuse a computation that would take more than 10 seconds, if it cannot be interrupted.
 
     Args:
         what: what would be computed, in words, for the error message.

@@ -220,7 +220,8 @@ def open_trials(
         path: the file.
         roles: roles of the task's columns, besides "participant", "session" and "order".
         named: role -> the column or columns that the user named; None to find them by their names.
-        options: answers to what the table leaves open.
+        options: what the user said about questions that the table leaves open, such as which code
+            stands for a missed trial.
         optional: roles that have a column only if the user names one.
         lists: roles that may have several columns.
 
@@ -237,16 +238,20 @@ def open_trials(
 
 
 class TrialTable:
-    """A table of trials whose columns have known roles, such as "choice". A task's reader makes
-    episodes from it.
+    """A table of trials whose columns have known roles. A task's reader makes episodes from it.
+
+    The role of a column says what its cells mean, such as "choice". For example, if the column
+    "resp" has the role "choice", ``texts("choice")`` returns the cells of "resp".
 
     Attributes:
         remarks: sentences about what the user should check; readers may add more.
 
     Args:
         table: the table, every cell a text.
-        columns: the columns by role.
-        options: answers to what the table leaves open.
+        columns: for each role the names of its columns. Its mapping ``by_role`` is, for example,
+            ``{"choice": ("resp",), "reward": ("gain", "loss")}``.
+        options: what the user said about questions that the table leaves open, such as which code
+            stands for a missed trial: ``ReadingOptions(missed=-999)``.
     """
 
     def __init__(self, table: TextTable, columns: Columns, options: ReadingOptions) -> None:

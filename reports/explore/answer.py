@@ -149,12 +149,17 @@ class Answer:
         return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
 
     def frame(self) -> pd.DataFrame:
-        """Return the drawn data as a table with one row per round and outcome.
+        """Return the numbers in the page's pictures as a table with one row per round and outcome.
 
-        The columns are round, outcome (its name) and truth (:attr:`truth`); the predictions
-        model_before and model_after, algorithm_before and algorithm_after (the edits), and
-        control_low and control_high (lowest and highest under random changes); and, beginning with
-        "moved_", the changes that :meth:`differences` returns.
+        The columns are:
+
+        * round, outcome (its name) and truth (:attr:`truth`);
+        * model_before and model_after: the machine's prediction without and with the edits;
+        * algorithm_before and algorithm_after: the algorithm's, without and with the edits;
+        * control_low and control_high: the machine's lowest and highest prediction under the random
+          changes of equal size; absent without edits;
+        * moved_machine, moved_algorithm, moved_control_mean, ...: one column for each name in
+          :meth:`differences`, with the change of the round's predictions.
         """
         names = self.bench.layout.outcomes
         n_outcomes = len(names)

@@ -67,7 +67,8 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
     Args:
         seed: the seed.
-        name: the purpose, one of ``_STREAMS``, such as "explore".
+        name: the purpose: "cells", "mdps", "epsilon", "start", "explore", "action", "transition",
+            "reward", "relabel", "sizes" or "behaviour".
     """
     return np.random.default_rng([seed_of(seed), _STREAMS.index(name)])
 
