@@ -73,9 +73,10 @@ def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, reg
     assert numbers["audit"]["used"].verdict == "yes"
 
 
-def test_the_halting_court_knows_the_right_answers():
+def test_the_halting_court_knows_the_right_answers(monkeypatch):
     """A gate in time is right, a fixed point a round late, and only the readout misses what was left."""
     court = example("halting_court")
+    monkeypatch.setattr(court, "N_EPISODES", 40)
     early = court.try_handwired("early").set_index("witness")
     in_time = court.try_handwired("in time").set_index("witness")
     assert in_time.loc["gate", "right"] == in_time.loc["readout", "right"] == 1

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,8 @@ def test_three_shares_of_an_evaluation_give_the_bytes_of_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One share is made twice, as by a job that was killed and queued again; nothing is measured again at the end."""
-    monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform", "drift"])
+    monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform"])
+    monkeypatch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
     model = interp.load("wma-handwired", n_experts=2)
     alone = suite.evaluate(model, n_episodes=30, seed=1)
     parts = tmp_path / "parts"
@@ -146,25 +148,6 @@ def _refuse_to_measure(plan: suite.EvaluationPlan) -> suite.EvaluationPlan:
 
     object.__setattr__(plan, "measure", measure)
     return plan
-
-
-def test_a_training_of_seeds_is_divided_and_planned(tmp_path: Path) -> None:
-    """A plan trains the first seed and says how to queue; a share of another setting is refused."""
-    options = ["--seeds", "0:3", "--out", tmp_path, "--name", "run", "--keep-every", "2"]
-    tiny = ["batch_size=2", "eval_episodes=2", "stages=[{n_rounds=2, steps=4}]"]
-    sets = [word for text in tiny for word in ("--set", text)]
-    planned = invoked("train", "experts", *options, *sets, "--plan").stdout
-    assert "1 of 3 parts are in" in planned
-    assert "sbatch --array=1-2 " in planned
-    assert [path.name for path in sorted((tmp_path / "run/seed-0/kept").iterdir())] == [
-        "00000002.safetensors",
-        "00000004.safetensors",
-    ]
-    mixed = invoked("train", "experts", *options, *sets, "--set", "lr=0.5", "--shard", "1/2")
-    assert mixed.exit_code == 2
-    assert "lr=0.5" in mixed.stderr
-    invoked("train", "experts", *options, *sets)
-    assert len(list((tmp_path / "run").glob("seed-*/model"))) == 3
 
 
 def test_a_time_limit_ends_a_command_as_a_queue_does(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def exact(found: dict[str, float]) -> bool:
 @pytest.mark.parametrize("expand", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_every_variable_is_exact_in_both_dtypes(expand: str, dtype: str) -> None:
-    errors_by_variable = errors(battery(*SMALL, 60, 7), dtype, expand=expand)
+    errors_by_variable = errors(battery(*SMALL, 24, 7), dtype, expand=expand)
     assert errors_by_variable["prediction"] < 1e-25, (
         "what head 2.2 leaves on other nodes is e^-60 of a candidate's weight"
     )
@@ -81,7 +81,7 @@ def test_every_variable_is_exact_in_both_dtypes(expand: str, dtype: str) -> None
     "form", [{}, {"expand": "mean"}, {"eta": 30.0}], ids=["sum", "mean", "softmax"]
 )
 def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) -> None:
-    errors_by_variable = errors(battery(*SMALL, 60, 7), marks=False, **form)
+    errors_by_variable = errors(battery(*SMALL, 24, 7), marks=False, **form)
     assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0
     assert errors_by_variable["prediction"] < 1e-9
     assert "eta" in form or exact(errors_by_variable)
@@ -93,7 +93,7 @@ def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) ->
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-11), ("float32", 1e-4)])
 def test_sinusoidal_positions_round_and_make_no_wrong_set(dtype: str, tolerance: float) -> None:
-    errors_by_variable = errors(battery(*SMALL, 60, 7), dtype, positions="sinusoidal")
+    errors_by_variable = errors(battery(*SMALL, 24, 7), dtype, positions="sinusoidal")
     assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0
     assert 0 < max(errors_by_variable.values()) < tolerance
 
@@ -121,7 +121,7 @@ def test_two_thousand_graphs_a_size(size: tuple[int, int], n_rounds: int, expand
 
 @pytest.mark.parametrize(("eta", "prediction"), [(15.0, 1e-4), (30.0, 1e-9)])
 def test_softmax_heads_make_no_wrong_set(eta: float, prediction: float) -> None:
-    errors_by_variable = errors(battery(*SMALL, 60, 7), eta=eta)
+    errors_by_variable = errors(battery(*SMALL, 24, 7), eta=eta)
     assert errors_by_variable["next_reached"] == errors_by_variable["carried_state"] == 0.0, (
         "clipping restores exact bits"
     )
@@ -129,12 +129,12 @@ def test_softmax_heads_make_no_wrong_set(eta: float, prediction: float) -> None:
 
 
 def test_a_soft_eta_loses_nodes() -> None:
-    assert errors(battery(*SMALL, 60, 7), eta=8.0)["next_reached"] > 0.5
+    assert errors(battery(*SMALL, 24, 7), eta=8.0)["next_reached"] > 0.5
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-4)])
 def test_a_rotated_basis_rounds(dtype: str, tolerance: float) -> None:
-    assert max(errors(battery(*SMALL, 60, 7), dtype, rotation=1).values()) < tolerance
+    assert max(errors(battery(*SMALL, 24, 7), dtype, rotation=1).values()) < tolerance
 
 
 def test_sizes_of_the_machine() -> None:
@@ -167,7 +167,7 @@ def test_without_the_clip_errors_of_one_round_reach_the_next() -> None:
     linear = dataclasses.replace(
         circuit, neurons=tuple(n for n in circuit.neurons if n.name != "2 at most once")
     )
-    episodes = battery(*SMALL, 60, 7)
+    episodes = battery(*SMALL, 24, 7)
     state = compile_circuit(linear).read_state(
         interp.rollout(compile_circuit(linear), episodes).latents
     )
