@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
 
 from interp import tasks
@@ -40,12 +41,12 @@ def test_weighted_majority_is_its_closed_form_bitwise(seed, gain):
     episodes = advice(seed)
     values = tasks.get("experts").algorithm("weighted_majority", gain=gain).run(episodes)
     expected = log_weights(episodes, gain)
-    np.testing.assert_array_equal(values["log_weights"], expected[:, :-1])
-    np.testing.assert_array_equal(values["next_log_weights"], expected[:, 1:])
+    assert_array_equal(values["log_weights"], expected[:, :-1])
+    assert_array_equal(values["next_log_weights"], expected[:, 1:])
     weights = special.softmax(expected[:, :-1], axis=-1)
-    np.testing.assert_array_equal(values["weights"], weights)
+    assert_array_equal(values["weights"], weights)
     weighted_vote = (weights * episodes.advice).sum(-1)
-    np.testing.assert_allclose(values["prediction"], weighted_vote, atol=1e-12)
+    assert_allclose(values["prediction"], weighted_vote, atol=1e-12)
 
 
 @few
@@ -55,8 +56,8 @@ def test_counting_algorithms_keep_the_counts_bitwise(seed):
     for key in ("bayes", "follow_the_leader"):
         values = tasks.get("experts").algorithm(key).run(episodes)
         counted = episodes.correct.cumsum(1)
-        np.testing.assert_array_equal(values["counts"], counted - episodes.correct)
-        np.testing.assert_array_equal(values["next_counts"], counted)
+        assert_array_equal(values["counts"], counted - episodes.correct)
+        assert_array_equal(values["next_counts"], counted)
 
 
 @few
@@ -64,11 +65,11 @@ def test_counting_algorithms_keep_the_counts_bitwise(seed):
 def test_q_learning_is_the_recorded_table_bitwise(seed, alpha, gamma):
     episodes = steps(seed).relearned(alpha=alpha, gamma=gamma)
     values = tasks.get("qlearning").algorithm("q_learning", alpha=alpha, gamma=gamma).run(episodes)
-    np.testing.assert_array_equal(values["table"], episodes.q_tables[:, :-1])
-    np.testing.assert_array_equal(values["next_table"], episodes.q_tables[:, 1:])
-    np.testing.assert_array_equal(values["greedy_action"], episodes.greedy)
+    assert_array_equal(values["table"], episodes.q_tables[:, :-1])
+    assert_array_equal(values["next_table"], episodes.q_tables[:, 1:])
+    assert_array_equal(values["greedy_action"], episodes.greedy)
     best_actions = episodes.next_values_before.argmax(-1)
-    np.testing.assert_array_equal(values["choice"], best_actions)
+    assert_array_equal(values["choice"], best_actions)
 
 
 @few
@@ -84,7 +85,7 @@ def test_what_the_state_says_after_a_round_is_what_it_says_before_the_next(seed)
             if variable.role == "state" or is_determined:
                 after = values[NEXT + key][:, :-1]
                 before_next = values[key][:, 1:]
-                np.testing.assert_array_equal(after, before_next, err_msg=key)
+                assert_array_equal(after, before_next, err_msg=key)
 
 
 @few
@@ -94,7 +95,7 @@ def test_distributions_sum_to_one(seed):
         distribution = algorithm.distribution(algorithm.run(episodes))
         assert distribution.shape[:2] == (3, 6)
         assert (distribution >= 0).all()
-        np.testing.assert_allclose(distribution.sum(-1), 1)
+        assert_allclose(distribution.sum(-1), 1)
 
 
 def assert_same_values(values, expected, case):
@@ -144,14 +145,14 @@ def test_do_cuts_a_variable_from_its_parents_and_moves_only_what_follows(seed):
                 is_elapsed = "elapsed" in variable.key
                 set_values = plain_values + 5 if is_elapsed else 0 * plain_values
             set_to = algorithm.step(state, inputs, {variable.key: set_values})[1]
-            np.testing.assert_array_equal(set_to[variable.key], set_values)
+            assert_array_equal(set_to[variable.key], set_values)
             descends = {variable.key}
             for variable_after in algorithm.variables:
                 if descends & set(variable_after.parents):
                     descends.add(variable_after.key)
             elsewhere = {v.key for v in algorithm.variables} - descends
             for key in elsewhere:
-                np.testing.assert_array_equal(set_to[key], plain[key], err_msg=key)
+                assert_array_equal(set_to[key], plain[key], err_msg=key)
 
 
 def test_what_is_set_runs_on_into_later_rounds():
@@ -160,9 +161,9 @@ def test_what_is_set_runs_on_into_later_rounds():
     nobody = algorithm.run(episodes, do={"match": np.zeros(episodes.advice.shape)})
     assert not nobody["next_log_weights"].any()
     mean_vote = episodes.advice.mean(-1)
-    np.testing.assert_allclose(nobody["prediction"], mean_vote)
+    assert_allclose(nobody["prediction"], mean_vote)
     values = algorithm.run(episodes, do={"log_weights": np.ones(episodes.advice.shape)})
-    np.testing.assert_array_equal(values["next_log_weights"], 1 + 0.5 * episodes.correct)
+    assert_array_equal(values["next_log_weights"], 1 + 0.5 * episodes.correct)
 
 
 @few
@@ -178,7 +179,7 @@ def test_permuting_experts_permutes_everything(seed, order):
         values, others = algorithm.run(episodes), algorithm.run(permuted)
         for name, value in values.items():
             expected = value[..., order] if value.ndim == 3 else value
-            np.testing.assert_allclose(others[name], expected, atol=1e-12, err_msg=f"{key}.{name}")
+            assert_allclose(others[name], expected, atol=1e-12, err_msg=f"{key}.{name}")
 
 
 def test_one_element_is_interchanged_and_the_others_stay():
@@ -187,7 +188,7 @@ def test_one_element_is_interchanged_and_the_others_stay():
     changed = algorithm.interchange(base, source, "log_weights", element=1)
     expected = base["log_weights"].copy()
     expected[..., 1] = source["log_weights"][..., 1]
-    np.testing.assert_array_equal(changed["log_weights"], expected)
+    assert_array_equal(changed["log_weights"], expected)
     assert not np.array_equal(changed["prediction"], base["prediction"])
 
 

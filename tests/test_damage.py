@@ -157,8 +157,8 @@ def test_a_rollout_that_does_not_fit_together_is_refused(edit, signed, tmp_path)
         key, value = OTHER_METADATA[edit]
         metadata[key] = value
     elif edit in CUT_TENSORS:
-        name, kept = CUT_TENSORS[edit]
-        contents[name] = contents[name][kept]
+        name, places = CUT_TENSORS[edit]
+        contents[name] = contents[name][places]
     else:
         metadata["layout"]["n_experts"] = 3
     contents = {name: tensor.contiguous().clone() for name, tensor in contents.items()}

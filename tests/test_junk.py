@@ -32,6 +32,7 @@ from interp.training.config import TrainingConfig
 from lab import tables
 from reports.build import write
 from tests import junk, junk_methods, junk_records, junk_shell
+from tests.refusals import refuses
 from tests.shell import invoked
 from tests.test_architecture import MODULES
 from tests.test_full_disk import SMALL
@@ -306,8 +307,11 @@ def test_what_users_call_is_checked_once_and_what_their_functions_call_is_checke
         [1.0, 2.0], [2.0, 2.0], seed=np.int64(10)
     )  # it draws weights, and makes an Interval
     assert names == ["numerators", "denominators", "seed"]
-    with pytest.raises(InputError, match="n_episodes must be an integer, got 'x'"):
-        list(each(lambda shared, item: resample_weights(item), None, ["x"]))
+    refuses(
+        "n_episodes must be an integer, got 'x'",
+        list,
+        each(lambda shared, item: resample_weights(item), None, ["x"]),
+    )
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ from interp.stats.intervals import Interval
 from interp.support.errors import InputError
 from interp.support.files import json_values
 from tests.cases import cases
+from tests.refusals import refuses
 
 
 @dataclass(frozen=True, repr=False)
@@ -379,8 +380,7 @@ def test_a_result_finds_a_measure_by_its_key() -> None:
 
 
 def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
-    with pytest.raises(InputError, match="needs a threshold"):
-        Measure("a", "A", Interval(1, nan, nan))
+    refuses("needs a threshold", Measure, "a", "A", Interval(1, nan, nan))
     assert {"yes", "no", "undecided", "not applicable"} == set(VERDICTS)
     for measure in (
         HELD,
@@ -391,45 +391,29 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
         assert measure.verdict == "yes" or any(reason in measure.reason for reason in _REASONS)
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        pytest.param({"side": "abvoe"}, "side must be 'above' or 'below', got 'abvoe'", id="side"),
-        pytest.param(
-            {"threshold": 7.0}, "of a share is 1 at most, got 7; give is_share", id="share"
-        ),
-        pytest.param(
-            {"no_threshold": 0.6},
-            "must be at most the threshold, 0.5, .* got 0.6",
-            id="no beyond yes",
-        ),
-        pytest.param(
-            {"side": "below", "no_threshold": 0.4},
-            "must be at least the threshold",
-            id="no below yes",
-        ),
-        pytest.param(
-            {"unless": {"yess": "few"}}, "a mapping of 'yes' or 'no' or .*, got {'yess'", id="word"
-        ),
-        pytest.param({"unless": ["yes"]}, "unless must be a mapping", id="unless"),
-        pytest.param({"number": 0.9}, "number must be an Interval, got 0.9", id="number"),
-        pytest.param(
-            {"threshold": "0.5"}, "threshold must be a finite number, got '0.5'", id="threshold"
-        ),
-        pytest.param(
-            {"controls": {"x": 0.1}},
-            "controls must be a mapping of a text to a Control, got {'x': 0.1}",
-            id="control",
-        ),
-        pytest.param({"yes": 3}, "yes must be a text, got 3", id="phrase"),
-        pytest.param({"rests_on": "table"}, "rests_on must be a list", id="tables"),
-    ],
-)
+CONTRADICTIONS = {
+    "side": ({"side": "abvoe"}, "side must be 'above' or 'below', got 'abvoe'"),
+    "share": ({"threshold": 7.0}, "of a share is 1 at most, got 7; give is_share"),
+    "no beyond yes": ({"no_threshold": 0.6}, "must be at most the threshold, 0.5, .* got 0.6"),
+    "no below yes": ({"side": "below", "no_threshold": 0.4}, "must be at least the threshold"),
+    "word": ({"unless": {"yess": "few"}}, "a mapping of 'yes' or 'no' or .*, got {'yess'"),
+    "unless": ({"unless": ["yes"]}, "unless must be a mapping"),
+    "number": ({"number": 0.9}, "number must be an Interval, got 0.9"),
+    "threshold": ({"threshold": "0.5"}, "threshold must be a finite number, got '0.5'"),
+    "control": (
+        {"controls": {"x": 0.1}},
+        "controls must be a mapping of a text to a Control, got {'x': 0.1}",
+    ),
+    "phrase": ({"yes": 3}, "yes must be a text, got 3"),
+    "tables": ({"rests_on": "table"}, "rests_on must be a list"),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_measure_whose_fields_contradict_each_other_is_refused(
     change: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(InputError, match=sentence):
-        replace(HELD, **change)
+    refuses(sentence, replace, HELD, **change)
 
 
 def test_an_amount_has_any_threshold_and_a_share_of_what_should_be_may_exceed_one() -> None:
@@ -445,14 +429,12 @@ def test_an_amount_has_any_threshold_and_a_share_of_what_should_be_may_exceed_on
     ],
 )
 def test_a_control_is_a_number_and_a_truth_value(values: tuple[Any, ...], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        Control(*values)
+    refuses(sentence, Control, *values)
 
 
 def test_a_measure_of_a_file_that_was_edited_is_refused() -> None:
     record = HELD.to_dict() | {"low": 0.95, "high": 0.8}
-    with pytest.raises(InputError, match=r"low <= high, got low 0\.95 and high 0\.8"):
-        Measure.from_dict(record)
+    refuses(r"low <= high, got low 0\.95 and high 0\.8", Measure.from_dict, record)
 
 
 def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_sentence(

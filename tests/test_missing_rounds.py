@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from numpy.testing import assert_allclose
 from sklearn.linear_model import Ridge
+from torch.testing import assert_close
 
 import interp
 import probes
@@ -212,9 +213,9 @@ def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_whic
         rounds = np.flatnonzero(~MISSING[i])
         single = ExpertEpisodes(whole.advice[i : i + 1, rounds], whole.labels[i : i + 1, rounds])
         alone = interp.rollout(MODEL, single)
-        torch.testing.assert_close(ran.predictions[i, rounds], alone.predictions[0])
+        assert_close(ran.predictions[i, rounds], alone.predictions[0])
         latent_alone = alone.latents[0, -1]
-        torch.testing.assert_close(ran.latents[i, -1], latent_alone)
+        assert_close(ran.latents[i, -1], latent_alone)
         assert ran.predictions[i, MISSING[i]].isnan().all()
     path = saved.save(ran, tmp_path / "run.safetensors")
     loaded = saved.load(path)
@@ -325,7 +326,7 @@ def floats_in_order(table):
 def test_who_plays_the_same_twice_narrows_no_interval(analysis):
     once = floats_in_order(analysis(ONCE))
     doubled = floats_in_order(analysis(twice(ONCE)))
-    np.testing.assert_allclose(doubled, once, atol=1e-9)
+    assert_allclose(doubled, once, atol=1e-9)
     assert once.filter(like="low").to_numpy().size
 
 
@@ -334,4 +335,4 @@ def test_agreement_is_of_participants():
     doubled = agreement_of_q(twice(Q_ONCE)).drop(columns="n_steps")
     numbers_once = once.select_dtypes("number")
     numbers_doubled = doubled.select_dtypes("number")
-    np.testing.assert_allclose(numbers_doubled, numbers_once, atol=1e-9)
+    assert_allclose(numbers_doubled, numbers_once, atol=1e-9)

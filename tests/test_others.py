@@ -23,11 +23,13 @@ def case():
 def test_a_hook_gives_what_fits(case, given):
     model, episodes = case
     hook = {0: [("blocks.0.hook_resid_post", lambda x, hook: given(x))]}
-    with pytest.raises(
-        InputError,
-        match=r"the hook at 'blocks.0.hook_resid_post' must give a tensor of shape \(4, ",
-    ):
-        interp.rollout(model, episodes, fwd_hooks=hook)
+    refuses(
+        r"the hook at 'blocks.0.hook_resid_post' must give a tensor of shape \(4, ",
+        interp.rollout,
+        model,
+        episodes,
+        fwd_hooks=hook,
+    )
     with (
         pytest.raises(InputError, match="must give a tensor of shape"),
         model.hooks(fwd_hooks=hook[0]),
@@ -78,10 +80,15 @@ def test_an_episode_without_a_right_answer_is_refused():
     """Both candidates equally far from the root, or neither reached; a candidate that is reached sooner is right."""
     chain = np.array([[[0, 1], [1, 2], [0, 3]]])
     for candidates in ([1, 3], [4, 5]):
-        with pytest.raises(InputError, match="no answer is right in 1 episodes, such as"):
-            reachability.ReachabilityEpisodes(
-                chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3
-            )
+        refuses(
+            "no answer is right in 1 episodes, such as",
+            reachability.ReachabilityEpisodes,
+            chain,
+            np.array([0]),
+            np.array([candidates]),
+            n_nodes=6,
+            n_rounds=3,
+        )
     for candidates in ([1, 2], [2, 4]):
         reachability.ReachabilityEpisodes(
             chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3

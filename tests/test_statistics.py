@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 
 from interp.stats.intervals import (
     Interval,
@@ -69,7 +70,7 @@ def test_bounds_of_many_statistics_are_those_of_each_alone():
     low, high = percentile_bounds(samples)
     for i in range(3):
         alone = Interval.of_samples(samples[:, i], 0.0)
-        np.testing.assert_array_equal((low[i], high[i]), (alone.low, alone.high))
+        assert_array_equal((low[i], high[i]), (alone.low, alone.high))
 
 
 def test_what_is_left_of_a_share_has_its_bounds_exchanged_and_is_written_in_order():
@@ -95,21 +96,21 @@ def test_a_resample_draws_as_many_episodes_as_there_are_and_depends_on_the_seed_
     weights = resample_weights(8, 50, seed=3)
     assert weights.shape == (50, 8)
     assert resample_weights(8).shape == (1000, 8)
-    np.testing.assert_allclose(weights.sum(1), 1)
-    np.testing.assert_array_equal(weights * 8, np.round(weights * 8))
-    np.testing.assert_array_equal(weights, resample_weights(8, 50, seed=3))
+    assert_allclose(weights.sum(1), 1)
+    assert_array_equal(weights * 8, np.round(weights * 8))
+    assert_array_equal(weights, resample_weights(8, 50, seed=3))
     assert np.ptp(weights) > 0
     assert not np.array_equal(weights, resample_weights(8, 50, seed=4))
-    np.testing.assert_array_equal(resample_weights(8), resample_weights(8, 1000, seed=0))
+    assert_array_equal(resample_weights(8), resample_weights(8, 1000, seed=0))
     first = resample_weights(8, 50, seed=3, plain_first=True)
-    np.testing.assert_array_equal(first[0], np.full(8, 1 / 8))
-    np.testing.assert_array_equal(first[1:], weights)
+    assert_array_equal(first[0], np.full(8, 1 / 8))
+    assert_array_equal(first[1:], weights)
     assert resample_weights(1, 1).tolist() == [[1.0]]
     people = resample_weights(2, 50, seed=3)[
         :, [0, 1, 0]
     ]  # participants are drawn, each with all of its episodes
     drawn = resample_weights(3, 50, seed=3, participants=["bob", "ann", "bob"])
-    np.testing.assert_allclose(drawn, people / people.sum(1, keepdims=True))
+    assert_allclose(drawn, people / people.sum(1, keepdims=True))
 
 
 def test_few_weights_are_kept_and_many_are_drawn_again():
@@ -128,14 +129,14 @@ def test_the_mean_and_its_bounds_are_those_of_the_resampled_means():
     values = np.random.default_rng(1).normal(size=(12, 2))
     mean, low, high = bootstrap_mean(values, seed=5)
     drawn = resample_weights(12, seed=5) @ values
-    np.testing.assert_array_equal(mean, values.mean(0))
-    np.testing.assert_allclose((low, high), np.quantile(drawn, [0.025, 0.975], axis=0))
+    assert_array_equal(mean, values.mean(0))
+    assert_allclose((low, high), np.quantile(drawn, [0.025, 0.975], axis=0))
     for i in range(2):
         interval = mean_interval(values[:, i], seed=5)
         assert interval.estimate == pytest.approx(mean[i])
         assert interval.low == pytest.approx(low[i])
         assert interval.high == pytest.approx(high[i])
-    np.testing.assert_array_equal(bootstrap_mean(values), bootstrap_mean(values, seed=0))
+    assert_array_equal(bootstrap_mean(values), bootstrap_mean(values, seed=0))
     assert mean_interval(values[:, 0]) == mean_interval(values[:, 0], seed=0)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 import interp
 from circuits.compare.algorithm import explain
@@ -21,7 +22,6 @@ from interp.interventions.alignment import AlignmentError, align
 from interp.interventions.interchange import interchange
 from interp.interventions.pairs import exits, find_metric
 from interp.interventions.patching import round_map, sweep
-from interp.support.errors import InputError
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.batches import RoundsLoss, encode, watched
 from interp.training.config import Stage, TrainingConfig
@@ -78,8 +78,8 @@ def test_losses_are_squares_and_negative_log_densities(tracker, of_means):
     means, log_variances = drawn.unbind(-1)
     density = torch.distributions.Normal(means, (log_variances / 2).exp())
     of_densities = tracker.TrackerRound()
-    torch.testing.assert_close(of_densities.loss(drawn, truth), -density.log_prob(truth))
-    torch.testing.assert_close(of_means.loss(means, truth), (means - truth) ** 2)
+    assert_close(of_densities.loss(drawn, truth), -density.log_prob(truth))
+    assert_close(of_means.loss(means, truth), (means - truth) ** 2)
     assert torch.equal(of_means.choose(means), means)
     assert torch.equal(of_densities.choose(drawn), means)
     p = torch.tensor([0.25, 0.75])
@@ -123,32 +123,40 @@ def test_the_filter_by_hand_is_the_algorithm(tracker):
 
 
 def test_a_layout_and_its_output_must_fit(tracker):
-    with pytest.raises(
-        InputError,
-        match=r"'tracker' predicts a real number \('normal'\): its output must be 'value'",
-    ):
-        transformer(tracker.TrackerRound())
-    with pytest.raises(
-        InputError,
-        match=r"'experts' predicts outcomes .* must be 'logits or probability', got 'value'",
-    ):
-        transformer(ExpertRound(2), output="value")
+    refuses(
+        r"'tracker' predicts a real number \('normal'\): its output must be 'value'",
+        transformer,
+        tracker.TrackerRound(),
+    )
+    refuses(
+        r"'experts' predicts outcomes .* must be 'logits or probability', got 'value'",
+        transformer,
+        ExpertRound(2),
+        output="value",
+    )
 
     def one_number(m: Any, carried: Any, fed: Any) -> Any:
         return m(carried["h"]), carried
 
     linear = torch.nn.Linear(1, 1)
     channels = [interp.Channel("h", (1,))]
-    with pytest.raises(
-        InputError,
-        match="rounds of 'tracker' predict a real number: output must be 'value', or None",
-    ):
-        interp.adapt(linear, tracker.TRACKER, step=one_number, channels=channels, output="logits")
-    with pytest.raises(
-        InputError,
-        match=r"scores are \[batch, outcome\] = \[4, 2\], one for each of mean, log variance, got \[4, 1\]",
-    ):
-        interp.adapt(linear, tracker.TRACKER, step=one_number, channels=channels)
+    refuses(
+        "rounds of 'tracker' predict a real number: output must be 'value', or None",
+        interp.adapt,
+        linear,
+        tracker.TRACKER,
+        step=one_number,
+        channels=channels,
+        output="logits",
+    )
+    refuses(
+        r"scores are \[batch, outcome\] = \[4, 2\], one for each of mean, log variance, got \[4, 1\]",
+        interp.adapt,
+        linear,
+        tracker.TRACKER,
+        step=one_number,
+        channels=channels,
+    )
 
 
 def test_a_mean_may_come_without_an_axis(tracker, of_means):
@@ -195,24 +203,34 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
         == "prediction"
     )
     for key in ("logit_diff", "probability", "agreement"):
-        with pytest.raises(
-            InputError,
-            match=rf"metric '{key}' cannot read predictions of 'tracker', a real number \('{kind}'\); take regret, "
-            "state, prediction, squared_error",
-        ):
-            sweep(model, clean, corrupted, 4, sites=sites, metric=key)
+        refuses(
+            (
+                rf"metric '{key}' cannot read predictions of 'tracker', a real number \('{kind}'\); take regret, "
+                "state, prediction, squared_error"
+            ),
+            sweep,
+            model,
+            clean,
+            corrupted,
+            4,
+            sites=sites,
+            metric=key,
+        )
 
 
 def test_interchange_grades_numbers(tracker, of_means):
     """In the filter itself every variable is where it says: all of the effect, and none in another place."""
     base, source = (tracker.sample(8, 10, seed=seed) for seed in (0, 1))
-    with pytest.raises(
-        InputError,
-        match=r"must predict mean as \[episode, round, number\] \(8, 10, 1\), got shape \(8, 10, 2",
-    ):
-        interchange(
-            _means(tracker, of_means), base, source, tracker.kalman(), "mean", "latent@mean"
-        )
+    refuses(
+        r"must predict mean as \[episode, round, number\] \(8, 10, 1\), got shape \(8, 10, 2",
+        interchange,
+        _means(tracker, of_means),
+        base,
+        source,
+        tracker.kalman(),
+        "mean",
+        "latent@mean",
+    )
     machine = _means(tracker, of_means)
     exact = replace(tracker.kalman(), distribution=lambda v: v["mean"][..., None])
     interchanged = interchange(machine, base, source, exact, "mean", "latent@mean")

@@ -9,7 +9,6 @@ import torch
 
 import circuits
 from circuits.compiler import places
-from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from tests.refusals import refuses
@@ -100,10 +99,12 @@ def test_a_location_is_asked_for_by_name() -> None:
     assert [
         str(place.site) for place in places(circuit, circuit.location("match", "score 3.2"))
     ] == ["scores[2.1]@w?"]
-    with pytest.raises(
-        InputError, match=r"unknown location of 'log_weights' 'latents'; did you mean 'latent'"
-    ):
-        circuit.location("log_weights", "latents")
+    refuses(
+        r"unknown location of 'log_weights' 'latents'; did you mean 'latent'",
+        circuit.location,
+        "log_weights",
+        "latents",
+    )
     refuses(
         r"unknown variable with a location in 'wma-handwired' 'weights'",
         circuit.locations,

@@ -8,7 +8,6 @@ import circuits
 import interp
 from interp.interventions.interchange import Claim
 from interp.model.adapted import AdaptedMachine
-from interp.support.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
@@ -76,11 +75,11 @@ def test_circuits_pass_it_too_by_the_algorithm_of_their_task():
 
 def test_what_cannot_be_verified_is_refused():
     machine = handmade.majority()
-    with pytest.raises(
-        InputError,
-        match=r"'handmade-untrained' is learned.*adapt it with read=|Adapt it with read=",
-    ):
-        circuits.verify_machine(machine.untrained())
+    refuses(
+        r"'handmade-untrained' is learned.*adapt it with read=|Adapt it with read=",
+        circuits.verify_machine,
+        machine.untrained(),
+    )
     refuses("runs on qlearning episodes", circuits.verify_machine, machine, q_learning())
     refuses("n_rounds must be an integer >= 1, got 0", circuits.verify_machine, machine, n_rounds=0)
     refuses(
@@ -88,10 +87,12 @@ def test_what_cannot_be_verified_is_refused():
     )
     machine.reader = lambda carried: carried["h"]
     assert machine.untrained().algorithm is None
-    with pytest.raises(
-        InputError, match=r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)"
-    ):
-        circuits.verify_machine(machine, weighted_majority())
+    refuses(
+        r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)",
+        circuits.verify_machine,
+        machine,
+        weighted_majority(),
+    )
 
 
 @pytest.fixture
@@ -146,5 +147,11 @@ def test_a_machine_of_known_state_says_what_it_computes():
         {"algorithm": handmade.algorithm()},
         {"algorithm": q_learning(), "read": machine.reader},
     ):
-        with pytest.raises(InputError, match="give read=, too, and an algorithm of its task"):
-            interp.adapt(machine.module, "experts", **known, **arguments)
+        refuses(
+            "give read=, too, and an algorithm of its task",
+            interp.adapt,
+            machine.module,
+            "experts",
+            **known,
+            **arguments,
+        )

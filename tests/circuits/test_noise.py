@@ -182,10 +182,12 @@ def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
         algorithms.q_learning(noise=True).run,
         recorded(),
     )
-    with pytest.raises(
-        interp.InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"
-    ):
-        replace(recorded(), noise=np.full((3, 5), 4))
+    refuses(
+        r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]",
+        replace,
+        recorded(),
+        noise=np.full((3, 5), 4),
+    )
     refuses(
         r"noise must be \[episode, round\] = \(3, 5\)",
         replace,

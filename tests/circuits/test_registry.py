@@ -18,7 +18,6 @@ from circuits.weighted_majority import construction, weighted_majority
 from interp.core import catalog
 from interp.model import library
 from interp.support.checks import unique
-from interp.support.errors import InputError
 from tests import test_tutorials
 from tests.refusals import refused, refuses
 
@@ -131,15 +130,19 @@ def test_a_circuit_with_edges_is_known_everywhere_by_its_name():
 )
 def test_a_record_that_cannot_work_is_refused_and_leaves_nothing_behind(changes, sentence):
     before = (dict(registry.RECORDS), dict(library._HANDWIRED))
-    with pytest.raises(InputError, match=sentence):
-        circuits.register(record(**changes))
+    refuses(sentence, circuits.register, record(**changes))
     assert before == (registry.RECORDS, library._HANDWIRED)
 
 
 def test_a_plan_whose_output_has_another_shape_is_told():
     plan = replace(registry.handwired("wma-handwired").plan, output="votes")
     circuits.register(record(verification=plan))
-    with pytest.raises(
-        InputError, match="name the variable of the algorithm that has the shape of a prediction"
-    ):
-        circuits.verify("mine", sizes=[2], n_rounds=3, n_episodes=2, dtype="float64")
+    refuses(
+        "name the variable of the algorithm that has the shape of a prediction",
+        circuits.verify,
+        "mine",
+        sizes=[2],
+        n_rounds=3,
+        n_episodes=2,
+        dtype="float64",
+    )

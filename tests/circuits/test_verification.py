@@ -17,7 +17,6 @@ from circuits.verification import VerificationResult
 from interp.cli.options import settings_of
 from interp.cli.verify import _verify
 from interp.model.rollout import rollout
-from interp.support.errors import InputError
 from tests.refusals import refuses
 from tests.shell import invoked, printed
 
@@ -137,11 +136,12 @@ def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
         circuits.build(Q, variant="lin"),
         circuits.build(Q, tau=1.8e-6),
     ):
-        with pytest.raises(
-            InputError,
-            match=r"tau = .* is below 1\.90735e-06, what float32 resolves .* tau >= 1\.907e-06",
-        ):
-            circuits.compile_circuit(circuit, torch.float32)
+        refuses(
+            r"tau = .* is below 1\.90735e-06, what float32 resolves .* tau >= 1\.907e-06",
+            circuits.compile_circuit,
+            circuit,
+            torch.float32,
+        )
     for options in (
         {"tau": 0.0},
         {"tau": 2e-6},
@@ -152,10 +152,14 @@ def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
             circuits.compile_circuit(circuits.build(Q, **options), torch.float32).W_E.dtype
             == torch.float32
         )
-    with pytest.raises(
-        InputError, match=r"tau = 1e-05 is below 2048, what float32 resolves .* M = 1\.71799e\+10"
-    ):
-        circuits.load(Q, dtype="float32", rewards=(0.0, 1e9), tau=1e-5)
+    refuses(
+        r"tau = 1e-05 is below 2048, what float32 resolves .* M = 1\.71799e\+10",
+        circuits.load,
+        Q,
+        dtype="float32",
+        rewards=(0.0, 1e9),
+        tau=1e-5,
+    )
     refuses(
         r"values up to M = .* are beyond 1\.32923e\+36",
         circuits.load,
@@ -164,10 +168,13 @@ def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
         rewards=(0.0, 1e37),
     )
     assert circuits.load(Q, rewards=(0.0, 1e9), tau=1e-5).W_E.dtype == torch.float64
-    with pytest.raises(
-        InputError, match=r"tau = 1e-13 is below 3\.8147e-06, what float64 resolves .* give no tau"
-    ):
-        circuits.load(Q, rewards=(0.0, 1e9), tau=1e-13)
+    refuses(
+        r"tau = 1e-13 is below 3\.8147e-06, what float64 resolves .* give no tau",
+        circuits.load,
+        Q,
+        rewards=(0.0, 1e9),
+        tau=1e-13,
+    )
 
 
 @pytest.mark.parametrize("variant", ["mlp", "softmlp", "lin"])
@@ -201,10 +208,13 @@ def test_codes_of_few_lines_tell_positions_apart_or_are_refused(n_lines: int) ->
     for T in (9, 13, 22):
         for seed in range(5):
             assert PositionCode.sinusoidal(map(str, range(T)), n_lines, seed).margin >= MIN_MARGIN
-    with pytest.raises(
-        InputError, match=r"n_lines=1 cannot tell 200 positions apart: .* give more lines"
-    ):
-        PositionCode.sinusoidal(map(str, range(200)), 1, 0)
+    refuses(
+        r"n_lines=1 cannot tell 200 positions apart: .* give more lines",
+        PositionCode.sinusoidal,
+        map(str, range(200)),
+        1,
+        0,
+    )
 
 
 def test_settings_of_the_command_line() -> None:

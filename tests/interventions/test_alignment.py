@@ -6,6 +6,7 @@ The full table, at 64 episodes and several seeds, is a slow test; the same claim
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 import circuits
 import interp
@@ -53,9 +54,9 @@ def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_directio
     assert found.basis.shape == (circuit_basis.shape[1], 2)
     learned = found.basis.T
     gram = learned @ learned.T
-    torch.testing.assert_close(gram, torch.eye(2).double(), atol=1e-6, rtol=0)
+    assert_close(gram, torch.eye(2).double(), atol=1e-6, rtol=0)
     projected = learned @ circuit_basis.T @ circuit_basis
-    torch.testing.assert_close(projected, learned, atol=1e-6, rtol=0)
+    assert_close(projected, learned, atol=1e-6, rtol=0)
     common_shift = circuit_basis.sum(0)
     assert (learned @ common_shift).norm() < 0.05
 
@@ -133,7 +134,7 @@ def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
         counts_of_rounds = [counts[kind & (pairs.rounds == t)].sum() for t in rounds]
         shares = torch.stack(counts_of_rounds) / sum(counts_of_rounds)
         equal_shares = torch.full_like(shares, 1 / len(shares))
-        torch.testing.assert_close(shares, equal_shares, rtol=0, atol=0.02)
+        assert_close(shares, equal_shares, rtol=0, atol=0.02)
 
 
 def test_hard_attention_needs_a_smooth_stand_in():

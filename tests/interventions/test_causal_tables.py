@@ -8,6 +8,8 @@ import own_task
 import pandas as pd
 import pytest
 import torch
+from numpy.testing import assert_allclose
+from torch.testing import assert_close
 
 import circuits
 import interp
@@ -23,7 +25,6 @@ from interp.interventions.pairs import corruption, prepare
 from interp.interventions.steering import Doses, fitted_direction, state_direction, steer
 from interp.model.rollout import rollout
 from interp.stats.decoder import RIDGE, Decoder
-from interp.support.errors import InputError
 from interp.support.session import session
 from interp.tasks import Analysis, experts
 from interp.tasks.experts.algorithms import weighted_majority
@@ -133,8 +134,14 @@ def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
     circuit, _ = wma
     model = circuits.compile_circuit(replace(circuit, edits=("cut 2.1",)))
     refuses("softmax-only variant cannot be built", circuits.differentiable, model)
-    with pytest.raises(interp.InputError, match="has hard attention, which has no gradient; give"):
-        causal_tables.circuit_tables(model, tasks.of(model).sample_for(model, 4, 6, 0), 4, 0)
+    refuses(
+        "has hard attention, which has no gradient; give",
+        causal_tables.circuit_tables,
+        model,
+        tasks.of(model).sample_for(model, 4, 6, 0),
+        4,
+        0,
+    )
 
 
 def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
@@ -143,7 +150,7 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
     episodes, change = experts.sample(12, 10, 3, seed=0), [0.0, 1.0, 0.0]
     algorithm = weighted_majority(0.5)
     fitted = fitted_direction(model, episodes, algorithm, change)
-    torch.testing.assert_close(fitted, state_direction(model, change), rtol=0, atol=0.02)
+    assert_close(fitted, state_direction(model, change), rtol=0, atol=0.02)
     assert (
         steer(
             model, episodes, algorithm, Doses(change, direction=fitted), round=7
@@ -253,7 +260,7 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
     log_weights = algorithm.run(known)["log_weights"]
     decode = Decoder.fit(run.latents[:, :-1], log_weights, ridge=RIDGE)
     state = model.read_state(run.latents)
-    torch.testing.assert_close(decode(run.latents), state, atol=0.02, rtol=0)
+    assert_close(decode(run.latents), state, atol=0.02, rtol=0)
     label = Claim.at("label", ["embed@y"], "state")
     carried = Claim.at("log_weights", ["latent"], "state")
     control = Claim.at("label", ["embed@p?"], "state", control=True)
@@ -359,7 +366,7 @@ def test_its_loss_is_the_metric(pulls, model):
     rewards = torch.from_numpy(pair.clean_episodes.rewards[:, 3:5, None])
     predictions = pair.clean_readout.predictions
     expected = 1 - predictions.gather(-1, rewards).squeeze(-1)
-    torch.testing.assert_close(pair.losses(predictions), expected)
+    assert_close(pair.losses(predictions), expected)
 
 
 def test_its_variables_are_interchanged_and_steered(pulls, model):
@@ -377,7 +384,7 @@ def test_its_variables_are_interchanged_and_steered(pulls, model):
     steered = steer(model, base, algorithm, Doses(change, (0, 1), direction), round=5)
     first = base.arms[:, 5] == 0  # the other arm's chance is not what this round predicts
     moves = steered.algorithm[1] - steered.algorithm[0]
-    np.testing.assert_allclose(moves, np.where(first, 0.1, 0), atol=1e-12)
+    assert_allclose(moves, np.where(first, 0.1, 0), atol=1e-12)
 
 
 def test_claims_can_be_given_where_its_record_has_none(pulls, model):
@@ -386,8 +393,12 @@ def test_claims_can_be_given_where_its_record_has_none(pulls, model):
         model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])]
     )
     assert frame.iia.between(0, 1).all()
-    with pytest.raises(
-        InputError,
-        match=r"task 'pulls' names no claims, which this needs; give its record analysis=Analysis\(claims",
-    ):
-        causal_tables.interchange_table(model, base, source, 3, 0)
+    refuses(
+        r"task 'pulls' names no claims, which this needs; give its record analysis=Analysis\(claims",
+        causal_tables.interchange_table,
+        model,
+        base,
+        source,
+        3,
+        0,
+    )

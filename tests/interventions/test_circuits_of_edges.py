@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from interp.interventions import ablation, edge_graph
 from interp.interventions.ablation import CircuitScorer
@@ -131,10 +132,10 @@ def test_keeping_all_edges_is_the_model_and_none_is_the_ablated_input(
     pair = prepare(untrained, *corruptions.exchange_history(expert_episodes, 4), 4)
     scorer = CircuitScorer(pair, "probability", how)
     clean_values = scorer.measure.measure(pair.clean_readout, pair)
-    np.testing.assert_allclose(scorer.full, clean_values, atol=1e-12)
+    assert_allclose(scorer.full, clean_values, atol=1e-12)
     if how == "resample":
         corrupted_values = scorer.measure.measure(pair.corrupted_readout, pair)
-        np.testing.assert_allclose(scorer.empty, corrupted_values, atol=1e-12)
+        assert_allclose(scorer.empty, corrupted_values, atol=1e-12)
 
 
 WANTED = {

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import interp
 from interp.interventions.hand_over import hand_over, state_difference
@@ -51,13 +52,13 @@ def test_a_handwired_machine_goes_on_exactly_with_its_own_memory(result):
     """The state is an affine function of the log-weights, so nothing is lost: all of the way."""
     assert result.read == ("log_weights",)
     assert result.not_read == ()
-    np.testing.assert_allclose(result.handed_over, result.saw_everything, atol=1e-9)
+    assert_allclose(result.handed_over, result.saw_everything, atol=1e-9)
     assert result.share.estimate == pytest.approx(1, abs=1e-6)
 
 
 def test_the_receiver_that_saw_everything_is_the_run_itself(run, result):
     predicted = run.layout.distribution(run.predictions[:, ROUND:]).numpy()
-    np.testing.assert_allclose(result.saw_everything, predicted, atol=1e-9)
+    assert_allclose(result.saw_everything, predicted, atol=1e-9)
 
 
 def test_an_algorithm_plays_on_from_the_decoded_counts(run, episodes):
@@ -69,7 +70,7 @@ def test_an_algorithm_plays_on_from_the_decoded_counts(run, episodes):
     for t in range(ROUND, 12):
         since = _count_hits(episodes, t) - _count_hits(episodes, ROUND)
         expected = _vote(episodes, before + since, t, gain)
-        np.testing.assert_allclose(result.handed_over[:, t - ROUND, 1], expected, atol=1e-6)
+        assert_allclose(result.handed_over[:, t - ROUND, 1], expected, atol=1e-6)
 
 
 def test_another_memory_is_that_of_the_episode_before(run, result, episodes):
@@ -77,12 +78,12 @@ def test_another_memory_is_that_of_the_episode_before(run, result, episodes):
     gain = experts.TASK.explains(run.model).parameters["gain"]
     others = np.roll(_count_hits(episodes, ROUND), 1, axis=0)
     expected = _vote(episodes, others, ROUND, gain)
-    np.testing.assert_allclose(result.another_episode[:, 0, 1], expected, atol=1e-6)
+    assert_allclose(result.another_episode[:, 0, 1], expected, atol=1e-6)
 
 
 def test_who_starts_anew_votes_with_equal_weights(result, episodes):
     share_of_votes = episodes.advice[:, ROUND].mean(1)
-    np.testing.assert_allclose(result.starts_anew[:, 0, 1], share_of_votes, atol=1e-9)
+    assert_allclose(result.starts_anew[:, 0, 1], share_of_votes, atol=1e-9)
 
 
 def test_distances_are_total_variation(result):
@@ -120,7 +121,7 @@ def test_a_table_of_values_is_handed_over():
     machine = interp.load("qlearning-handwired", n_states=3, n_actions=2).double()
     episodes = interp.tasks.get("qlearning").sample_for(machine, 16, 12, seed=1)
     result = hand_over(interp.rollout(machine, episodes), 6, to=machine)
-    np.testing.assert_allclose(result.handed_over, result.saw_everything, atol=1e-6)
+    assert_allclose(result.handed_over, result.saw_everything, atol=1e-6)
 
 
 def test_states_differ_by_what_the_algorithm_counted_differently(run, handwired):
@@ -131,7 +132,7 @@ def test_states_differ_by_what_the_algorithm_counted_differently(run, handwired)
     other_weights = algorithm.run(others)["log_weights"][:, ROUND]
     weights = algorithm.run(run.episodes)["log_weights"][:, ROUND]
     ordered = table.sort_values(["episode", "element"])["difference"].to_numpy()
-    np.testing.assert_allclose(ordered.reshape(16, 3), other_weights - weights, atol=1e-6)
+    assert_allclose(ordered.reshape(16, 3), other_weights - weights, atol=1e-6)
     assert table["difference"].abs().is_monotonic_decreasing
 
 

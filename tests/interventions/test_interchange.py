@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
+from torch.testing import assert_close
 
 import interp
 from circuits.compiler import places as places_at
@@ -16,6 +18,7 @@ from interp.tasks.mdp import MDPEpisodes
 from interp.tasks.qlearning.algorithms import q_learning
 from tests.cases import cases
 from tests.handmade import intervened
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
@@ -148,13 +151,13 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     )
     assert torch.equal(policy[:, 0], base.predictions[:, 9])
     table = model.read_state(base.latents[:, 10])
-    torch.testing.assert_close(model.read_state(latents[:, 0]), table, atol=1e-12, rtol=0)
+    assert_close(model.read_state(latents[:, 0]), table, atol=1e-12, rtol=0)
     names = axes_of(circuit, "id", ("a_1", "a_2"))
     base_action, source_action = (torch.as_tensor(episodes.actions[:, 9]) for episodes in q_pair)
     rows = torch.arange(len(base_action))
     written = latents[rows, 0, base_action] @ names.T
     one_hot = torch.eye(2).double()[source_action]
-    torch.testing.assert_close(written, one_hot, atol=1e-12, rtol=0)
+    assert_close(written, one_hot, atol=1e-12, rtol=0)
 
     following = base.fed.at(10)
     _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
@@ -165,7 +168,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     expected[renamed, source_action[renamed]] = expected[renamed].mean(-1)
     expected[renamed, base_action[renamed]] = 0
     assert 4 <= renamed.sum() <= 12
-    torch.testing.assert_close(values, expected, atol=1e-12, rtol=0)
+    assert_close(values, expected, atol=1e-12, rtol=0)
 
 
 def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
@@ -190,7 +193,7 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
         policy, latents = intervened(model, base, source, places, range(5, 14))
         table = model.read_state(latents)
         written = table.gather(-1, slots).squeeze(-1)
-        np.testing.assert_allclose(written, expected, atol=1e-12, err_msg=variable)
+        assert_allclose(written, expected, atol=1e-12, err_msg=variable)
         assert torch.equal(policy, base.predictions[:, rounds])
 
 
@@ -278,8 +281,16 @@ def test_wma_driving_only_one_outcome(wma, pair):
 
 def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome(wma, pair):
     silent = replace(weighted_majority(0.5), written="")
-    with pytest.raises(interp.InputError, match=r"give the algorithm written=\.\.\."):
-        interchange(wma[1], *pair, silent, "label", "embed@y", outcome="state")
+    refuses(
+        r"give the algorithm written=\.\.\.",
+        interchange,
+        wma[1],
+        *pair,
+        silent,
+        "label",
+        "embed@y",
+        outcome="state",
+    )
     assert interchange(wma[1], *pair, silent, "votes[0]", "embed@p_1").iia_informative == 1
 
 
@@ -303,8 +314,7 @@ def test_bad_input(wma, pair, options, message):
         "sites": "embed@<z>",
         **options,
     }
-    with pytest.raises(interp.InputError, match=message):
-        interchange(model, *pair, **arguments)
+    refuses(message, interchange, model, *pair, **arguments)
 
 
 def test_place_texts():

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 import interp
 from interp.interventions import causal_tables
@@ -125,13 +126,13 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     predictions, latents = intervened(
         machine, base, source, resolve_places("latent", machine, base), rounds
     )
-    torch.testing.assert_close(predictions, source.predictions[:, rounds])
-    torch.testing.assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
+    assert_close(predictions, source.predictions[:, rounds])
+    assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
     ran = run_on(machine, base, [AT], 3, source.latents[:, [AT]])
     following = source.predictions[:, AT : AT + 3]
-    torch.testing.assert_close(ran.predictions[0, :, 0], following)
+    assert_close(ran.predictions[0, :, 0], following)
     last_latent = source.latents[:, AT + 3]
-    torch.testing.assert_close(ran.carried[0, :, 0, 0], last_latent)
+    assert_close(ran.carried[0, :, 0, 0], last_latent)
     difference = base.predictions - source.predictions
     assert difference[:, AT:].abs().max() > 1e-3
     refuses(
@@ -220,8 +221,13 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     by_itself = steer(machine, episodes, algorithm, Doses("log_weights[e_1]"), round=5)
     assert by_itself.algorithm == pytest.approx(known.algorithm)
     assert by_itself.model == pytest.approx(known.model, abs=1e-2)
-    with pytest.raises(interp.InputError, match="not how it is written"):
-        write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
+    refuses(
+        "not how it is written",
+        write_state,
+        machine,
+        interp.rollout(machine, episodes).latents,
+        torch.zeros(N_EXPERTS),
+    )
     refuses("pass a probe's direction", state_direction, gru(), [1.0, 0, 0, 0])
     refuses(
         r"unknown number of the memory 'log_weights\[p_1\]'.*Valid: log_weights\[e_1\]",
@@ -232,10 +238,15 @@ def test_a_known_machine_steers_as_its_algorithm(others):
         Doses("log_weights[p_1]"),
         round=5,
     )
-    with pytest.raises(interp.InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
-        steer(
-            machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=torch.zeros(4)), round=5
-        )
+    refuses(
+        r"a direction must be \[row, width\] = \(2, 4\)",
+        steer,
+        machine,
+        episodes,
+        algorithm,
+        Doses([1.0, 0, 0, 0], direction=torch.zeros(4)),
+        round=5,
+    )
 
 
 def test_controls_are_as_wide_as_the_place(others):
@@ -331,11 +342,14 @@ def test_every_table_stands_in_its_place(tmp_path):
             .note.str.startswith("not applicable: lstm has no attention heads, and")
             .all()
         )
-    with pytest.raises(
-        interp.InputError,
-        match="lstm has no attention heads, and circuits of edges are of heads; use",
-    ):
-        causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
+    refuses(
+        "lstm has no attention heads, and circuits of edges are of heads; use",
+        causal_tables.circuit_tables,
+        machine,
+        experts.sample(8, 6, N_EXPERTS, seed=0),
+        3,
+        0,
+    )
 
 
 def test_channels_are_named_in_sites():

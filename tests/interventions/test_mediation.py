@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 import interp
 from interp.interventions import experiment
@@ -10,7 +11,6 @@ from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
 from interp.stats.decoder import Decoder
-from interp.support.errors import InputError
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
@@ -131,13 +131,9 @@ def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     sixth = mediate(untrained, *runs, "latent@<z>", through, round=6, split=no_controls)
     for key in ("total", "lost", "brought"):
         whole = getattr(through_patterns, key)
-        np.testing.assert_allclose(
-            getattr(third, key) + getattr(sixth, key), whole, rtol=1e-9, atol=1e-14
-        )
-        np.testing.assert_allclose(getattr(chunked, key), whole, rtol=1e-9, atol=1e-14)
-        np.testing.assert_allclose(
-            getattr(first, key)[..., 0], whole[..., 0], rtol=1e-9, atol=1e-14
-        )
+        assert_allclose(getattr(third, key) + getattr(sixth, key), whole, rtol=1e-9, atol=1e-14)
+        assert_allclose(getattr(chunked, key), whole, rtol=1e-9, atol=1e-14)
+        assert_allclose(getattr(first, key)[..., 0], whole[..., 0], rtol=1e-9, atol=1e-14)
     all_moved = [1.0] * len(chunked.mediators)
     assert through_patterns.moved.tolist() == all_moved
     assert chunked.moved.tolist() == all_moved
@@ -257,10 +253,18 @@ def test_a_split_is_checked():
 
 
 def test_results_name_their_mediators(untrained, pair, through_patterns):
-    with pytest.raises(
-        InputError, match=r"unknown mediator 'pattern\[0.0\]@p'; did you mean 'pattern\[0.0\]@p\?'"
-    ):
-        through_patterns.blocked("pattern[0.0]@p")
-    with pytest.raises(InputError, match="base and source must pair up"):
-        mediate(untrained, pair[0], pair[1].select([0, 1, 2]), "latent@<z>", "L0H0@p?")
+    refuses(
+        r"unknown mediator 'pattern\[0.0\]@p'; did you mean 'pattern\[0.0\]@p\?'",
+        through_patterns.blocked,
+        "pattern[0.0]@p",
+    )
+    refuses(
+        "base and source must pair up",
+        mediate,
+        untrained,
+        pair[0],
+        pair[1].select([0, 1, 2]),
+        "latent@<z>",
+        "L0H0@p?",
+    )
     assert {"model", "digest", "rounds", "seed", "versions"} <= through_patterns.settings.keys()

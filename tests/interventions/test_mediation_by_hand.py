@@ -10,6 +10,7 @@ from interp.interventions.mediation import MediationResult, _Sums
 from interp.interventions.sites import Site
 from interp.stats.intervals import ratio_interval
 from interp.support.errors import InputError
+from tests.refusals import refuses
 
 TOTAL = np.array([4.0, 2.0, 1.0, 3.0])
 LOST = np.array([[1.0, 2, 0, 1], [4, 1, 1, 2]])
@@ -53,8 +54,7 @@ def test_shares_are_ratios_of_sums_over_episodes(mediator, blocked, carried):
     assert HALF.blocked(mediator) == ratio_interval(LOST[i] / 2, TOTAL, seed=0)
     assert WHOLE.blocked() == WHOLE.blocked("all")
     assert WHOLE.carried() == WHOLE.carried("all")
-    with pytest.raises(InputError, match="unknown mediator 'every'"):
-        WHOLE.blocked("every")
+    refuses("unknown mediator 'every'", WHOLE.blocked, "every")
 
 
 def test_the_table_has_shares_with_intervals_and_those_of_the_controls():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
 from interp.tasks import mdp
@@ -75,7 +76,7 @@ def test_a_loss_is_summed_over_the_rounds(pair, cells):
     loss = tables.max(-1) - values
     assert np.ptp(tables) > 0
     regret = find_metric("regret").measure(cells, pair)
-    np.testing.assert_allclose(regret, loss.sum(-1))
+    assert_allclose(regret, loss.sum(-1))
 
 
 def test_log_probabilities_are_clipped(pair, cells):

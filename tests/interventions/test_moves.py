@@ -169,8 +169,15 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
         writer,
         {"log_weights": np.zeros(5)},
     )
-    with pytest.raises(interp.InputError, match="unknown variable of this writer 'counts'"):
-        move(model, episodes, circuit.algorithm, writer, {"counts": 1.0})
+    refuses(
+        "unknown variable of this writer 'counts'",
+        move,
+        model,
+        episodes,
+        circuit.algorithm,
+        writer,
+        {"counts": 1.0},
+    )
     refuses(
         "the last one to start from is 4", transition, model, episodes, writer, round=[5], horizon=2
     )

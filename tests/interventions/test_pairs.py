@@ -8,8 +8,8 @@ import torch
 import interp
 from interp.interventions import pairs, patching
 from interp.interventions.pairs import corruption, prepare
-from interp.support.errors import InputError
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
+from tests.refusals import refuses
 
 
 def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
@@ -47,11 +47,13 @@ def test_the_first_rounds_do_not_depend_on_how_many_are_run(untrained_q, mdp_epi
 
 @pytest.mark.parametrize("n_rounds", [0, 9])
 def test_a_rollout_refuses_rounds_that_the_episodes_lack(untrained, expert_episodes, n_rounds):
-    with pytest.raises(
-        interp.InputError,
-        match=rf"the episodes have 8 rounds; n_rounds is 1 to that, got {n_rounds}",
-    ):
-        interp.rollout(untrained, expert_episodes, n_rounds=n_rounds)
+    refuses(
+        rf"the episodes have 8 rounds; n_rounds is 1 to that, got {n_rounds}",
+        interp.rollout,
+        untrained,
+        expert_episodes,
+        n_rounds=n_rounds,
+    )
 
 
 def test_a_pair_stops_at_the_round_that_is_read(untrained_q, mdp_episodes):
@@ -78,11 +80,16 @@ def test_registered_metrics_run_on_both_tasks(
         pair = corruption(model).build(episodes, 3)
         for key, record in pairs.METRICS.items():
             if "classes" not in record.kinds:
-                with pytest.raises(
-                    InputError,
-                    match=rf"metric '{key}' cannot read predictions of .*; take logit_diff, ",
-                ):
-                    patching.sweep(model, *pair, 3, sites=["latent"], read_round=4, metric=key)
+                refuses(
+                    rf"metric '{key}' cannot read predictions of .*; take logit_diff, ",
+                    patching.sweep,
+                    model,
+                    *pair,
+                    3,
+                    sites=["latent"],
+                    read_round=4,
+                    metric=key,
+                )
                 continue
             result = patching.sweep(model, *pair, 3, sites=["latent"], read_round=4, metric=key)
             assert result.values.shape == (1, 6)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 from transformer_lens import patching as tl_patching
 
 import interp
@@ -60,7 +61,7 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
         run = _one_at_a_time(untrained, base, source, site, 3)
         losses = (run.predictions - truth).abs()
         regret = losses[:, 3 : read + 1].sum(1)
-        torch.testing.assert_close(values, regret, rtol=0, atol=1e-13)
+        assert_close(values, regret, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("commit", ["own", "target"])
@@ -79,7 +80,7 @@ def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_epi
         run = _one_at_a_time(untrained_q, clean, corrupted, site, 3, commit)
         move = run.latents[:, 5].flatten(1) - bad_ends
         along_the_unit = (move * unit).sum(-1)
-        torch.testing.assert_close(values, along_the_unit, rtol=0, atol=1e-12)
+        assert_close(values, along_the_unit, rtol=0, atol=1e-12)
 
 
 def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episodes):
@@ -109,7 +110,7 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
         effects = torch.from_numpy(result.grid(component, "effect").to_numpy().copy())
         ours = effects + result.base.mean()
         theirs = theirs.reshape(ours.shape).double()
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
@@ -136,9 +137,7 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     assert (result.effects[idle] == 0).all()
     for i in idle[::5]:
         alone = _one_at_a_time(untrained, corrupted, clean, cells[i], 3).predictions
-        torch.testing.assert_close(
-            alone, interp.rollout(untrained, corrupted).predictions, rtol=0, atol=1e-13
-        )
+        assert_close(alone, interp.rollout(untrained, corrupted).predictions, rtol=0, atol=1e-13)
 
 
 def test_result_carries_intervals_and_choices(untrained, expert_episodes):
@@ -204,9 +203,7 @@ def test_hooks_never_leak(untrained, expert_episodes):
     for point in untrained.hook_points():
         assert not point.fwd_hooks
         assert not point.bwd_hooks
-    torch.testing.assert_close(
-        interp.rollout(untrained, replace(clean)).predictions, before, rtol=0, atol=0
-    )
+    assert_close(interp.rollout(untrained, replace(clean)).predictions, before, rtol=0, atol=0)
 
 
 def test_every_site_round_trips_through_text(untrained, untrained_q):

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 import interp
 from interp.interventions.steering import Doses, steer, write_state
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
@@ -72,10 +74,10 @@ def test_write_state_is_exact_and_changes_nothing_else(wma):
     latents = interp.rollout(model, experts.sample(4, 6, 3, seed=0)).latents[:, -1]
     wanted = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     written = write_state(model, latents, wanted)
-    torch.testing.assert_close(model.read_state(written), wanted)
+    assert_close(model.read_state(written), wanted)
     read = torch.linalg.pinv(model.state_map) @ model.state_map
     blind = torch.eye(model.config.d_model).double() - read
-    torch.testing.assert_close(written @ blind, latents @ blind)
+    assert_close(written @ blind, latents @ blind)
 
 
 def test_napkin_direction(napkin, napkin_pair):
@@ -93,11 +95,12 @@ def test_napkin_direction(napkin, napkin_pair):
 
 
 def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
-    with pytest.raises(interp.InputError, match=r"give the algorithm memory=\.\.\."):
-        steer(
-            wma[1],
-            experts.sample(2, 5, 3, seed=0),
-            majority_vote(),
-            Doses([1.0, 0.0, 0.0]),
-            round=3,
-        )
+    refuses(
+        r"give the algorithm memory=\.\.\.",
+        steer,
+        wma[1],
+        experts.sample(2, 5, 3, seed=0),
+        majority_vote(),
+        Doses([1.0, 0.0, 0.0]),
+        round=3,
+    )

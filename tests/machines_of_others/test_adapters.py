@@ -6,14 +6,15 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from torch import nn
+from torch.testing import assert_close
 
 import interp
 from interp.machines import Said, recurrent
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, thoughts
 from interp.model.opened import OpenedCell
-from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
     KINDS,
     LAYOUT,
@@ -66,9 +67,7 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
         for name in (
             names
         ):  # replayed with all rounds in one batch, whose sums may be taken in another order
-            torch.testing.assert_close(
-                run.cache[name][:, t], state_held[name], rtol=1e-4, atol=1e-5
-            )
+            assert_close(run.cache[name][:, t], state_held[name], rtol=1e-4, atol=1e-5)
         carried = done.carried
     assert torch.equal(carried, run.latents[:, -1])
 
@@ -125,9 +124,7 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
     plain, opened = cells(fused, show_gates=False), cells(fused)
     episodes, _ = pair(plain)
     run = interp.rollout(plain, episodes)
-    torch.testing.assert_close(
-        interp.rollout(opened, episodes).latents, run.latents, rtol=0, atol=1e-6
-    )
+    assert_close(interp.rollout(opened, episodes).latents, run.latents, rtol=0, atol=1e-6)
     state = None
     with torch.no_grad():
         for t in range(episodes.n_rounds):
@@ -155,7 +152,7 @@ def test_open_layers_and_cells_are_the_fused_ones_to_rounding(core, options, dty
     state = tuple(states) if core in (nn.LSTM, nn.LSTMCell) else states[0]
     for arguments in ((x, state), (x,)):
         atol = (8 if is_cell else 40) * torch.finfo(dtype).eps
-        torch.testing.assert_close(opened(*arguments), fused(*arguments), rtol=0, atol=atol)
+        assert_close(opened(*arguments), fused(*arguments), rtol=0, atol=atol)
     assert list(opened.parameters()) == []  # the weights are the fused one's
 
 
@@ -177,7 +174,7 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
     assert torch.equal(run.latents[:, 0, 0], start)
     after = core(SAID.before(run.fed.at(0)), start)
     predictions = head(after).softmax(1)[:, 1]
-    torch.testing.assert_close(run.predictions[:, 0], predictions)
+    assert_close(run.predictions[:, 0], predictions)
 
 
 def test_cells_that_cannot_be_machines_are_refused():
@@ -203,9 +200,7 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
             heard = module.hear(SAID.after(run.fed.at(t)))
             for i in range(3):
                 z = module.core(z + heard / 3)
-                torch.testing.assert_close(
-                    run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6
-                )
+                assert_close(run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6)
             assert torch.equal(run.latents[:, t + 1, 0], z)
     refuses("a loop has one block", learner, "loop", LAYOUT, n_layers=2)
 
@@ -233,11 +228,14 @@ def test_thoughts_have_room_for_as_many_rounds_as_they_were_given():
         machine,
         pair(machine, 2, N_ROUNDS + 1)[0],
     )
-    with pytest.raises(
-        InputError,
-        match="13 rounds of 13 take 169 positions, and the model has 156: no more than 12",
-    ):
-        interp.machines.thoughts(machine.module.model, LAYOUT, n_rounds=13, outcomes=OUTCOMES)
+    refuses(
+        "13 rounds of 13 take 169 positions, and the model has 156: no more than 12",
+        interp.machines.thoughts,
+        machine.module.model,
+        LAYOUT,
+        n_rounds=13,
+        outcomes=OUTCOMES,
+    )
 
 
 def test_a_checkpoint_of_coconut_is_read(tmp_path):
@@ -327,7 +325,7 @@ def test_an_agent_acts_as_it_did_in_sb3(tmp_path):
     with torch.no_grad():
         for seen, action, h in zip(arrays["obs"], arrays["actions"], arrays["h"], strict=True):
             out, state = actor.core(torch.tensor(seen).view(1, 1, -1), state)
-            np.testing.assert_allclose(out[0, 0], h, rtol=0, atol=1e-6)
+            assert_allclose(out[0, 0], h, rtol=0, atol=1e-6)
             assert int(actor.scores(out[0]).argmax()) == action
 
 
@@ -340,7 +338,7 @@ def test_an_agent_plays_in_our_worlds():
     assert np.array_equal(chosen[:, :-1], episodes.actions[:, 1:])
     first_observation = observed(None, run.fed.at(0)).unsqueeze(0)
     out, _ = machine.module.core(first_observation, None)
-    torch.testing.assert_close(run.latents[:, 1, 0], out[0].detach(), rtol=0, atol=1e-6)
+    assert_close(run.latents[:, 1, 0], out[0].detach(), rtol=0, atol=1e-6)
 
 
 def test_files_that_hold_no_agent_are_refused(tmp_path):
@@ -348,10 +346,11 @@ def test_files_that_hold_no_agent_are_refused(tmp_path):
         "features_extractor.cnn.0.weight",
         "log_std",
     ):  # the second: actions are numbers, not classes
-        with pytest.raises(
-            InputError, match=re.escape(f"than a policy of discrete actions ({beside})")
-        ):
-            interp.machines.read_agent(agent_file(tmp_path, **{beside: torch.zeros(1)}))
+        refuses(
+            re.escape(f"than a policy of discrete actions ({beside})"),
+            interp.machines.read_agent,
+            agent_file(tmp_path, **{beside: torch.zeros(1)}),
+        )
     (tmp_path / "text.zip").write_text("nothing")
     refuses("give the file that model", interp.machines.read_agent, tmp_path / "text.zip")
     refuses("activation", interp.machines.read_agent, agent_file(tmp_path), activation="sine")
@@ -361,15 +360,22 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
     without_core = Mine(nn.GRU(5, WIDTH))
     nothing_embedded = Embedded(lambda m, fed: None, 2, 0, 0)
     options = {"embedded": nothing_embedded, "read": lambda m, y, fed: y}
-    with pytest.raises(
-        InputError,
-        match="core 'memory' must name a model of transformers with recurrent layers, got GRU",
-    ):
-        interp.machines.state_space(without_core, LAYOUT, core="memory", **options)
-    with pytest.raises(
-        InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"
-    ):
-        interp.machines.thoughts(without_core, LAYOUT, n_rounds=2, **options)
+    refuses(
+        "core 'memory' must name a model of transformers with recurrent layers, got GRU",
+        interp.machines.state_space,
+        without_core,
+        LAYOUT,
+        core="memory",
+        **options,
+    )
+    refuses(
+        "core 'transformer' must name a GPT2Model of transformers, got NoneType",
+        interp.machines.thoughts,
+        without_core,
+        LAYOUT,
+        n_rounds=2,
+        **options,
+    )
     beyond = {**options, "embedded": Embedded(lambda m, fed: None, 2, 0, 2)}
     refuses(
         "slot of embedded must be an integer >= 0 and <= 1",
@@ -379,18 +385,17 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
         n_rounds=2,
         **beyond,
     )
-    with pytest.raises(
-        InputError, match="block 'body' must name a submodule; there are memory, head"
-    ):
-        interp.machines.loop(
-            without_core,
-            LAYOUT,
-            cycles=2,
-            shape=(3,),
-            hear=options["read"],
-            read=options["read"],
-            block="body",
-        )
+    refuses(
+        "block 'body' must name a submodule; there are memory, head",
+        interp.machines.loop,
+        without_core,
+        LAYOUT,
+        cycles=2,
+        shape=(3,),
+        hear=options["read"],
+        read=options["read"],
+        block="body",
+    )
     refuses(
         "expected an HrmTextForCausalLM", interp.machines.hrm, without_core, LAYOUT, outcomes=[0, 1]
     )

@@ -7,6 +7,7 @@ import agent as example
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 import interp
 from interp.machines.recurrent import Actor
@@ -50,7 +51,7 @@ def test_the_agent_hears_each_round_as_its_worlds_say_it(tmp_path):
         hidden, _ = actor.core(inputs.transpose(0, 1))
         scores = actor.scores(hidden[1:].transpose(0, 1))
     predictions = interp.rollout(machine, episodes).predictions.float()
-    torch.testing.assert_close(predictions, scores.softmax(-1), rtol=1e-4, atol=1e-5)
+    assert_close(predictions, scores.softmax(-1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow(reason="a search over all families of Q-learning's rivals: a minute of one core")

@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.testing import assert_close
 
 import interp
 from interp import machines
@@ -114,7 +115,7 @@ def test_rounds_are_the_librarys_pass_over_the_whole_sequence(kind):
         handle.remove()
         for result, reference_run in ((run, whole), (edited, changed)):
             expected = module.read(reference_run[:, ::2]).softmax(-1)[..., 1]
-            torch.testing.assert_close(result.predictions, expected, rtol=1e-4, atol=1e-5)
+            assert_close(result.predictions, expected, rtol=1e-4, atol=1e-5)
     change = edited.predictions - run.predictions
     assert change[:, 1:].abs().min() > 1e-6
 

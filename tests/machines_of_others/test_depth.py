@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 import interp
 import probes
@@ -82,10 +83,10 @@ def test_every_recurrence_is_a_round_and_more_than_were_trained_are_more_rounds(
     for t in range(7):
         with torch.no_grad():
             scores, z, gate = machine.module(questions, cycles=t + 1)
-        torch.testing.assert_close(run.cache["points.recurrence"][:, t], z)
-        torch.testing.assert_close(run.predictions[:, t], scores.softmax(1))
+        assert_close(run.cache["points.recurrence"][:, t], z)
+        assert_close(run.predictions[:, t], scores.softmax(1))
         gate_read = probes.read(run, "latents@gate", model=machine)[:, t].flatten()
-        torch.testing.assert_close(gate_read, gate.flatten())
+        assert_close(gate_read, gate.flatten())
 
 
 def test_only_the_first_round_hears_the_question():
@@ -119,7 +120,7 @@ def test_a_patch_between_recurrences_is_one_by_hand():
     )
     effect = patched - base
     sign = (clean_difference - base).sign()  # what rises from corrupted to clean
-    torch.testing.assert_close(swept.effects[0], sign * effect, rtol=1e-3, atol=1e-5)
+    assert_close(swept.effects[0], sign * effect, rtol=1e-3, atol=1e-5)
 
 
 def test_a_machine_that_is_not_the_modules_own_pass_is_refused():
@@ -150,7 +151,7 @@ def test_a_start_is_a_draw_by_its_seed_and_says_so_in_the_digest():
     questions = torch.tensor(episodes.inputs[:, 0]).float()
     with torch.no_grad():
         scores, _, _ = machine.module(questions, wanted.expand(5, -1), cycles=4)
-    torch.testing.assert_close(run.predictions[:, 3], scores.softmax(1))
+    assert_close(run.predictions[:, 3], scores.softmax(1))
     refuses("draws no start: give adapt", recurrent().started, 1)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import interp
 import probes
@@ -126,10 +127,8 @@ def test_runs_that_did_not_take_place_are_nan_in_the_cache(leaves):
     for t in range(4):
         outputs, _, z = by_hand(machine.module, cache.latents[:, t, 0], cache.fed.at(t))
         for name, output in zip(CYCLES, outputs, strict=True):
-            torch.testing.assert_close(
-                cache.cache[name][:, t], output, rtol=0, atol=1e-6, equal_nan=True
-            )
-        torch.testing.assert_close(cache.latents[:, t + 1, 0], z, rtol=0, atol=1e-6)
+            assert_close(cache.cache[name][:, t], output, rtol=0, atol=1e-6, equal_nan=True)
+        assert_close(cache.latents[:, t + 1, 0], z, rtol=0, atol=1e-6)
         runs_of_rows = took_place(torch.stack(outputs)).sum(0)
         n_runs |= set(runs_of_rows.tolist())
     assert len(n_runs) > 1
@@ -146,9 +145,9 @@ def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
     edited = interp.rollout(machine, episodes, fwd_hooks={1: [hook]})
     _, scores, z = by_hand(machine.module, plain.latents[:, 1, 0], plain.fed.at(1), (cycle, 0.7))
     ran = took_place(plain.cache[CYCLES[cycle]][:, 1])
-    torch.testing.assert_close(edited.latents[ran, 2, 0], z[ran], rtol=0, atol=1e-6)
+    assert_close(edited.latents[ran, 2, 0], z[ran], rtol=0, atol=1e-6)
     predictions = scores.softmax(1)[:, 1]
-    torch.testing.assert_close(edited.predictions[ran, 1], predictions[ran])
+    assert_close(edited.predictions[ran, 1], predictions[ran])
     assert edited.predictions[~ran, 1:].isnan().all()
     assert edited.latents[~ran, 2:].isnan().all()
     assert not edited.predictions[ran].isnan().any()

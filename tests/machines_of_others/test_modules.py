@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
+from torch.testing import assert_close
 
 import interp
 from tests.machines_of_others.test_nothing_assumed import (
@@ -117,7 +118,7 @@ def _seen(module, machine):
     inputs = torch.cat([run.latents[:, :-1, 0], votes], 2).float()
     with torch.no_grad():
         hidden = copy.deepcopy(module.read[0]).eval()(inputs)
-    torch.testing.assert_close(run.cache["points.hidden"], hidden, rtol=0, atol=1e-5)
+    assert_close(run.cache["points.hidden"], hidden, rtol=0, atol=1e-5)
     add_three = ("points.hidden", lambda x, hook: x + 3)
     shifted = interp.rollout(machine, EPISODES, fwd_hooks=[add_three])
     change = shifted.predictions - run.predictions

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 from transformers import (
     MambaConfig,
     MambaModel,
@@ -387,7 +388,7 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
     run = interp.rollout(machine, EPISODES, names_filter=["points.given", "points.made"])
     assert torch.equal(run.cache["points.given"], run.latents[:, :-1, 0])
     again = module.keeps.linear(run.cache["points.given"])
-    torch.testing.assert_close(run.cache["points.made"], again.detach())
+    assert_close(run.cache["points.made"], again.detach())
     for name in ("points.given", "points.made"):
         add_one = (name, lambda x, hook: x + 1)
         shifted = interp.rollout(machine, EPISODES, fwd_hooks=[add_one])

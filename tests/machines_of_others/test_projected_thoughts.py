@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 from transformers import GPT2LMHeadModel
 
 import interp
@@ -63,8 +64,8 @@ def test_a_thought_is_put_into_one_ever_longer_sequence_without_a_cache(project,
             done = model(inputs_embeds=sequence, output_hidden_states=True)
             thought = own(model, done.hidden_states[-1][:, -1])
             predicted = done.logits[:, -3, OUTCOMES].softmax(1)[:, 1]
-            torch.testing.assert_close(run.predictions[:, t], predicted, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(run.latents[:, t + 1, 0, :16], thought, rtol=1e-4, atol=1e-4)
+            assert_close(run.predictions[:, t], predicted, rtol=1e-4, atol=1e-5)
+            assert_close(run.latents[:, t + 1, 0, :16], thought, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mixture_needs_a_temperature():
@@ -87,7 +88,7 @@ def test_a_checkpoint_of_codi_is_read_and_its_updates_are_added(tmp_path):
     again = machines.read_codi(tmp_path / "codi.bin", scale=0.25, n_head=2)
     model.transformer.h[0].attn.c_attn.weight.data += 0.25 * (b @ a).T
     tokens = torch.randint(0, 9, (2, 7))
-    torch.testing.assert_close(again(tokens).logits, model.eval()(tokens).logits)
+    assert_close(again(tokens).logits, model.eval()(tokens).logits)
     hidden = torch.randn(3, 16)
     assert torch.equal(again.prj(hidden), model.prj(hidden))
     torch.save({"weight": a}, tmp_path / "other")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
+from torch.testing import assert_close
 
 import interp
 from interp.model.taps import Point
@@ -54,7 +55,7 @@ def test_a_complex_constant_is_kept_as_it_is():
     constant = machine.module.freqs_cis
     double = copy.deepcopy(machine).to(torch.float64).module.freqs_cis
     assert double.dtype == torch.complex128
-    torch.testing.assert_close(double, constant.to(torch.complex128), rtol=0, atol=0)
+    assert_close(double, constant.to(torch.complex128), rtol=0, atol=0)
     assert torch.equal(machine.untrained(0).module.freqs_cis, constant)
     changed = copy.deepcopy(machine)
     changed.module.freqs_cis[1] = 0

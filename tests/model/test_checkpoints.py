@@ -118,11 +118,12 @@ def test_weights_that_are_not_finite_are_refused(saved, tmp_path):
     model, folder = saved
     tensors = model.state_dict()
     tensors["embed.W_E"][0, 0] = torch.nan
-    with pytest.raises(
-        interp.InputError,
-        match=r"'small' cannot be saved: weights that are not finite at embed\.W_E",
-    ):
-        save_checkpoint(model, tmp_path / "other")
+    refuses(
+        r"'small' cannot be saved: weights that are not finite at embed\.W_E",
+        save_checkpoint,
+        model,
+        tmp_path / "other",
+    )
     save_file(
         {name: tensor.contiguous() for name, tensor in tensors.items()},
         folder / "model.safetensors",
@@ -203,11 +204,12 @@ class ForeignEpisodes(ExpertEpisodes):
 def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, registry):
     """Saving refuses what loading would refuse; with the record registered, the model comes back."""
     model = transformer(ForeignRound(3), **SIZES)
-    with pytest.raises(
-        interp.InputError,
-        match="a model of the unregistered task 'foreign' could not be loaded again",
-    ):
-        save_checkpoint(model, tmp_path / "m")
+    refuses(
+        "a model of the unregistered task 'foreign' could not be loaded again",
+        save_checkpoint,
+        model,
+        tmp_path / "m",
+    )
     assert list(tmp_path.iterdir()) == []
     sizes = tasks.get("experts").sizes
     known = tasks.get("experts").data

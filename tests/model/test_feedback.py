@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 import interp
 from interp.core import catalog
@@ -18,7 +19,6 @@ from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.stats.decoder import Decoder
-from interp.support.errors import InputError
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -196,10 +196,12 @@ class ReadAfter(AnswersLast):
 
 
 def test_a_layout_that_is_read_after_its_label_leaks_and_is_found():
-    with pytest.raises(
-        InputError, match="the prediction of round 0 changes with 'l_1', which comes after 'p\\?'"
-    ):
-        interp.check_machine(made(ReadAfter()), only=["predictions_do_not_see_the_truth"])
+    refuses(
+        "the prediction of round 0 changes with 'l_1', which comes after 'p\\?'",
+        interp.check_machine,
+        made(ReadAfter()),
+        only=["predictions_do_not_see_the_truth"],
+    )
 
 
 def test_shipped_layouts_are_read_where_they_were():
@@ -312,7 +314,7 @@ def test_the_loss_of_training_is_that_of_the_rollout(layout, commit):
     log_probabilities = run.predictions.gather(-1, truth).log()
     expected = -log_probabilities.mean()
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
-    torch.testing.assert_close(latents, run.latents[:, -1], atol=1e-9, rtol=0)
+    assert_close(latents, run.latents[:, -1], atol=1e-9, rtol=0)
 
 
 def test_such_a_task_is_trained(tmp_path):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 
 from interp.model.layout import layout_from_dict
-from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
@@ -44,9 +44,9 @@ def test_expert_episodes_become_the_tokens_they_name():
     words = np.array(layout.vocabulary)[rounds.tokens.numpy()]
     assert (words[..., layout.position("e_2")] == "e_2").all()
     votes_of_second = words[..., layout.position("p_2")]
-    np.testing.assert_array_equal(votes_of_second == "q1", episodes.advice[..., 1] == 1)
+    assert_array_equal(votes_of_second == "q1", episodes.advice[..., 1] == 1)
     labels = words[..., layout.position("y")]
-    np.testing.assert_array_equal(labels == "q1", episodes.labels == 1)
+    assert_array_equal(labels == "q1", episodes.labels == 1)
     assert (words[..., layout.position("w?")] == "w?").all()
     assert not rounds.slots.any()
 
@@ -65,12 +65,12 @@ def test_mdp_episodes_become_the_tokens_they_name():
     }
     for label, expected in expected_tokens.items():
         tokens_at_label = tokens[..., layout.position(label)]
-        np.testing.assert_array_equal(tokens_at_label, expected, err_msg=label)
+        assert_array_equal(tokens_at_label, expected, err_msg=label)
     assert (tokens[..., layout.position("a_2")] == first_action + 1).all()
     rewards = rounds.values[..., layout.position("r")]
-    np.testing.assert_array_equal(rewards, episodes.rewards)
+    assert_array_equal(rewards, episodes.rewards)
     assert rounds.values.count_nonzero() == np.count_nonzero(episodes.rewards)
-    np.testing.assert_array_equal(rounds.slots, episodes.actions)
+    assert_array_equal(rounds.slots, episodes.actions)
 
 
 def test_one_vocabulary_serves_a_range_of_sizes():
@@ -78,10 +78,11 @@ def test_one_vocabulary_serves_a_range_of_sizes():
     fitted = layout.fit(experts.sample(1, 2, 5, seed=0))
     assert fitted.n_experts == 5
     assert fitted.vocabulary == layout.vocabulary
-    with pytest.raises(
-        InputError, match="episodes have 6 experts but this model's layout serves 2 to 5"
-    ):
-        layout.fit(experts.sample(1, 2, 6, seed=0))
+    refuses(
+        "episodes have 6 experts but this model's layout serves 2 to 5",
+        layout.fit,
+        experts.sample(1, 2, 6, seed=0),
+    )
 
 
 def test_state_arranges_the_q_table_by_state_and_action():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import interp
 from interp.model.bound import bind
@@ -90,11 +91,11 @@ def test_activation_cache_of_one_round_is_the_bound_views(model, run):
     bound = bind(model, run, rounds=3)
     _, expected = bound.run_with_cache(bound.tokens[0])
     cache = run.activation_cache(round=3)
-    torch.testing.assert_close(cache["pattern", 1], expected["pattern", 1])
+    assert_close(cache["pattern", 1], expected["pattern", 1])
     heads = cache.stack_head_results(layer=2)
-    torch.testing.assert_close(heads, expected.stack_head_results(layer=2))
+    assert_close(heads, expected.stack_head_results(layer=2))
     stack = cache.accumulated_resid(layer=-1, apply_ln=True)
-    torch.testing.assert_close(stack, expected.accumulated_resid(layer=-1, apply_ln=True))
+    assert_close(stack, expected.accumulated_resid(layer=-1, apply_ln=True))
 
 
 def test_activation_cache_ends_in_the_rounds_prediction(model, run):
@@ -103,7 +104,7 @@ def test_activation_cache_ends_in_the_rounds_prediction(model, run):
     final = stack[-1][:, run.layout.predict_position]
     logits = final @ model.W_U + model.b_U
     predictions = logits.softmax(-1)[:, 1]
-    torch.testing.assert_close(predictions, run.predictions[:, -1])
+    assert_close(predictions, run.predictions[:, -1])
 
 
 def test_activation_cache_is_nan_where_a_round_did_not_take_place(model):

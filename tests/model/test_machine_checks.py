@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 import interp
 from interp.model.carried import pack, unpack
@@ -261,149 +262,90 @@ def _fails(m, carried, fed):
     raise IndexError("no such advice")
 
 
-@pytest.mark.parametrize(
-    ("step", "sentence"),
-    [
-        pytest.param(_fails, "a round raised IndexError: no such advice", id="a step that fails"),
-        pytest.param(
-            _sees_the_truth,
-            r"changes with 'y', which comes after 'p\?'",
-            id="it sees the truth",
-        ),
-        pytest.param(
-            _keeps_in_an_attribute,
-            "gives another result the second time",
-            id="a state in an attribute",
-        ),
-        pytest.param(_counts_calls, "gives another result the second time", id="a count of calls"),
-        pytest.param(
-            _mixes_the_batch, "depends on the others in the batch", id="it mixes the batch"
-        ),
-        pytest.param(_drops_out, "something is drawn at random", id="dropout left on"),
-        pytest.param(_writes_in_place, "writes into what it was given", id="it writes in place"),
-        pytest.param(
-            _carries_more,
-            "'count' is carried but in no channel",
-            id="more is carried than declared",
-        ),
-        pytest.param(
-            _another_shape,
-            re.escape("channel 'h' is [batch, *(16,)], got (4, 3)"),
-            id="a channel of another shape",
-        ),
-        pytest.param(
-            _changes_the_dtype,
-            "return every channel in its own shape and dtype",
-            id="a channel of another dtype",
-        ),
-        pytest.param(_no_number, "is not finite", id="what is no number"),
-        pytest.param(
-            _writes_into_the_round,
-            "writes into what it was given",
-            id="it writes into the round",
-        ),
-    ],
-)
+FAULTY_STEPS = {
+    "a step that fails": (_fails, "a round raised IndexError: no such advice"),
+    "it sees the truth": (_sees_the_truth, r"changes with 'y', which comes after 'p\?'"),
+    "a state in an attribute": (_keeps_in_an_attribute, "gives another result the second time"),
+    "a count of calls": (_counts_calls, "gives another result the second time"),
+    "it mixes the batch": (_mixes_the_batch, "depends on the others in the batch"),
+    "dropout left on": (_drops_out, "something is drawn at random"),
+    "it writes in place": (_writes_in_place, "writes into what it was given"),
+    "more is carried than declared": (_carries_more, "'count' is carried but in no channel"),
+    "a channel of another shape": (
+        _another_shape,
+        re.escape("channel 'h' is [batch, *(16,)], got (4, 3)"),
+    ),
+    "a channel of another dtype": (
+        _changes_the_dtype,
+        "return every channel in its own shape and dtype",
+    ),
+    "what is no number": (_no_number, "is not finite"),
+    "it writes into the round": (_writes_into_the_round, "writes into what it was given"),
+}
+
+
+@pytest.mark.parametrize(("step", "sentence"), FAULTY_STEPS.values(), ids=FAULTY_STEPS)
 def test_every_fault_of_a_step_is_found_and_told(step, sentence):
     refuses(sentence, interp.check_machine, cell(step))
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        pytest.param(
-            _starts_at_random,
-            "what round 0 reads differs from call to call",
-            id="a start drawn at random",
-        ),
-        pytest.param(
-            _copies_move_the_generator,
-            "must give the same copy for the same seed",
-            id="copies that are not of their seed",
-        ),
-        pytest.param(
-            _digest_of_some_weights,
-            "does not move with the weight 'module.cell.weight_hh'",
-            id="a digest of some weights",
-        ),
-        pytest.param(
-            _starts_as((1, 9)), "what round 0 reads has shape", id="a start of another width"
-        ),
-        pytest.param(_starts_as((16,)), "what round 0 reads has shape", id="a start without rows"),
-        pytest.param(
-            _starts_as((2, 16)), "what round 0 reads has shape", id="a start with more rows"
-        ),
-        pytest.param(
-            _starts_by_the_number_of_episodes,
-            "what round 0 reads differs",
-            id="a start by the number of episodes",
-        ),
-        pytest.param(
-            _runs_otherwise("prediction"),
-            "apart from interp.rollout",
-            id="other predictions in a run",
-        ),
-        pytest.param(
-            _runs_otherwise("carried"),
-            "apart from interp.rollout",
-            id="another state in a run",
-        ),
-        pytest.param(
-            _predicts_as((4, 5)),
-            "not that of its layout's outcomes",
-            id="a prediction of another shape",
-        ),
-        pytest.param(
-            _predicts_as((3,)),
-            "not that of its layout's outcomes",
-            id="fewer predictions than episodes",
-        ),
-        pytest.param(
-            _looking_changes("prediction"),
-            "changes nothing moves",
-            id="looking changes the prediction",
-        ),
-        pytest.param(
-            _looking_changes("carried"),
-            "changes nothing moves",
-            id="looking changes the state",
-        ),
-        pytest.param(
-            _sees_what_comes_later,
-            "changes with 'truth', which comes after it",
-            id="it sees a tensor that comes later",
-        ),
-    ],
-)
+FAULTY_METHODS = {
+    "a start drawn at random": (_starts_at_random, "what round 0 reads differs from call to call"),
+    "copies that are not of their seed": (
+        _copies_move_the_generator,
+        "must give the same copy for the same seed",
+    ),
+    "a digest of some weights": (
+        _digest_of_some_weights,
+        "does not move with the weight 'module.cell.weight_hh'",
+    ),
+    "a start of another width": (_starts_as((1, 9)), "what round 0 reads has shape"),
+    "a start without rows": (_starts_as((16,)), "what round 0 reads has shape"),
+    "a start with more rows": (_starts_as((2, 16)), "what round 0 reads has shape"),
+    "a start by the number of episodes": (
+        _starts_by_the_number_of_episodes,
+        "what round 0 reads differs",
+    ),
+    "other predictions in a run": (_runs_otherwise("prediction"), "apart from interp.rollout"),
+    "another state in a run": (_runs_otherwise("carried"), "apart from interp.rollout"),
+    "a prediction of another shape": (_predicts_as((4, 5)), "not that of its layout's outcomes"),
+    "fewer predictions than episodes": (_predicts_as((3,)), "not that of its layout's outcomes"),
+    "looking changes the prediction": (_looking_changes("prediction"), "changes nothing moves"),
+    "looking changes the state": (_looking_changes("carried"), "changes nothing moves"),
+    "it sees a tensor that comes later": (
+        _sees_what_comes_later,
+        "changes with 'truth', which comes after it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), FAULTY_METHODS.values(), ids=FAULTY_METHODS)
 def test_every_fault_of_a_method_is_found_and_told(change, sentence):
     machine = cell()
     change(machine)
     refuses(sentence, interp.check_machine, machine)
 
 
-@pytest.mark.parametrize(
-    ("step", "points", "sentence"),
-    [
-        pytest.param(
-            _passes_the_cell_by,
-            {"cell": "cell"},
-            "'points.cell' fires 0 times in a round",
-            id="a point that does not fire",
-        ),
-        pytest.param(
-            _reads_twice,
-            {"read": "read"},
-            "'read' runs 2 times in a round, more than 1; say how often",
-            id="a point that fires twice",
-        ),
-        pytest.param(
-            _good,
-            {"cell": interp.Point("cell", axes="pos")},
-            r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
-            id="a point with other axes",
-        ),
-    ],
-)
+FAULTY_POINTS = {
+    "a point that does not fire": (
+        _passes_the_cell_by,
+        {"cell": "cell"},
+        "'points.cell' fires 0 times in a round",
+    ),
+    "a point that fires twice": (
+        _reads_twice,
+        {"read": "read"},
+        "'read' runs 2 times in a round, more than 1; say how often",
+    ),
+    "a point with other axes": (
+        _good,
+        {"cell": interp.Point("cell", axes="pos")},
+        r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "points", "sentence"), FAULTY_POINTS.values(), ids=FAULTY_POINTS)
 def test_every_fault_of_a_point_is_found_and_told(step, points, sentence):
     refuses(sentence, interp.check_machine, cell(step, points=points))
 
@@ -570,10 +512,10 @@ def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
     assert length.tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]] * 3
     inputs = torch.cat(read_round(run.fed.at(2)), 1)
     written = machine.module.write(inputs).detach()
-    torch.testing.assert_close(run.latents[:, 6, 2], written)
+    assert_close(run.latents[:, 6, 2], written)
     assert torch.equal(run.latents[:, 2, 2:6], torch.zeros(3, 4, 8))  # rows of rounds to come
     halves = interp.replay(machine, run, rounds=[4, 1])
-    torch.testing.assert_close(halves[0], run.predictions[:, [4, 1]])
+    assert_close(halves[0], run.predictions[:, [4, 1]])
 
 
 def test_a_cache_that_is_full_or_is_written_wrongly_is_told():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import interp
 from interp.model.run import select_rounds
@@ -36,8 +37,8 @@ def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
     assert not whole.cache
     for part, tensor in zip(fed_parts.values(), fed_whole.values(), strict=True):
         assert torch.equal(part, tensor)
-    torch.testing.assert_close(parts.predictions, whole.predictions, rtol=0, atol=1e-12)
-    torch.testing.assert_close(parts.latents, whole.latents, rtol=0, atol=1e-12)
+    assert_close(parts.predictions, whole.predictions, rtol=0, atol=1e-12)
+    assert_close(parts.latents, whole.latents, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", [expert_case, q_case])
@@ -46,8 +47,8 @@ def test_replay_equals_the_sequential_pass(case, commit):
     model, episodes = case()
     run = interp.rollout(model, episodes, commit=commit)
     predictions, carried, _ = interp.replay(model, run)
-    torch.testing.assert_close(predictions, run.predictions, rtol=0, atol=1e-12)
-    torch.testing.assert_close(carried, run.latents[:, 1:], rtol=0, atol=1e-12)
+    assert_close(predictions, run.predictions, rtol=0, atol=1e-12)
+    assert_close(carried, run.latents[:, 1:], rtol=0, atol=1e-12)
 
 
 def test_a_hooked_replay_in_chunks_is_the_whole_one():
@@ -58,9 +59,9 @@ def test_a_hooked_replay_in_chunks_is_the_whole_one():
     options = {"names_filter": [PATTERN], "fwd_hooks": halved}
     predictions, carried, cache = interp.replay(model, run, **options)
     in_parts = interp.replay(model, run, **options, chunk=7)
-    torch.testing.assert_close(predictions, in_parts[0], rtol=0, atol=1e-12)
-    torch.testing.assert_close(carried, in_parts[1], rtol=0, atol=1e-12)
-    torch.testing.assert_close(cache[PATTERN], in_parts[2][PATTERN], rtol=0, atol=1e-12)
+    assert_close(predictions, in_parts[0], rtol=0, atol=1e-12)
+    assert_close(carried, in_parts[1], rtol=0, atol=1e-12)
+    assert_close(cache[PATTERN], in_parts[2][PATTERN], rtol=0, atol=1e-12)
     assert (predictions - run.predictions).abs().max() > 1e-6
     refuses("chunk must be 1 or more, got 0", interp.replay, model, run, chunk=0)
 
@@ -122,10 +123,14 @@ def test_hooked_rounds_are_cached_with_their_hooks():
 
 def test_bad_selections_are_errors():
     model, episodes = expert_case()
-    with pytest.raises(
-        interp.InputError, match="round 6 is out of range: the episodes have rounds 0 to 5"
-    ):
-        interp.rollout(model, episodes, names_filter=PATTERN, rounds=6)
+    refuses(
+        "round 6 is out of range: the episodes have rounds 0 to 5",
+        interp.rollout,
+        model,
+        episodes,
+        names_filter=PATTERN,
+        rounds=6,
+    )
     refuses("unknown commit 'oracle'", interp.rollout, model, episodes, commit="oracle")
     assert select_rounds(slice(1, None, 2), 6) == [1, 3, 5]
     assert select_rounds(-1, 6) == [5]
@@ -140,7 +145,7 @@ def test_a_played_model_acts_by_its_own_choices():
     later_actions = torch.from_numpy(episodes.actions[:, 1:]).long()
     assert torch.equal(later_actions, run.choices[:, :-1])
     again = interp.rollout(model, episodes)
-    torch.testing.assert_close(again.predictions, run.predictions, rtol=0, atol=1e-12)
+    assert_close(again.predictions, run.predictions, rtol=0, atol=1e-12)
     assert torch.equal(again.tokens, run.tokens)
 
 
@@ -165,9 +170,9 @@ def test_long_rounds_run_in_smaller_batches() -> None:
     whole = interp.rollout(model, episodes)
     for quantity in ("predictions", "latents"):
         joined = torch.cat([getattr(part, quantity) for part in parts])
-        torch.testing.assert_close(getattr(whole, quantity), joined, rtol=0, atol=1e-12)
+        assert_close(getattr(whole, quantity), joined, rtol=0, atol=1e-12)
     _, carried, _ = interp.replay(model, whole)
-    torch.testing.assert_close(carried, whole.latents[:, 1:], rtol=0, atol=1e-12)
+    assert_close(carried, whole.latents[:, 1:], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", [expert_case, q_case])
@@ -180,7 +185,7 @@ def test_a_cache_is_what_a_replay_caches(case, rounds):
     _, _, replayed = interp.replay(model, run, rounds=rounds, names_filter=names)
     assert list(run.cache) == names
     for name in names:
-        torch.testing.assert_close(run.cache[name], replayed[name], rtol=0, atol=1e-12)
+        assert_close(run.cache[name], replayed[name], rtol=0, atol=1e-12)
 
 
 def test_a_cache_of_all_rounds_takes_no_second_pass(monkeypatch):
@@ -217,7 +222,7 @@ def test_clean_rounds_before_a_hook_are_cached_and_stay_clean():
     _, _, plain = interp.replay(model, clean, rounds=[1, 3], names_filter=PATTERN)
     before_hook, with_hook = run.cache[PATTERN].unbind(1)
     plain_before, plain_after = plain[PATTERN].unbind(1)
-    torch.testing.assert_close(before_hook, plain_before, rtol=0, atol=1e-12)
+    assert_close(before_hook, plain_before, rtol=0, atol=1e-12)
     assert not torch.allclose(with_hook, plain_after)
 
 
@@ -235,5 +240,5 @@ def test_layers_that_return_all_their_states_run_all_rounds_in_one_call(monkeypa
     monkeypatch.setattr(machine, "stepper", lambda: pytest.fail("a round ran on its own"))
     run = interp.rollout(machine, episodes)
     assert run.n_rounds == 7
-    torch.testing.assert_close(run.predictions, torch.stack(predictions, 1), rtol=0, atol=1e-6)
-    torch.testing.assert_close(run.latents[:, -1], carried, rtol=0, atol=1e-6)
+    assert_close(run.predictions, torch.stack(predictions, 1), rtol=0, atol=1e-6)
+    assert_close(run.latents[:, -1], carried, rtol=0, atol=1e-6)

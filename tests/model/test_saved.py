@@ -40,11 +40,12 @@ def test_only_what_is_asked_for_is_read(run: interp.Rollout, tmp_path: Path) -> 
     path = saved.save(run, tmp_path / "run.safetensors")
     assert list(saved.load(path, names=HOOKS[:1]).cache) == HOOKS[:1]
     assert saved.load(path, names=[]).cache == {}
-    with pytest.raises(
-        interp.InputError,
-        match=r"unknown cached activation .*'hook_embd'; did you mean 'hook_embed'",
-    ):
-        saved.load(path, names=["hook_embd"])
+    refuses(
+        r"unknown cached activation .*'hook_embd'; did you mean 'hook_embed'",
+        saved.load,
+        path,
+        names=["hook_embd"],
+    )
 
 
 def test_what_is_no_rollout_is_refused(tmp_path: Path) -> None:

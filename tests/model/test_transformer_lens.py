@@ -6,6 +6,7 @@ something else; tools that take tokens run on the bound view of prepared rounds.
 
 import pytest
 import torch
+from torch.testing import assert_close
 from transformer_lens import FactoredMatrix, patching
 from transformer_lens.head_detector import detect_head
 from transformer_lens.SVDInterpreter import SVDInterpreter
@@ -59,7 +60,7 @@ def test_bound_rows_are_the_rounds_of_the_rollouts(model, bound):
     run = interp.rollout(model, experts.sample(6, 5, 2, seed=1))
     logits = bound(bound.tokens[1])
     p_one = logits[:, bound.predict_position].softmax(-1)[:, 1]
-    torch.testing.assert_close(p_one.unflatten(0, (6, 2)), run.predictions[:, [2, 4]])
+    assert_close(p_one.unflatten(0, (6, 2)), run.predictions[:, [2, 4]])
 
 
 def test_bound_view_hooks_are_the_models_and_do_not_leak(model, bound):
@@ -97,7 +98,7 @@ def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, 
     )
     without_bias = logits[:, bound.predict_position] - model.b_U
     difference = without_bias[:, 1] - without_bias[:, 0]
-    torch.testing.assert_close(attributed.sum(0), difference, rtol=0, atol=1e-4)
+    assert_close(attributed.sum(0), difference, rtol=0, atol=1e-4)
 
 
 _TOOLS = [
@@ -127,7 +128,7 @@ def test_logit_lens_ends_in_the_models_logits(model, bound):
     logits = bound(bound.tokens[0])[:, bound.predict_position]
     result = logit_lens(bound, bound.tokens[0], positions=bound.predict_position)
     last = result.readout.values[-1]
-    torch.testing.assert_close(last, logits.detach(), rtol=0, atol=1e-5)
+    assert_close(last, logits.detach(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("unit", ["component", "layer", "head"])
@@ -139,7 +140,7 @@ def test_direct_logit_attribution(model, bound, unit):
     attribution = result.attribution
     total = attribution[-1] if unit == "layer" else attribution.sum(0)
     expected = bound(bound.tokens[0])[:, position, 1] - model.b_U[1]
-    torch.testing.assert_close(total, expected, rtol=0, atol=1e-4)
+    assert_close(total, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("component", ["q", "k", "v"])
@@ -224,7 +225,7 @@ def test_factored_matrix_QK_and_OV(model):
     assert isinstance(model.OV, FactoredMatrix)
     assert model.QK.shape == (2, 2, 16, 16)
     product = model.W_V[1, 0] @ model.W_O[1, 0]
-    torch.testing.assert_close(model.OV[1, 0].AB, product)
+    assert_close(model.OV[1, 0].AB, product)
     assert model.OV.eigenvalues.shape == (2, 2, 8)
 
 
@@ -273,7 +274,7 @@ def test_without_an_mlp_accumulated_resid_repeats_the_stream_after_attention(att
             assert torch.equal(stack[i], stack[i + 1])
     model = bound.model
     logits_of_last = model.ln_final(stack[-1]) @ model.W_U + model.b_U
-    torch.testing.assert_close(logits_of_last, logits, rtol=0, atol=1e-5)
+    assert_close(logits_of_last, logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +287,11 @@ def test_without_an_mlp_patching_finds_nothing_in_one(attention_only, tool):
     unpatched = _metric(bound)(bound(corrupted))
     if tool == "get_act_patch_resid_mid":
         after = patching.get_act_patch_resid_pre(bound, corrupted, cache, _metric(bound))
-        torch.testing.assert_close(values[:-1], after[1:])
+        assert_close(values[:-1], after[1:])
     else:
         mlp = values if tool == "get_act_patch_mlp_out" else values[2]
         nothing_changed = torch.full_like(mlp, unpatched.item())
-        torch.testing.assert_close(mlp, nothing_changed, rtol=0, atol=1e-12)
+        assert_close(mlp, nothing_changed, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("granularity", ["node", "edge"])

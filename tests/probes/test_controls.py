@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from interp.stats.intervals import Interval
 from probes.controls import (
@@ -127,7 +128,7 @@ def test_each_control_is_fitted_to_what_it_says():
     assert scores[1] == {"shuffled": 0.25, "untrained": 0.75, "inputs": 0.7, "round": 0.2}
     assert [fit for fit, *_ in calls[1:4]] == [pytest.approx(form) for form in forms]
     round_index = calls[0][0]
-    np.testing.assert_array_equal(round_index, np.broadcast_to(np.eye(4), (N, 4, 4)))
+    assert_array_equal(round_index, np.broadcast_to(np.eye(4), (N, 4, 4)))
     parts = calls[4][1]
     first_values, second_values = first_target.values, two.values
     wanted = [
@@ -138,12 +139,12 @@ def test_each_control_is_fitted_to_what_it_says():
         _control_task(first_values, kinds, 5),
     ]
     for part, values in zip(parts, wanted, strict=True):
-        np.testing.assert_array_equal(part.values, values)
-    np.testing.assert_array_equal(parts[2].mask, _shuffled(first_target.mask, 5))
+        assert_array_equal(part.values, values)
+    assert_array_equal(parts[2].mask, _shuffled(first_target.mask, 5))
     assert parts[4].mask is first_target.mask
     assert parts[3].mask is None
     for (fitted_inputs, targets, folds, _), blank in zip(calls[5:], blanks, strict=True):
-        np.testing.assert_array_equal(fitted_inputs, blank)
+        assert_array_equal(fitted_inputs, blank)
         assert [target_fitted.key for target_fitted in targets] == ["count", "other"]
         assert sorted(folds.tolist()) == [
             0,
@@ -197,7 +198,7 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
     assert [fitted_target.kind for fitted_target in targets_of_problem] == [shown] * 3
     for fitted, i in zip(sample.fit(kind, x), lacking, strict=True):
         expected = np.where(gone[i][..., None], np.nan, x)
-        np.testing.assert_array_equal(fitted.details()["predictions"], expected)
+        assert_array_equal(fitted.details()["predictions"], expected)
     counted = []
     for is_gone in gone:
         n_rounds = (~is_gone).sum(1)

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import circuits
 import interp
@@ -139,4 +140,4 @@ def test_the_model_sets_the_parameters_of_its_targets():
     assert with_other.r2 < 1 - 1e-4
     (memory,) = probes.probe(model, episodes, ["log_weights"], n_untrained=0)
     decoded = memory.decode(interp.rollout(model, episodes), episodes)
-    np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-6)
+    assert_allclose(decoded.values, decoded.true, atol=1e-6)

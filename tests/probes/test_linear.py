@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, GroupKFold
@@ -54,7 +55,7 @@ def test_equals_sklearn_nested_cross_validation():
         x, y.reshape(-1, 3), folds, Ridge(), {"ridge__alpha": ALPHAS}, "neg_mean_squared_error"
     )
     assert ours.alphas[:, 0].tolist() == alphas
-    np.testing.assert_allclose(ours.predictions.reshape(theirs.shape), theirs, atol=1e-6, rtol=0)
+    assert_allclose(ours.predictions.reshape(theirs.shape), theirs, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
     )
     estimator = LogisticRegression(max_iter=1000), grid, "neg_log_loss", "predict_proba"
     theirs, _ = _sklearn(x, y.reshape(-1), _assign_folds(15, 5, 0), *estimator)
-    np.testing.assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
+    assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
 
 
 @pytest.mark.parametrize("d", [4, 150])  # 150: more features than training rows
@@ -91,7 +92,7 @@ def test_probabilities_of_two_classes_equal_sklearns(d):
         x, y.reshape(-1), folds, regression, grid, "neg_log_loss", "predict_proba"
     )
     assert ours.chosen == penalties
-    np.testing.assert_allclose(ours.probabilities, theirs, atol=1e-7)
+    assert_allclose(ours.probabilities, theirs, atol=1e-7)
 
 
 def test_weights_of_two_classes_equal_sklearns():
@@ -105,7 +106,7 @@ def test_weights_of_two_classes_equal_sklearns():
     rows = x.reshape(-1, 4)
     theirs = make_pipeline(StandardScaler(), regression).fit(rows, y.reshape(-1))
     scores = theirs.decision_function(rows)
-    np.testing.assert_allclose((rows @ weights + intercept)[:, 0], scores, atol=1e-7)
+    assert_allclose((rows @ weights + intercept)[:, 0], scores, atol=1e-7)
 
 
 def test_of_penalties_that_tie_the_largest_is_taken(monkeypatch):
@@ -125,7 +126,7 @@ def test_each_target_chooses_its_own_penalty():
     first_target = cross_validate(x, y[..., :2], folds, np.array([0, 0]))
     second_target = cross_validate(x, y[..., 2:], folds, np.array([0]))
     alone = np.concatenate([first_target.predictions, second_target.predictions], -1)
-    np.testing.assert_allclose(together.predictions, alone, atol=1e-9)
+    assert_allclose(together.predictions, alone, atol=1e-9)
     assert (together.alphas[:, 1] > together.alphas[:, 0]).all()
 
 
@@ -137,7 +138,7 @@ def test_refit_is_ridge_on_raw_inputs():
     pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0]))
     expected = pipeline.fit(rows, y.reshape(-1, 3)).predict(rows)
     predictions = rows @ ours.weights + ours.intercept
-    np.testing.assert_allclose(predictions, expected, atol=1e-6)
+    assert_allclose(predictions, expected, atol=1e-6)
 
 
 def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
@@ -158,10 +159,10 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     assert (plain <= larger).all()
     assert (larger <= plain * 6 / 5).all()
     expected = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
-    np.testing.assert_allclose(each_r2, expected)
+    assert_allclose(each_r2, expected)
     missed = 1 - r2_score(*flat, multioutput="variance_weighted")
     optimism = plain.sum() / larger.sum()
-    np.testing.assert_allclose(probe.score.estimate, 1 - missed * optimism)
+    assert_allclose(probe.score.estimate, 1 - missed * optimism)
 
 
 def test_groups_of_episodes_are_one_long_episode():
@@ -175,11 +176,11 @@ def test_groups_of_episodes_are_one_long_episode():
     total = np.stack([score.references for score in scores], -1)
     for group in range(5):
         rows = y[groups == group].reshape(-1, 2)
-        np.testing.assert_allclose(errors[group], (rows**2).sum(0))
+        assert_allclose(errors[group], (rows**2).sum(0))
         centred = rows - y.mean((0, 1))
         n_others = 24 - len(rows)
         optimism = centred.sum(0) ** 2 / n_others
-        np.testing.assert_allclose(total[group], (centred**2).sum(0) + optimism)
+        assert_allclose(total[group], (centred**2).sum(0) + optimism)
 
 
 def test_masked_entries_count_nowhere():
@@ -194,7 +195,7 @@ def test_masked_entries_count_nowhere():
         probe = score_predictions(target, predicted, np.arange(6), dict)
         by_output = probe.details()["by_output"]
         estimates.append([score.estimate for score in by_output.values()])
-    np.testing.assert_allclose(estimates[0], estimates[1])
+    assert_allclose(estimates[0], estimates[1])
     is_scored = mask[..., 0]
     plain = r2_score(y[..., 0][is_scored], predictions[..., 0][is_scored])
     first_output = estimates[0][0]

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 import interp
 import interp.tasks
@@ -101,7 +102,7 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     machine, others = counter(), experts.sample(6, 8, N_EXPERTS, seed=5)
     (result,) = probes.probe(machine, episodes, ["counts"], sites="latents@h")
     decoded = result.decode(interp.rollout(machine, others), others)
-    np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
+    assert_allclose(decoded.values, decoded.true, atol=1e-3)
     refuses(
         "fitted on model 'leaky'",
         result.decode,
@@ -245,7 +246,7 @@ def test_the_map_of_a_loop_draws_cycles_and_what_has_none(looped):
         "number"
     ]
     image = block.images[0].get_array()
-    np.testing.assert_allclose(image[:, 1], expected)
+    assert_allclose(image[:, 1], expected)
 
 
 # The command.

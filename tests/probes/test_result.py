@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
@@ -226,7 +227,7 @@ def test_estimators_of_scikit_learn(data):
     rows = x.reshape(-1, 4)
     by_hand = LinearRegression().fit(rows, y.reshape(-1))
     decoded = result.decode(x).values.reshape(-1)
-    np.testing.assert_allclose(decoded, by_hand.predict(rows))
+    assert_allclose(decoded, by_hand.predict(rows))
     refuses("a probe by LinearRegression has no direction", result.direction)
     curved = probes.fit(
         x, y**2, method=RandomForestRegressor(n_estimators=5, random_state=0), inputs=data["inputs"]

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import interp
 import probes
@@ -118,7 +119,7 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
         again = probes.sweep(model, episodes, TARGETS, **options)
     numbers = expected.select_dtypes("number").columns
     frame = again.to_frame()
-    np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
+    assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
     assert frame["site"].tolist() == expected["site"].tolist()
 
 
@@ -156,7 +157,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     for frame in (first, second):
         assert frame["site"].tolist() == expected["site"].tolist()
         assert list(frame) == list(expected)
-        np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
+        assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
         assert frame["verdict"].tolist() == expected["verdict"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4
     for path in tmp_path.glob("*"):
@@ -251,10 +252,13 @@ def test_bad_input_is_told(model, episodes, swept):
     refuses("unknown component 'resid'", sweep, sites="resid")
     refuses("layers 0 to 2", sweep, sites="resid_post[3]")
     refuses("'log_weights_centred:before' is constant", sweep, windows=[(0, 1)])
-    with pytest.raises(
-        interp.InputError, match="4 experts but this model's layout serves 2 experts"
-    ):
-        probes.sweep(model, experts.sample(n_episodes=25, n_rounds=5, n_experts=4), TARGETS)
+    refuses(
+        "4 experts but this model's layout serves 2 experts",
+        probes.sweep,
+        model,
+        experts.sample(n_episodes=25, n_rounds=5, n_experts=4),
+        TARGETS,
+    )
     refuses("unknown swept target 'votes'", swept.heatmap, "votes")
     refuses(
         r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)",

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import interp.tasks
 import probes
@@ -77,9 +78,9 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     if target.record and of_the_carried_state_alone(target.record.make(), target.variable.key):
         assert target.moments == ("after", "before")
         after, before = values["after"], values["before"]
-        np.testing.assert_array_equal(after.values[:, :-1], before.values[:, 1:])
+        assert_array_equal(after.values[:, :-1], before.values[:, 1:])
         if after.mask is not None:
-            np.testing.assert_array_equal(after.mask[:, :-1], before.mask[:, 1:])
+            assert_array_equal(after.mask[:, :-1], before.mask[:, 1:])
 
 
 def test_what_a_task_probes_by_default_are_targets():
@@ -104,7 +105,7 @@ def test_every_variable_of_every_algorithm_is_a_target(sampled):
                 )
                 target = get(f"{record.key}.{name}", task)
                 values = target(sampled[task.key], when=when).values
-                np.testing.assert_array_equal(values, run[key].reshape(values.shape))
+                assert_array_equal(values, run[key].reshape(values.shape))
 
 
 def test_a_shared_key_means_the_first_algorithms(advice):
@@ -156,20 +157,18 @@ def test_bayes_targets_are_the_predictors_own(advice):
     log_odds = targets.evidence(advice).values[..., 0]
     prediction = 1 / (1 + np.exp(-log_odds))
     expected = predictors.bayes(advice, (0.3, 0.9)).predictions
-    np.testing.assert_allclose(prediction, expected, rtol=1e-9)
+    assert_allclose(prediction, expected, rtol=1e-9)
     t = np.arange(1, advice.n_rounds + 1)[:, None]
     flat = (targets.counts(advice).values + 1) / (t + 2)
-    np.testing.assert_allclose(
-        targets.accuracies(advice, low=0.0, high=1.0).values, flat, rtol=1e-9
-    )
+    assert_allclose(targets.accuracies(advice, low=0.0, high=1.0).values, flat, rtol=1e-9)
 
 
 def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
     """The episodes' own learning rate and discount are the defaults."""
     recorded = walks.q_tables[:, 1:].reshape(6, 25, -1)
-    np.testing.assert_array_equal(targets.table(walks).values, recorded)
+    assert_array_equal(targets.table(walks).values, recorded)
     relearned = walks.relearned(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
-    np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
+    assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
     table_of_rewards = get("no_bootstrap.table")(walks).values
     assert table_of_rewards.max() <= walks.rewards.max()
 
@@ -183,8 +182,8 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
         seen = targets.column_visited(walks, when).mask
         table = targets.table(walks, when).values[e, t].reshape(4, 3)
         visits = targets.visits(walks, when).values[e, t].reshape(4, 3)
-        np.testing.assert_array_equal(column[e, t], table[:, a])
-        np.testing.assert_array_equal(seen[e, t], visits[:, a] > 0)
+        assert_array_equal(column[e, t], table[:, a])
+        assert_array_equal(seen[e, t], visits[:, a] > 0)
     after, before = targets.table_visited(walks), targets.table_visited(walks, "before")
     assert (after.values[~after.mask] == 0).all()
     assert after.mask.sum() > before.mask.sum()
@@ -193,7 +192,7 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
 def test_the_greedy_action_is_scored_where_it_is_unique(walks):
     greedy = targets.greedy_action(walks)
     is_unique = walks.greedy_sets.sum(-1) == 1
-    np.testing.assert_array_equal(greedy.mask[..., 0], is_unique)
+    assert_array_equal(greedy.mask[..., 0], is_unique)
     assert greedy.kind == "class"
     assert greedy.indicators().values.shape[-1] == 3
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 import interp
 from interp.tasks import bandit
@@ -56,7 +57,7 @@ def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
 def test_learners_are_those_of_a_plain_loop(algorithm, by):
     episodes = bandit.sample(3, 30, 3, "reversal", seed=1)
     predictions = algorithm.distribution(algorithm.run(episodes))
-    np.testing.assert_allclose(predictions, by_hand(episodes, **by), atol=1e-12)
+    assert_allclose(predictions, by_hand(episodes, **by), atol=1e-12)
 
 
 def test_rivals_do_what_their_names_say():
@@ -67,13 +68,13 @@ def test_rivals_do_what_their_names_say():
         return algorithm.distribution(algorithm.run(episodes))[0]
 
     shifts = [[1 / 3] * 3, [0.9, 0.05, 0.05], [0.2, 0.4, 0.4], [0.4, 0.2, 0.4]]
-    np.testing.assert_allclose(chances(algorithms.win_stay, 0.9, 0.8), shifts)
+    assert_allclose(chances(algorithms.win_stay, 0.9, 0.8), shifts)
     habit = np.array([[0, 0, 0], [0.5, 0, 0], [0.75, 0, 0], [0.375, 0.5, 0]])
     weights = np.exp(habit)
     softmax = weights / weights.sum(-1, keepdims=True)
-    np.testing.assert_allclose(chances(algorithms.choice_kernel, 0.5, 1.0), softmax)
+    assert_allclose(chances(algorithms.choice_kernel, 0.5, 1.0), softmax)
     biased = [[0.5, 0.25, 0.25]] * 4
-    np.testing.assert_allclose(chances(algorithms.fixed_bias, 0.5), biased)
+    assert_allclose(chances(algorithms.fixed_bias, 0.5), biased)
     # Beta(1, 1), then Beta(2, 1): means 1/2 and 2/3, standard deviations sqrt(1/12) and sqrt(1/18).
     means = np.array([2 / 3, 1 / 2, 1 / 2])
     deviations = np.sqrt([1 / 18, 1 / 12, 1 / 12])
@@ -84,7 +85,7 @@ def test_rivals_do_what_their_names_say():
     draws = rng.normal(means, deviations, (200_000, 3)).argmax(1)
     shares = np.bincount(draws) / len(draws)
     thompson = chances(algorithms.bayes_thompson)[1]
-    np.testing.assert_allclose(thompson, shares, atol=0.004)
+    assert_allclose(thompson, shares, atol=0.004)
 
 
 @pytest.mark.parametrize("regime", bandit.REGIMES)

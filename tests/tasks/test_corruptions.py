@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import interp
 from interp.tasks import experts, mdp, qlearning, reachability
@@ -59,34 +60,34 @@ def test_flip_vote_changes_one_vote():
     changed = np.argwhere(clean.advice != corrupted.advice)
     assert {tuple(row[1:]) for row in changed} == {(3, 2)}
     assert len(changed) == len(clean)
-    np.testing.assert_array_equal(clean.labels, corrupted.labels)
+    assert_array_equal(clean.labels, corrupted.labels)
 
 
 def test_flip_label_changes_one_label():
     clean, corrupted = of_advice.flip_label(advice(), round=-1)
     changed = np.argwhere(clean.labels != corrupted.labels)
-    np.testing.assert_array_equal(changed[:, 1], [7] * len(clean))
-    np.testing.assert_array_equal(clean.advice, corrupted.advice)
+    assert_array_equal(changed[:, 1], [7] * len(clean))
+    assert_array_equal(clean.advice, corrupted.advice)
 
 
 def test_swap_histories_swaps_the_past_only():
     clean, corrupted = experts.TASK.corruption("swap-histories").build(advice(), round=4)
     swapped_back = corrupted.advice[..., [1, 0, 2]]
-    np.testing.assert_array_equal(clean.advice[:, :4], swapped_back[:, :4])
-    np.testing.assert_array_equal(clean.advice[:, 4:], corrupted.advice[:, 4:])
+    assert_array_equal(clean.advice[:, :4], swapped_back[:, :4])
+    assert_array_equal(clean.advice[:, 4:], corrupted.advice[:, 4:])
 
 
 def test_exchange_history_gives_the_next_episodes_past():
     clean, corrupted = of_advice.exchange_history(advice(), round=4)
-    np.testing.assert_array_equal(corrupted.advice[0, :4], clean.advice[1, :4])
-    np.testing.assert_array_equal(corrupted.advice[:, 4:], clean.advice[:, 4:])
+    assert_array_equal(corrupted.advice[0, :4], clean.advice[1, :4])
+    assert_array_equal(corrupted.advice[:, 4:], clean.advice[:, 4:])
     past_of_first = clean.labels[0, :4]
-    np.testing.assert_array_equal(corrupted.labels[-1, :4], past_of_first)
-    np.testing.assert_array_equal(corrupted.labels[:, 4:], clean.labels[:, 4:])
+    assert_array_equal(corrupted.labels[-1, :4], past_of_first)
+    assert_array_equal(corrupted.labels[:, 4:], clean.labels[:, 4:])
     clean, corrupted = of_steps.exchange_history(steps(), round=4)
     q_table_of_first = clean.q_tables[0, 4]
-    np.testing.assert_allclose(corrupted.q_tables[-1, 4], q_table_of_first)
-    np.testing.assert_array_equal(corrupted.next_states[:, 4:], clean.next_states[:, 4:])
+    assert_allclose(corrupted.q_tables[-1, 4], q_table_of_first)
+    assert_array_equal(corrupted.next_states[:, 4:], clean.next_states[:, 4:])
 
 
 def test_change_reward_changes_one_reward_and_what_is_learned():
@@ -94,9 +95,9 @@ def test_change_reward_changes_one_reward_and_what_is_learned():
     difference = abs(clean.rewards - corrupted.rewards)
     changed = np.argwhere(difference != 0)
     assert set(changed[:, 1]) == {3}
-    np.testing.assert_allclose(difference[:, 3], 0.5)
+    assert_allclose(difference[:, 3], 0.5)
     assert corrupted.rewards[:, 3].max() < 1
-    np.testing.assert_array_equal(clean.q_tables[:, :4], corrupted.q_tables[:, :4])
+    assert_array_equal(clean.q_tables[:, :4], corrupted.q_tables[:, :4])
     entry_differs = clean.q_tables[:, 4] != corrupted.q_tables[:, 4]
     assert entry_differs.any(axis=(1, 2)).all()
 

@@ -66,8 +66,12 @@ def test_a_task_of_ones_own_is_registered_once(pulls):
 
 def test_a_record_refuses_what_could_not_be_told_apart():
     refuses("a task's key must be an identifier, got 'two words'", own, "two words")
-    with pytest.raises(interp.InputError, match="two sizes are called 'n_arms'"):
-        replace(own().data, sizes=(Size("n_arms", "arms", ""), Size("n_arms", "levers", "")))
+    refuses(
+        "two sizes are called 'n_arms'",
+        replace,
+        own().data,
+        sizes=(Size("n_arms", "arms", ""), Size("n_arms", "levers", "")),
+    )
     first = AlgorithmRecord("a", "first", "1st", lambda: None)
     for changes, field in (
         ({"name": "first"}, "name"),

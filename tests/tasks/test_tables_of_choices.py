@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 from scipy import optimize
 
 from interp.choices.explain import explain_choices
@@ -123,7 +124,7 @@ def test_where_options_change_a_choice_is_of_what_was_on_offer(written):
     assert (episodes.choices.ravel() == SIDES["arm"]).all()
     sides = SIDES[["left", "right"]].to_numpy()
     assert (episodes.offers.reshape(-1, 2) == sides).all()
-    np.testing.assert_allclose(fitted(episodes), likeliest(SIDES), rtol=0.01)
+    assert_allclose(fitted(episodes), likeliest(SIDES), rtol=0.01)
     assert (
         "A choice names a side: left is arm_left, right is arm_right." in episodes.reading.summary()
     )
@@ -133,7 +134,7 @@ def test_a_family_gives_no_chance_to_what_was_not_on_offer(written):
     episodes = written(as_sides(SIDES), options=["arm_left", "arm_right"])
     algorithm = FAMILIES[0].make(rate=RATE, inverse_temperature=BETA)
     chances = algorithm.distribution(algorithm.run(episodes))
-    np.testing.assert_allclose(chances.sum(-1), 1)
+    assert_allclose(chances.sum(-1), 1)
     assert (chances[~episodes.offered] == 0).all()
     assert lost(episodes) == pytest.approx(nats((RATE, BETA), SIDES))
 
@@ -338,7 +339,7 @@ FORCED = play(n_trials=120, forced=0.3)
 def test_forced_trials_are_learned_from_and_not_scored(written):
     table = FORCED[["subject", "arm", "reward", "forced"]]
     episodes = written(table, forced="forced")
-    np.testing.assert_allclose(fitted(episodes), likeliest(FORCED), rtol=0.01)
+    assert_allclose(fitted(episodes), likeliest(FORCED), rtol=0.01)
 
 
 @pytest.mark.parametrize("name", ["instructed", "free", "trial_type"])
