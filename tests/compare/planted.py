@@ -47,28 +47,10 @@ _SCALES = torch.tensor([1000.0, 1.0, 1.0, 0.001], dtype=torch.float64)
 _STRETCH = torch.tensor([100.0, 10.0, 2.0, 1.0], dtype=torch.float64)
 
 
-def scale(x: Tensor) -> Tensor:
-    return x * _SCALES
-
-
-def unscale(x: Tensor) -> Tensor:
-    return x / _SCALES
-
-
-def rotate(x: Tensor) -> Tensor:
-    return x @ _TURN
-
-
-def rotate_back(x: Tensor) -> Tensor:
-    return x @ _TURN.T
-
-
-def stretch(x: Tensor) -> Tensor:
-    return rotate(x * _STRETCH)
-
-
-def unstretch(x: Tensor) -> Tensor:
-    return rotate_back(x) / _STRETCH
+def linear(matrix: Tensor) -> tuple[Code, Code]:
+    """Return the code that is the state times a matrix, and the way back."""
+    inverse = matrix.inverse()
+    return lambda x: x @ matrix, lambda x: x @ inverse
 
 
 def subtract_first(x: Tensor) -> Tensor:
@@ -98,11 +80,11 @@ def unpad(x: Tensor) -> Tensor:
 
 
 def bend(x: Tensor) -> Tensor:
-    return torch.tanh(rotate(x) / 6)
+    return torch.tanh(x @ _TURN / 6)
 
 
 def unbend(x: Tensor) -> Tensor:
-    return rotate_back(6 * torch.atanh(x))
+    return 6 * torch.atanh(x) @ _TURN.T
 
 
 def exponentiate(x: Tensor) -> Tensor:
@@ -113,24 +95,15 @@ def take_log(x: Tensor) -> Tensor:
     return torch.log(x) / 0.4
 
 
-LINEAR: dict[str, tuple[Code, Code]] = {
-    "scaled": (scale, unscale),
-    "rotated": (rotate, rotate_back),
-}
-STRETCHED: dict[str, tuple[Code, Code]] = {"stretched": (stretch, unstretch)}
-RELATIVE: dict[str, tuple[Code, Code]] = {"differences": (subtract_first, prepend_zero)}
-ROUNDED: dict[str, tuple[Code, Code]] = {"8 bits": (round_to_8_bits, leave)}
-PADDED: dict[str, tuple[Code, Code]] = {"permuted and padded": (permute_and_pad, unpad)}
-BENT: dict[str, tuple[Code, Code]] = {"bent": (bend, unbend)}
-EXPONENTIAL: dict[str, tuple[Code, Code]] = {"exponential": (exponentiate, take_log)}
 CODES: dict[str, tuple[Code, Code]] = {
-    **LINEAR,
-    **STRETCHED,
-    **RELATIVE,
-    **ROUNDED,
-    **PADDED,
-    **BENT,
-    **EXPONENTIAL,
+    "scaled": linear(_SCALES.diag()),
+    "rotated": linear(_TURN),
+    "stretched": linear(_STRETCH.diag() @ _TURN),
+    "differences": (subtract_first, prepend_zero),
+    "8 bits": (round_to_8_bits, leave),
+    "permuted and padded": (permute_and_pad, unpad),
+    "bent": (bend, unbend),
+    "exponential": (exponentiate, take_log),
 }
 """Coordinates of four log-weights, and the way back, in two cases up to their sum."""
 

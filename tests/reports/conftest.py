@@ -36,7 +36,7 @@ from reports.page import Report, Section
 from reports.tasks import parts_for
 from tests.reports.browser import Browser, chromium, executable
 
-SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
+SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 10, "seed": 0}
 SHARES = (0.05, 1.0)
 
 

@@ -57,7 +57,7 @@ def test_report_holds_what_it_promises(pages: dict[str, Path]) -> None:
     assert titles(html) == SECTIONS["wma-handwired"]
     assert html.count('<details class="attention"') == 1
     assert 'class="badge fail">fail' not in html
-    assert "interp report wma-handwired --episodes 8 --rounds 12 --seed 0" in html
+    assert "interp report wma-handwired --episodes 8 --rounds 10 --seed 0" in html
     assert 6e5 < len(html) < 1.5e6
 
 

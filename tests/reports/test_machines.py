@@ -62,6 +62,13 @@ def some(task: Any, *left_out: str) -> list[Part]:
     return [part for part in parts_for(task) if part.key not in left_out]
 
 
+def html_of(model: Any, folder: Path, **options: Any) -> str:
+    """Write a page of which no part fails, and read it."""
+    page = write(model, folder, **options)
+    assert page.failures == {}
+    return page.path.read_text("utf-8")
+
+
 def text(html: str, title: str) -> str:
     """What a section says, without markup."""
     return " ".join(
@@ -106,17 +113,14 @@ def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
     """Its controls are absent, in the table and in the claim that the page opens with; a transformer's stay numbers."""
     parts = (overview.part(), interchange.INTERCHANGE)
     machine = reader_of(catalog.get("reachability").layout(6, 8), width=1)
-    written = write(machine, tmp_path, n_episodes=8, parts=parts, quick=True)
-    assert written.failures == {}
-    html = written.path.read_text("utf-8")
+    html = html_of(machine, tmp_path, n_episodes=8, parts=parts, quick=True)
     section = text(html, "Interchange interventions")
     assert (
         section.count("no other direction") == 4
     )  # accuracy and score, as the prediction and as the state show them
     assert "doing nothing" in text(html, "What was found")
-    html = write(
-        circuits.load("wma-handwired", n_experts=2), tmp_path, **SMALL, parts=parts, quick=True
-    ).path.read_text()
+    transformer = circuits.load("wma-handwired", n_experts=2)
+    html = html_of(transformer, tmp_path, **SMALL, parts=parts, quick=True)
     assert "no other direction" not in html
 
 
@@ -132,25 +136,21 @@ def test_the_overview_says_what_is_carried(written: dict[str, str]) -> None:
 
 def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
     """Where only the history differs, the whole carried state restores the clean run; a gate of an LSTM does not."""
-    parts = (
-        overview.part(),
-        patching.part([("Histories are swapped", "swap-histories", "")], n_episodes=8),
-    )
-    html = write(lstm(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
-    assert all(
-        len(rows(html, place)) == 1 for place in ("latent@h", "latent@c", "forget", "output")
-    )
+    swapped = patching.part([("Histories are swapped", "swap-histories", "")], n_episodes=8)
+    parts = (overview.part(), swapped)
+    html = html_of(lstm(), tmp_path, **SMALL, parts=parts)
+    for place in ("latent@h", "latent@c", "forget", "output"):
+        assert len(rows(html, place)) == 1
     assert "h [16]; c [16]" in text(html, "What was found")
-    html = write(gru(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
+    html = html_of(gru(), tmp_path, **SMALL, parts=parts)
     ((_, _, fraction, *_),) = rows(html, "latent@h")
     assert fraction == "1.000 [1.000, 1.000]"
 
 
 def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) -> None:
     """Its state is read, not decoded; predictions and state are checked; what a circuit would say is not applicable."""
-    elsewhere = "patching probes edges regret"
-    parts = some(catalog.get("experts"), *elsewhere.split())
-    html = write(handmade.majority(), tmp_path, **OPTIONS, parts=parts).path.read_text("utf-8")
+    parts = some(catalog.get("experts"), "patching", "probes", "edges", "regret")
+    html = html_of(handmade.majority(), tmp_path, **OPTIONS, parts=parts)
     assert 'class="missing"' not in html
     assert "handmade: expert advice, wired by hand" in html
     assert "causal transformer" not in html
@@ -168,9 +168,8 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
 def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     """A machine with room for few rounds is run for as many, and refused where that is too few."""
     parts = some(catalog.get("experts"), "patching", "interchange", "steering")
-    written = write(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True, parts=parts)
-    assert written.failures == {}
-    section = text(written.path.read_text("utf-8"), "What was found")
+    html = html_of(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True, parts=parts)
+    section = text(html, "What was found")
     assert "12 episodes of 12 rounds" in section
     assert "cache [12, 8], grows by 1 a round" in section
     refuses("needs at least 10 rounds an episode, got 6", write, cached(n_rounds=6), tmp_path)
@@ -189,13 +188,9 @@ def test_machines_of_the_other_tasks_get_their_pages(
 ) -> None:
     """Nothing of the task's own parts fails where a machine has no heads and no layers."""
     parts = some(catalog.get(task), "patching", "interchange", "steering")
-    written = write(
-        reader_of(catalog.get(task).layout(*sizes)), tmp_path, n_episodes=8, quick=True, parts=parts
-    )
-    assert written.failures == {}
-    assert {part.title for part in default_parts()} & OF_HEADS <= set(
-        titles(written.path.read_text("utf-8"))
-    )
+    machine = reader_of(catalog.get(task).layout(*sizes))
+    html = html_of(machine, tmp_path, n_episodes=8, quick=True, parts=parts)
+    assert {part.title for part in default_parts()} & OF_HEADS <= set(titles(html))
 
 
 def reader_of(layout: Any, width: int = 12) -> Any:
@@ -263,9 +258,7 @@ def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
     assert "A claim" not in html
     assert titles(html)[:-1] == ["What was found", "Of heads", "Reads"]
     assert "Not applicable: gru has no attention heads." in text(html, "Of heads")
-    html = write(
-        "wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads)
-    ).path.read_text("utf-8")
+    html = html_of("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads))
     assert computed == ["wma-handwired"]
     assert "A claim" in html
 
@@ -282,32 +275,27 @@ def without_sites(n_experts: int = 4) -> Any:
     return replace(without_edges(n_experts), sites={}, partial={})
 
 
+def load_bare(builder: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Load the circuit that a function of this module makes, of two experts."""
+    record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:{builder}")
+    monkeypatch.setitem(RECORDS, "bare", record)
+    return circuits.load("bare", n_experts=2)
+
+
 def test_a_circuit_without_sites_is_verified_by_what_it_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its predictions and its state, as of any machine; what needs a site says that none is listed."""
-    record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:without_sites")
-    monkeypatch.setitem(RECORDS, "bare", record)
-    wanted = ("verification", "circuit")
-    parts = (overview.part(), *(part for part in experts.parts() if part.key in wanted))
-    written = write(
-        circuits.load("bare", n_experts=2), tmp_path, n_episodes=8, n_rounds=10, parts=parts
-    )
-    assert written.failures == {}
-    html = written.path.read_text("utf-8")
+    wanted = [part for part in experts.parts() if part.key in ("verification", "circuit")]
+    html = html_of(load_bare("without_sites", monkeypatch), tmp_path, **SMALL, parts=wanted)
     assert "carried state" in text(html, "Verification against the algorithm")
     assert "lists no sites" in text(html, "The circuit")
 
 
 def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 35: its section died of a bare KeyError, 'positions' or 'source'."""
-    record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:without_edges")
-    monkeypatch.setitem(RECORDS, "bare", record)
-    model = circuits.load("bare", n_experts=2)
     parts = (overview.part(), interchange.INTERCHANGE, heads.CIRCUIT)
-    written = write(model, tmp_path, n_episodes=8, n_rounds=10, parts=parts)
-    assert written.failures == {}
-    html = written.path.read_text("utf-8")
+    html = html_of(load_bare("without_edges", monkeypatch), tmp_path, **SMALL, parts=parts)
     assert "lists no edges" in text(html, "The circuit")
     assert "L0H0 bind" in section(html, "The circuit")
     assert "log_weights" in section(html, "The circuit")
