@@ -113,13 +113,19 @@ def tables(*folders: str) -> Iterator[Path]:
                 yield path
 
 
+_LEFT_OUT = frozenset({"ctx", "annotation", "returns"})
+"""Parts that cost nothing: whether a name is read or set, which is a third of all parts, and annotations."""
+
+
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a piece of code, without the contexts of names (load or store), which are a third of them."""
+    """Yield the parts of a piece of code that count."""
     for name in node._fields:
+        if name in _LEFT_OUT:
+            continue
         part = getattr(node, name, None)
         if isinstance(part, list):
             yield from (item for item in part if isinstance(item, ast.AST))
-        elif isinstance(part, ast.AST) and name != "ctx":
+        elif isinstance(part, ast.AST):
             yield part
 
 
@@ -132,7 +138,7 @@ def walk(tree: ast.AST) -> list[ast.AST]:
 
 
 def count_operations(node: ast.AST) -> int:
-    """Count the operations of a piece of code; annotations are expected to be gone.
+    """Count the operations of a piece of code.
 
     >>> count_operations(ast.parse("total = f(x[0]) + 1"))
     3
@@ -150,17 +156,6 @@ def count_operations(node: ast.AST) -> int:
         elif isinstance(inner, ast.comprehension):
             total += 1 + len(inner.ifs)
     return total
-
-
-def remove_annotations(tree: ast.AST) -> None:
-    """Remove type annotations in place."""
-    for node in walk(tree):
-        if isinstance(node, ast.arg):
-            node.annotation = None
-        elif isinstance(node, _FUNCTION):
-            node.returns = None
-        elif isinstance(node, ast.AnnAssign):
-            node.annotation = ast.Constant(None)
 
 
 def statement_operations(tree: ast.AST) -> Iterator[int]:
@@ -220,7 +215,6 @@ def count_function_words(tree: ast.AST) -> int:
 def count_module(path: Path) -> Count:
     """Count what one module does."""
     tree = ast.parse(path.read_text("utf-8"))
-    remove_annotations(tree)
     functions = [node for node in walk(tree) if isinstance(node, _FUNCTION)]
     return Count(
         operations=count_operations(tree),

@@ -30,13 +30,16 @@ print({"torch", "httpx", "transformers"} & set(sys.modules))
     assert run.stdout.split("\n") == ["set()", "False", "set()", ""]
 
 
-def test_models_run_without_tokenizers_or_compiler_and_transformer_lens_is_as_ever_when_more_is_wanted():
+def test_models_run_without_tokenizers_compiler_or_type_checker_and_transformer_lens_is_as_ever_when_more_is_wanted():
     code = """
 import sys, interp.model.transformer, interp.interventions.alignment, transformer_lens as tl
 from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.utilities import Slice
-interp.load("wma-gru").untrained()  # a mode of torch's dispatch watches it, which must not load the compiler
-print({"transformers", "datasets", "pytest", "torch._dynamo"} & set(sys.modules))
+model = interp.load("wma-gru")
+model.untrained()  # a mode of torch's dispatch watches it, which must not load the compiler
+interp.rollout(model, interp.tasks.experts.sample(2, 3, 4, seed=0))
+# beartype cannot be imported after nnsight or pyvene, which put methods on `object`
+print({"transformers", "datasets", "pytest", "torch._dynamo", "beartype"} & set(sys.modules))
 try:
     tl.HookedTransformer
 except ImportError as error:

@@ -34,17 +34,6 @@ def test_the_version_is_said_once_and_the_changelog_and_the_citation_know_it() -
     assert f"\nversion: {interp.__version__}\n" in (package.ROOT / "CITATION.cff").read_text()
 
 
-def test_no_type_checker_is_imported_at_run_time() -> None:
-    """beartype cannot be imported after nnsight or pyvene, which put methods on `object`."""
-    code = (
-        "import sys; sys.modules['beartype'] = None; import interp; from interp.tasks import experts; "
-        "model = interp.load('wma-handwired', n_experts=2); "
-        "print(interp.rollout(model, experts.sample(2, 3, 2, seed=0)).n_rounds)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "3\n"
-
-
 @pytest.mark.slow  # builds twice in isolated environments, and imports torch from a cold start
 def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     wheel = package.build(tmp_path)

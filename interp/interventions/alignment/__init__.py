@@ -15,7 +15,7 @@ docs/method/alignment.md describes the training and the controls.
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-    >>> result = align(model, *pair, algorithm, "log_weights", "resid_post[1]@p?", search=Search(steps=100, restarts=1))
+    >>> result = align(model, *pair, algorithm, "log_weights", "resid_post[1]@p?", search=Search(steps=50, restarts=1))
     >>> result.rank, result.accuracy() > 0.9 > result.accuracy("untrained model")
     (2, True)
 """
