@@ -14,7 +14,7 @@ from interp.interventions.interchange import Claim, carriers, interchange, list_
 from interp.interventions.moves import Writer, decodable, move, transition
 from interp.interventions.pairs import paired_runs, prepare
 from interp.interventions.patching import of_pair, round_map, sweep
-from interp.interventions.sites import Place, Site, carried_mask, resolve, resolve_places, sites
+from interp.interventions.sites import resolve, resolve_places
 from interp.interventions.steering import (
     Doses,
     fitted_direction,
@@ -249,21 +249,6 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     )
 
 
-def test_controls_are_as_wide_as_the_place(others):
-    """A random line moves the numbers that channels and points have, and none that pads them."""
-    machine = leaky()
-    run = interp.rollout(machine, others[0])
-    places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
-    lines = [place.elsewhere for place in list_placebos(machine, run, places, seed=0)]
-    n_moved = [line.count_nonzero().item() for line in lines]
-    assert n_moved == [N_EXPERTS] * 3  # one number has no other direction
-    assert carried_mask(machine).sum(1).tolist() == [1, N_EXPERTS]
-    part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
-    (control,) = list_placebos(machine, run, resolve_places(part, machine, run), seed=0)
-    overlap = control.elsewhere.T @ part.basis
-    assert overlap.abs().max() < 1e-9
-
-
 def test_a_cache_is_a_channel_of_many_rows(histories, others):
     """All of its rows are one site, each is a part, and how far it is written is nothing that moves."""
     machine, sites = (
@@ -349,39 +334,4 @@ def test_every_table_stands_in_its_place(tmp_path):
         experts.sample(8, 6, N_EXPERTS, seed=0),
         3,
         0,
-    )
-
-
-def test_channels_are_named_in_sites():
-    machine = lstm()
-    joint_site = resolve("latent@h+c", machine, machine.layout)
-    assert joint_site.index(machine.layout) == (slice(None), [0, 1])
-    assert str(joint_site) == "latent@h+c"
-    activation = torch.arange(8.0).reshape(2, 2, 2)
-    read = joint_site.read(activation, machine.layout)
-    assert read.tolist() == activation.tolist()
-    assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
-    assert [str(site) for site in sites(machine, components="latent", positions="c")] == [
-        "latent@c"
-    ]
-    assert [
-        str(site) for site in sites(remembering(), components="latent", positions="cache_1")
-    ] == ["latent@cache_1"]
-    for text, match in (
-        ("latent@x", "'x'"),
-        ("latent@h+x", "'x'"),
-        ("resid_pre[0]", "lstm has no residual stream; its points are latent, forget, output"),
-        ("forget@h", "no position"),
-    ):
-        refuses(match, resolve, text, machine, machine.layout)
-    kind = interp.core.machine.Component(
-        "latent", "hook_latents", "latent", "", labels=("h", "cache_1", "cache_2", "cache_length")
-    )
-    assert Site("latent", position="cache", kind=kind).index(machine.layout) == (
-        slice(None),
-        [1, 2],
-    )
-    assert Site("latent", position="cache+h", kind=kind).index(machine.layout) == (
-        slice(None),
-        [0, 1, 2],
     )
