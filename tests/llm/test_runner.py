@@ -120,14 +120,14 @@ def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
     assert schemas == [["prediction"], ["note"]]
 
 
-@pytest.mark.parametrize(("prices", "budget"), [(None, 8_000), (Prices(1.0, 0.1, 2.0), 0.0045)])
+@pytest.mark.parametrize(("prices", "budget"), [(None, 16_000), (Prices(1.0, 0.1, 2.0), 0.009)])
 def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
     prices: Prices | None, budget: float, serve: Serve, tmp_path: Path
 ) -> None:
     """In tokens or money, over all its runs: never passed, every paid answer on disk; with a larger
     budget the rest is played, as if it had never stopped."""
     server = serve(good)
-    work = jobs(n=6, rounds=5, settings=Settings("tester", max_tokens=100))
+    work = jobs(n=6, rounds=10, settings=Settings("tester", max_tokens=100))
 
     def spent(folder: Path) -> float:
         usage = [
@@ -150,7 +150,7 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
     assert start(budget).over_budget, "what is on disk counts"
     assert spent(tmp_path) <= budget, "what is on disk counts"
     assert start(100 * budget).complete
-    assert len(server.requests) == 30
+    assert len(server.requests) == 60
     go(server.url, tmp_path / "undisturbed", work)
     for stopped, undisturbed in zip(
         load(tmp_path / "tester"), load(tmp_path / "undisturbed"), strict=True
