@@ -37,7 +37,7 @@ CAPS = {
     "reports": Cap(full_share=3.6, overfull=0, branching_share=1.9, function_words=4),
     "lab": Cap(full_share=4.5, overfull=0, branching_share=0.0, function_words=1),
     "examples": Cap(full_share=4.8, overfull=0, branching_share=0.0, function_words=2),
-    "tests": Cap(full_share=3.7, overfull=4, branching_share=3.8, function_words=42),
+    "tests": Cap(full_share=3.6, overfull=4, branching_share=3.8, function_words=42),
 }
 
 
