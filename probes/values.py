@@ -88,7 +88,8 @@ class TargetValues:
         Args:
             values: ``[episode, round]`` or ``[episode, round, output]``.
             key: name of the target.
-            of_classes: True if whole numbers and booleans are classes.
+            of_classes: True makes whole numbers and booleans the numbers of classes; other numbers
+                stay real.
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
@@ -104,10 +105,16 @@ class TargetValues:
         return cls(key, array, outputs, kind="class" if of_classes else "real", noun=noun)
 
     def as_numbers(self) -> TargetValues:
-        """Return a copy whose values, mask, inputs and kinds of rounds are numeric numpy arrays,
-        with missing rounds filled in.
+        """Return a copy to which a probe can be fitted: ``values``, ``mask``, ``inputs`` and
+        ``types``, which may be tensors, pandas objects or booleans, become numpy arrays of numbers
+        (``mask`` of booleans).
 
-        They may be tensors or booleans before.
+        The values, inputs and types of missing rounds, which may be NaN, are replaced by those of
+        the same round in another episode (:func:`filled`). These rounds stay marked as missing, so
+        they are neither fitted nor scored. ``is_rare`` is set from the rounds that took place.
+
+        Raises:
+            InputError: the values are classes, and are not numbered 0, 1, ...
         """
         values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
         is_rare = False
@@ -214,12 +221,15 @@ class TargetValues:
 
 
 def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
-    """Fill each missing round with the values that another episode has in the same round, so that
-    every entry is a number.
+    """Fill each missing round with the values of the same round in the first episode that has this
+    round, so that every entry is a number.
+
+    A round that no episode has is filled with the values of the first round that took place.
 
     Args:
         values: ``[episode, round, ...]``.
-        missing: mask of missing rounds; None returns the values unchanged.
+        missing: mask of missing rounds. None, or a mask that does not fit the values, returns the
+            values unchanged.
 
     >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[False, False], [False, True]]))
     array([[1., 2.],

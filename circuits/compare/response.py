@@ -74,9 +74,9 @@ class EditedRound(NamedTuple):
     Attributes:
         kind: index of the input in ``Edits.kinds``.
         round: index of the round.
-        rows: indices of the episodes that count, ``[row]``; each is one edit.
-        episodes: all episodes, with the input changed in this round; those that are not in ``rows``
-            are not used.
+        rows: indices of the episodes that are used, ``[row]``; each is one edit.
+        episodes: all episodes, with the input changed in this round; only those in ``rows`` are
+            used.
     """
 
     kind: int
@@ -102,8 +102,8 @@ class Edits:
 
     @classmethod
     def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
-        """Make about ``n_edits`` edits: every input is changed in every round but the last, each
-        time in other episodes.
+        """Make about ``n_edits`` edits. In every round but the last, every input is changed in some
+        of the episodes; which episodes these are differs between inputs and rounds.
 
         Args:
             task: the task, for the corruptions that change one input.
@@ -151,7 +151,7 @@ def edits_of(compared: Compared, times: int) -> Edits:
 
     Args:
         compared: the comparison.
-        times: the number of edits is about ``times`` that of the comparison's budget.
+        times: factor: about ``times * compared.budget.edits`` edits are made.
     """
     subject = compared.model
     return Edits.of(subject.task, subject.samples.test, times * compared.budget.edits)
@@ -160,13 +160,20 @@ def edits_of(compared: Compared, times: int) -> Edits:
 def responses(
     subject: Machine | Algorithm | Predict, edits: Edits
 ) -> Float[np.ndarray, "edit round outcome"]:
-    """Return how much each edit changes the prediction of every round, ``[edit, round, outcome]``;
-    0 in rounds before the edit.
+    """Return how a subject's predictions change if an input changes: the prediction with the
+    changed input minus the prediction without it, for each edit.
+
+    The differences are signed. They are differences of probabilities, one per outcome; in tasks
+    that predict a real number, of its predicted mean, or of its mean and log variance.
 
     Args:
-        subject: a model, an algorithm, or a function that predicts (see
-            :func:`~interp.choices.fitting.predictor`).
-        edits: the edits.
+        subject: the model or algorithm that predicts, or a function from episodes to predictions
+            (see :func:`~interp.choices.fitting.predictor`).
+        edits: the edits. Each changes one input in one round of one episode.
+
+    Returns:
+        The differences in every round of the edited episode, ``[edit, round, outcome]``; 0 in the
+        rounds before the edited one.
     """
     if not edits.parts:
         return np.zeros((0, edits.episodes.n_rounds, 1))
@@ -186,8 +193,8 @@ def responses(
 
 @remembered
 def _measure_responses(edits: Edits, model: Machine) -> Array:
-    """Return a machine's responses, ``[edit, round, outcome]``: it runs on from its state before
-    the edited round.
+    """Return the :func:`responses` of a machine, ``[edit, round, outcome]``. To save time, a run
+    with an edit starts at the edited round, from the state of the run without edits.
     """
     base = rollout(model.eval(), edits.episodes)
     changes: list[Array] = []
@@ -282,7 +289,8 @@ class Cell:
         what: the input that was changed, in words.
         when: the number of rounds after the change, or the round, in words.
         alike: similarity of the two responses (1 for equal ones), with an interval over episodes.
-        size, reference_size: root mean squared response of the model, and of its reference.
+        size, reference_size: root of the mean squared response (summed over outcomes, averaged over
+            edits and rounds), of the model and of the reference.
     """
 
     what: str

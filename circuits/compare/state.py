@@ -42,9 +42,9 @@ from interp.support.session import remembered
 
 _HELP = ("round",)
 _LEAST_WORTH = 0.01
-"""Smallest gain from a memory, in nats per round, for which stitching says anything.
+"""Smallest worth of a memory (:attr:`StatePart.worth`) for which stitching says anything.
 
-If a memory gains nothing, any map can replace it.
+If predictions stay the same without the memory, any map can replace it.
 """
 _ROUNDING = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
 _HARD_SHARE, _CERTAIN_P = 0.9, 0.99
@@ -89,8 +89,13 @@ class StatePart(Result):
     Attributes:
         model, reference: names of the two models.
         stitchings: all scores, with controls.
-        worth: name of the model -> what it gains from its memory, in nats per round: how far its
-            predictions are from those of the same model with initial latents.
+        worth: name of the model -> the worth of its memory, a divergence (not a gain of loss):
+            how much its predictions change if its latents are reset to the initial ones, averaged
+            over the rounds that follow. For classes it is the Jensen-Shannon divergence, for
+            predicted mean and variance the mean of the Kullback-Leibler divergences in the two
+            directions, both in nats per round. For predicted means, and for carried values
+            (:attr:`Stitching.seen`), it is the squared change per round as a share of their
+            variance, without a unit.
     """
 
     model: str
@@ -162,12 +167,12 @@ class StatePart(Result):
         return measure
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per stitching score, then one per model with the gain from
-        its memory.
+        """Return a table with one row per stitching score, then one per model with the worth of its
+        memory (:attr:`worth`).
 
         The columns are name (of the quantity), source, target, supplied, control and seen (as in
-        :class:`Stitching`), rounds (first to last of the worst band), number, number_low and
-        number_high (its interval). Rows of a gain have only name, target and the numbers.
+        :class:`Stitching`), rounds (first to last of the worst band), number, and number_low and
+        number_high (its interval). Rows of a memory's worth have only name, target and the numbers.
         """
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
@@ -205,7 +210,7 @@ def stitch(
         budget: the rounds at which latents are inserted, and for how many rounds models run on.
 
     Returns:
-        All scores, with controls, and the gain of both models from their memory.
+        All scores, with controls, and the worth of both models' memories.
     """
     stitchings: list[Stitching] = []
     worth: dict[str, Interval] = {}
@@ -250,12 +255,13 @@ class _Receiver:
         target: the model.
         budget: the starts, and the number of rounds to run on.
         expected: what scores compare with: its undisturbed predictions, or carried values.
-        cut: divergence of its run from ``expected`` when its initial latents are inserted,
-            ``[episode, start]``.
+        cut: divergence of its run from ``expected`` if its latents are reset to the initial ones,
+            averaged over the rounds that follow, ``[episode, start]``.
         steady: mask ``[episode, start]``, False where tiny noise in the latents changes its
             prediction, as at a tie; these are not scored.
-        counts: mask ``[start]``, True where its memory gains enough to be measured.
-        worth: gain from its memory in nats per round.
+        counts: mask ``[start]``, True where ``cut`` is large enough for a score.
+        worth: mean of ``cut`` over episodes and starts, where starts that are not steady count as
+            0: see :attr:`StatePart.worth`, which also gives the unit.
         seen: "predictions" or "carried values", whichever is compared.
     """
 
@@ -271,7 +277,7 @@ class _Receiver:
     @classmethod
     def of(cls, target: Participant, budget: Budget, generator: torch.Generator) -> _Receiver:
         """Run a model on from each start, with its own latents, with noise in them, and with
-        initial latents, to find what it gains from its memory.
+        initial latents, to measure the worth of its memory.
 
         Args:
             target: the model.
@@ -477,12 +483,13 @@ def _score_worst_band(
 ) -> tuple[Interval, tuple[int, int]]:
     """Score groups of neighbouring starts (bands) separately, and return the worst score.
 
-    The score is 1 - (error with mapped latents / error with initial latents). Starts at which the
-    memory gains too little are left out, unless all gain too little.
+    The score is 1 - (divergence with mapped latents / divergence with initial latents). Only the
+    starts in ``counts`` are scored, or all if it has none.
 
     Args:
         budget: the rounds of the starts.
-        counts: mask ``[start]``: True for the starts that are scored.
+        counts: mask ``[start]``: True for the starts at which initial latents change predictions
+            enough.
         missed: divergence with mapped latents, ``[episode, start]``.
         cut: divergence with initial latents, ``[episode, start]``.
         participants: participant of each episode.

@@ -36,9 +36,11 @@ from interp.support.checks import checked, checked_result, fit
 from interp.support.errors import require
 
 CHOICES_A_PART = 40_000
-"""Most choices of participants that are fitted at once: one part of a command's work."""
+"""Approximate number of choices in one part of the participants; each part is fitted at once."""
 MOST_TOGETHER = 20_000
-"""Most choices that are fitted as those of one player; of more, participants are drawn."""
+"""Most choices that are fitted as those of one player; if there are more, participants are drawn
+(:func:`draw_people`).
+"""
 
 
 def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -160,15 +162,19 @@ class EachParticipant(Result):
 
     @property
     def part(self) -> dict[str, Any]:
-        """The table and the families' names, as a dictionary. It is stored in a file if the work is
-        split into parts.
+        """This result as a dictionary with the keys "table" (:attr:`table`) and "names"
+        (:attr:`names`), without the explanations in :attr:`found`.
+
+        It is for a result of some of the participants (one part of :func:`split_people`): a command
+        stores it in a file, and :meth:`joined` joins those of all participants into one result.
         """
         return {"table": self.table, "names": dict(self.names)}
 
     @property
     def sentence(self) -> str:
-        """A sentence with numbers of participants: whose confidence set contains each family, whose
-        set has one family only, and whose choices show no memory.
+        """A sentence with numbers of participants: for each family, those with the family in their
+        confidence set; then those with the verdict "named" (one family alone), "no memory" and, if
+        there are any, "none" (no family explains their choices).
         """
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
@@ -206,8 +212,9 @@ class EachParticipant(Result):
         The columns are participant (its name), closest (key of the family with the lowest held-out
         loss), verdict, set (keys of the families in the confidence set), nats and floor_nats
         (held-out loss per choice of the closest family, and of the best family without a memory),
-        saved, saved_low and saved_high (the second minus the first, with its 95 % interval), and
-        for each parameter of the closest family, such as rate: rate, rate_low and rate_high.
+        saved, saved_low and saved_high (floor_nats minus nats, with its 95 % interval), and for
+        each parameter of the closest family, such as rate: rate (the fitted value), rate_low and
+        rate_high (its 95 % interval).
         """
         return self.table
 

@@ -41,8 +41,9 @@ class Recovery(Result):
 
     @property
     def sentence(self) -> str:
-        """A sentence with numbers of players: in whose confidence set the true family is, whose
-        closest family it is, and for whom a single family is named, rightly or wrongly.
+        """A sentence with numbers of players: all of them, those with the true family in the
+        confidence set, those with the true family as the closest one, those with the verdict
+        "named" (one family alone), and those for which the named family is a wrong one.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
@@ -151,9 +152,11 @@ def recovery(
             from each family; an algorithm is one player with its own parameters, such as
             ``explanation.algorithm`` of an explanation that :func:`explain_each` found.
         n_players: number of players per family.
-        within: name of a parameter -> bounds within which it is drawn uniformly. Any other
-            parameter is drawn from its grid's range, so that each step between grid values is
-            equally likely.
+        within: name of a parameter -> bounds within which it is drawn uniformly. For any other
+            parameter, an interval between two neighbouring values of its grid is drawn, all with
+            equal probability, and then a value uniformly in this interval. A parameter that allows
+            grid values only (its ``kind`` is "choice") takes one of them, all with equal
+            probability, even if it has bounds here.
         families: the candidate families of the fits; by default all of the task's.
         seed: seed of the parameters, the players and the bootstraps.
         played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as for
@@ -197,9 +200,8 @@ def _draw_member(
 
     Args:
         family: the family.
-        bounds: name of a parameter -> bounds within which it is drawn uniformly. Any other
-            parameter is drawn from its grid's range, so that each step between grid values is
-            equally likely.
+        bounds: name of a parameter -> bounds within which it is drawn uniformly, as ``within`` of
+            :func:`recovery`, which says how other parameters are drawn.
         rng: the random generator.
     """
     values = {}
@@ -243,9 +245,9 @@ def recovery_of_design(
 
     Players are simulated from every family in the confidence set, at its fitted parameters. If
     these are fewer than four families, the next best ones are added. Each player plays about as
-    many trials as a participant did, but at least as many as a fit needs. It is unknown what the
-    recorded arms would have paid, so arms pay as in the recorded regime, or as in "reversal" if
-    that is unknown.
+    many trials as a participant did, but at least as many as a fit needs. The record does not
+    contain the rewards of arms that were not chosen. Arms therefore pay as in the regime that the
+    episodes name, or as in "reversal" if they name none that can be simulated.
 
     Args:
         explanation: the explanation of the recorded choices.

@@ -291,8 +291,9 @@ class EdgeGraph:
         Args:
             run: the clean rollout.
             round: index of the round.
-            keeps: for each circuit, what each edge keeps, ``[source, destination]``. A number
-                between 0 and 1 mixes the source's current value with the ablated one.
+            keeps: for each circuit, how much each edge keeps, ``[source, destination]``. With 1 the
+                edge carries the source's current value, with 0 (cut) the ablated value, and with a
+                number between them a mixture.
             ablated: ablated value of each source.
             clean: what sources write without cuts, ``[source, episode, pos, d_model]``, and the
                 residual stream before every layer.
@@ -338,15 +339,17 @@ class EdgeGraph:
 def _record(
     graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
 ) -> Hooks:
-    """Return hooks that pass what some sources write to the function ``take``.
+    """Return hooks that call the function ``take`` with what some sources write, when they write
+    it.
 
-    If one head of a layer is wanted, all heads of the layer are passed.
+    It is called once for each wanted embedding or MLP, and once for all heads of a layer together
+    if at least one of them is wanted.
 
     Args:
         graph: the graph.
         wanted: which sources are wanted.
-        take: function of the index of the first source and of what is written, ``[source, row, pos,
-            d_model]``.
+        take: function of two arguments: the index of the first of the sources, and what they write,
+            ``[source, row, pos, d_model]``.
     """
 
     def record(first: int, activation: Tensor, hook: object) -> None:
@@ -366,18 +369,25 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Return hooks that change what destinations read: ``sum_s weights[s, d] * shifts[s]``, over
-    sources s, is added to the input of each destination d that has a cut edge. With the weight 1
-    and the shift "ablated value minus current value", an edge carries the ablated value.
+    """Return hooks that change what destinations read. In each circuit, they add to what the
+    destination d reads ``sum_s weights[s, d] * shifts[s]``. The sum is over all sources s that are
+    computed before d.
+
+    With the weight 1 and the shift "ablated value minus current value", an edge carries the ablated
+    value. With the weight 0, it carries the current value.
 
     Args:
         graph: the graph.
-        weights: weight of each edge, for each circuit.
-        shifts: shift of each source, in the order of sources, as a list of tensors ``[source,
-            circuit, episode, pos, d_model]`` for consecutive sources. The axis ``circuit`` has
-            length 1 if the shift is the same for all circuits. A tensor is read only after all of
-            its sources have written.
-        cut: edges that are cut in any circuit.
+        weights: weight of each edge in each circuit. An edge that is not cut in a circuit must have
+            the weight 0 there.
+        shifts: shift of each source, as a list of tensors ``[source, circuit, episode, pos,
+            d_model]``, each for some consecutive sources; joined, they are in the order of the
+            graph's sources. The axis ``circuit`` has length 1 if the shift is the same for all
+            circuits. A hook reads only the shifts of the sources before its destination, at the
+            time when it fires. The caller may therefore fill in the tensors during the run, each
+            shift once its source has written.
+        cut: True for edges that are cut in at least one circuit; a destination without such an edge
+            needs no hook.
     """
 
     def mix(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:

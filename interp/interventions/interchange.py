@@ -57,11 +57,13 @@ class InterchangeResult(Result):
         informative: whether the counterfactual differs from the algorithm's outcome on the base.
         error: absolute difference between the model's outcome with the intervention and the
             counterfactual; the largest over the numbers of the outcome.
-        effect: change of each number of the model's outcome by the intervention.
-        wanted: change of each number of the algorithm's outcome if the variable is set.
+        effect: change of each number of the model's outcome by the intervention (outcome with it
+            minus outcome without it).
+        wanted: change of each number of the algorithm's outcome when the variable is set
+            (counterfactual minus outcome on the base).
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: number of the person who played each episode; intervals resample persons.
-            Without persons, every episode has a number of its own.
+        participants: number of the person who played each episode; intervals resample persons. If
+            the episodes name no persons, every episode has a number of its own.
     """
 
     variable: str
@@ -434,12 +436,17 @@ def interchange(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> InterchangeResult:
-    """Measure how often the model computes what an algorithm does when the sites, and a variable of
-    the algorithm, are set to their values in another episode.
+    """Measure how often the model's outcome, with some sites set to their values in another
+    episode, equals that of an algorithm with a variable set to its value in this other episode.
 
     The i-th episode of ``base`` is run with the sites set to their values in the i-th episode of
     ``source``. The algorithm's counterfactual is its outcome on the base episode with the variable
     set to its value in the source episode.
+
+    All else is that of the base: the state before the round, and the round's inputs. If the tokens
+    of a round contain a choice (such as an action), the edited model therefore reads the choice in
+    the tokens of the base run, even if its new prediction favours another one. The algorithm
+    recomputes every variable that depends on the one that is set, also a choice that it computes.
 
     Args:
         model: the model.
@@ -451,7 +458,6 @@ def interchange(
             :class:`~interp.interventions.experiment.Outcome` with a decoder of a learned model's
             state.
         round: an int, a slice, a list or "all": rounds in which the sites are set, each separately.
-            A choice in the tokens of a round stays the base's.
 
     Returns:
         For each episode and round, whether the model's outcome equals the counterfactual, with
@@ -493,8 +499,8 @@ class Claim:
         variable: key of the variable.
         places: the places: sites, with a subspace or whole.
         outcome: the outcome that must change, "prediction" or "state".
-        control: True for places that cannot carry the variable; there the accuracy should be that
-            without an intervention.
+        control: True for places that cannot carry the variable; the accuracy should then be the
+            same as without an intervention.
     """
 
     variable: str

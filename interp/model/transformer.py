@@ -90,8 +90,8 @@ class HookedLatentTransformer(LensSurface):
 
     Args:
         config: its configuration.
-        state_map: for a handwired model, the matrix that reads from a latent the k numbers of the
-            algorithm's state in it, ``[k, d_model]``; None for a learned model.
+        state_map: for a handwired model, the matrix ``[k, d_model]`` that maps a latent to the k
+            numbers of the algorithm's state that it stores; None for a learned model.
         max_gb: limit of its memory, in units of 1e9 bytes.
     """
 
@@ -407,15 +407,18 @@ class HookedLatentTransformer(LensSurface):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether no hook, gradient or flag depends on how the blocks run, so that an
-        earlier run's results may be used again.
+        """Return whether nothing watches the blocks as they run: no hook, no gradient and no flag
+        that hooks need. Results of an earlier run may then be used instead of running again.
         """
         return unobserved(self, self.cfg, served=())
 
     @property
     def channels(self) -> tuple[Channel, ...]:  # type: ignore[override]
-        """The named parts of what is carried from round to round: one channel, the latents of the
-        largest round.
+        """The named parts of what is carried from round to round. A transformer has one, called
+        "latent", with the shape ``(latent, d_model)``, or ``(d_model,)`` for a single latent.
+
+        The number of latents is that of the largest round that the model can read (for Q-learning,
+        the one with the most actions). A smaller round may carry fewer.
         """
         n_latents, d_model = self.layout.max_layout.n_latents, self.config.d_model
         return (Channel("latent", (n_latents, d_model) if n_latents > 1 else (d_model,)),)

@@ -264,7 +264,8 @@ class TrialTable:
 
     def texts(self, role: str) -> pd.DataFrame:
         """Return the labels in a role's columns, as a data frame with the same columns and one row
-        per trial. Codes of missed trials become NaN.
+        per trial. Codes of missed trials that the user named (``missed`` of
+        :class:`ReadingOptions`) become NaN.
         """
         return self._list_columns(role, self._label_cells)
 
@@ -277,10 +278,12 @@ class TrialTable:
 
     def numbers(self, role: str) -> pd.DataFrame:
         """Return the numbers in a role's columns, as a data frame with the same columns and one row
-        per trial. Empty cells and codes of missed trials become NaN.
+        per trial. Empty cells become NaN.
 
-        A code counts as such only if it is a word, or is spelled like 99 or -999; a cell with any
-        other number stays a number, since it may be a reward.
+        The user may have named codes of missed trials (``missed`` of :class:`ReadingOptions`). A
+        code that is a word, such as "timeout", or a number of two or more nines, such as 99 or
+        -999, becomes NaN. A code that is any other number, such as 0, is not replaced here (only in
+        labels, :meth:`texts`), since a column of numbers may contain it as an ordinary reward.
         """
         return self._list_columns(role, self._number_cells)
 
@@ -461,7 +464,8 @@ class TrialTable:
         """Return the reward of each row: the sum of the reward columns, NaN if any of them is
         empty.
 
-        A column of losses without negative numbers is subtracted, and a remark says so.
+        If there are several columns, one whose name begins with "loss" and that has no negative
+        number is subtracted, and a remark says so.
 
         Args:
             counted: one boolean per row, True if the row has a choice; rewards of other rows are
@@ -483,8 +487,8 @@ class TrialTable:
         return columns.sum(axis=1, skipna=False)
 
     def _refuse_reward_code(self, name: str, values: pd.Series) -> None:
-        """Raise InputError if one of the rewards is spelled like 99 or -999 and is far from all
-        other rewards, as codes of missed trials are.
+        """Raise InputError if one of the rewards consists of two or more nines, such as 99 or
+        -999, and is far from all other rewards, so that it may be the code of a missed trial.
 
         Args:
             name: name of the column.
@@ -943,8 +947,8 @@ def _is_missed_word(label: str) -> bool:
 
 
 def _is_code_of_numbers(code: str) -> bool:
-    """Return True if a code of missed trials is applied in columns of numbers, too: if it is a
-    word, or consists of nines.
+    """Return True if a code of missed trials is applied not only to labels but also to columns of
+    numbers: if it is a word, or a number of two or more nines, such as 99 or -999.
     """
     is_word = np.isnan(_parse_number(code))
     return bool(is_word or _NINES.fullmatch(code.partition(".")[0]))

@@ -75,8 +75,8 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     A probe decodes a target from latents. Its control decodes the same target from the inputs of
     the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
     as the probe. It therefore gets two encodings and uses the one that decodes best: (1) codes of
-    the root and of the candidates, and the in-degree and out-degree of all nodes; and (2) the same
-    and the children of the root. Neither needs a search.
+    the root and of the candidates, and the in-degree and out-degree of all nodes; and (2) all of
+    these and the children of the root. Neither needs a search.
 
     Args:
         episodes: the episodes, with n nodes.
@@ -161,10 +161,10 @@ def steering() -> Steering:
 
 
 def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Return the edges of round ``t``, ``[episode, edge, 2]``, of which one is replaced by an edge
+    """Return the edges of round ``t``, ``[episode, edge, 2]``, with one of them replaced by an edge
     from the root to the wrong candidate.
 
-    The replaced edge is one that is listed more than once or, if there is none, the one whose
+    If an edge is listed more than once, one of its copies is replaced; otherwise the edge whose
     source is farthest from the root.
     """
     edges = episodes.by_round("edges")[:, t].copy()
@@ -200,8 +200,8 @@ def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
 
 
 def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
-    """Return the candidates of round ``t``, ``[episode, 2]``, with the root, which is always
-    reached, in place of the target.
+    """Return the candidates of round ``t``, ``[episode, 2]``, with the target replaced by the root,
+    which is always reached. Candidates that include the root already are unchanged.
     """
     candidates = episodes.by_round("candidates")[:, t]
     roots = episodes.by_round("roots")[:, t, None]
@@ -232,12 +232,17 @@ def _in_round(
 
 def corruptions() -> tuple[Corruption, ...]:
     """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
-    episodes.
+    episodes. Each acts at one round t.
 
-    "exchange-history" takes, in all rounds before one, the rounds of the next episode. The others
-    change a single round: "swap-candidates", "add-edge", "remove-edges", "move-target" and
-    "change-root". They separate what a latent holds from what the round's tokens show. For example,
-    if an edge is removed in one round only, the search finds the node behind it one round later.
+    "exchange-history" replaces the rounds before t by those of the next episode. Round t then reads
+    other latents and the same tokens. All other corruptions, "swap-candidates", "add-edge",
+    "remove-edges", "move-target" and "change-root", change only the tokens of round t. It then
+    reads the same latents and other tokens. The two kinds of pairs show whether an activation
+    depends on the latents or on the tokens of the round.
+
+    A change of the tokens of round t lasts for this round only. For example, if the edges into the
+    target are removed in the round in which a search would reach it, the search reaches it one
+    round later.
     """
     history = partial(
         exchange_history,
