@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import TARGETS
+from tests.mutants import TARGETS, mutants
 
 ROOT = Path(__file__).parents[1]
 NAPKIN = """
@@ -34,6 +34,26 @@ def test_planted_mistakes_are_killed_where_a_case_tells_and_reported_where_none_
     assert all(line in done.stdout for line in ("3 -> LIMIT = 4", "< LIMIT -> number <= L"))
     assert len(done.stdout.splitlines()) == 3
     assert done.returncode == 1
+
+
+def test_every_operator_makes_its_mutant():
+    source = (
+        "def f(a, b):\n"
+        "    if not a.low < b + 1:\n"
+        "        return 'yes' if any(a) else min(a, b)\n"
+        "    return [x for x in a if x and b]\n"
+    )
+    assert {mutant.name.partition(" -> ")[2] for mutant in mutants(source)} >= {
+        "a.low <= b + 1", "a.low >= b + 1", "b - 1", "b + 2", "a.high", "not not a.low < b + 1", "all(a)", "max(a, b)",
+        "x or b", "for x in a if x and b or True", "'undecided' if any(a) else min(a, b)",
+    }  # fmt: skip
+
+
+def test_a_default_is_shown_as_its_argument_alone():
+    names = [
+        mutant.name for mutant in mutants("def f(a, b=3, *, c, d=0.5):\n    return a, b, c, d")
+    ]
+    assert names == ["f: b=3 -> b=4", "f: d=0.5 -> d=0.55"]
 
 
 def test_targets_exist():

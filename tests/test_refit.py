@@ -7,6 +7,7 @@ import pytest
 
 from interp.stats import refit
 from tests.designs import DESIGNS, coverage, draw
+from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
 LOSSES = RNG.uniform(1, 2, 12)
@@ -104,6 +105,10 @@ def test_totals_have_no_bias_where_episodes_differ():
     assert values.var(axis=(1, 2)).mean() == pytest.approx(0.75, abs=0.03)
 
 
+def test_an_unknown_design_is_refused_with_the_nearest():
+    refuses("random_walk", draw, "random", 3, RNG)
+
+
 def test_an_interval_takes_less_than_a_millisecond():
     losses, references = np.random.default_rng(5).uniform(1, 2, size=(2, 64))
     start = time.process_time()
@@ -140,6 +145,11 @@ def test_a_design_has_unit_features_and_its_r2(design):
     assert sample.mask[:, 0].all()
     is_first = sample.y == sample.y[:, :1]
     assert is_first.all() == design.startswith("constant")
+
+
+def test_a_design_has_no_data_set_without_a_one():
+    rng = np.random.default_rng(0)
+    assert all(draw("sparse_walk", 2, rng).y.any() for _ in range(30))
 
 
 def test_intervals_cover_in_every_design_where_resampling_does_not():

@@ -14,7 +14,7 @@ import interp
 from interp.tasks import experts
 from probes import probe
 
-EPISODES = experts.sample(64, 40, 4, seed=5)
+EPISODES = experts.sample(128, 40, 4, seed=5)
 
 
 def centred_hits() -> np.ndarray:
@@ -82,7 +82,7 @@ def test_only_a_replaced_latent_has_to_learn_to_hold_the_log_weights(name, untra
     [
         pytest.param("wma-learned", False, 0.94, 0.98, id="replaced"),
         pytest.param("wma-learned", True, 0.1, 0.3, id="replaced, untrained"),
-        pytest.param("wma-learned-additive", True, 0.7, 0.9, id="added, untrained"),
+        pytest.param("wma-learned-additive", True, 0.8, 0.9, id="added, untrained"),
     ],
 )
 def test_a_replaced_latent_holds_the_accuracies_of_a_bayesian(name, untrained, low, high):

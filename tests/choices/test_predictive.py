@@ -34,15 +34,15 @@ def test_the_mean_and_the_spread_are_those_of_simulated_players():
 
 
 def test_a_player_of_the_family_passes_and_fails_as_seldom_as_the_level_says():
-    """Of 400 players of their own probabilities at most 2 % fail where 1 % may."""
+    """Of 1,000 players of their own probabilities at most 2 % fail where 1 % may."""
     rng = np.random.default_rng(0)
     q = rng.dirichlet(np.ones(2), (1, N_ROUNDS))
     failed = 0
-    for _ in range(400):
+    for _ in range(1000):
         choices = (rng.random((1, N_ROUNDS)) > q[..., 0]).astype(int)
         successes = rng.random((1, N_ROUNDS)) < 0.5
         failed += not check_predictions(q, choices, EVERY, successes).passes
-    assert failed <= 8
+    assert failed <= 20
 
 
 def test_who_alternates_is_no_guesser_and_the_statistics_say_why():

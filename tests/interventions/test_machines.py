@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.testing import assert_close
 
 import interp
 from interp.interventions import causal_tables
@@ -14,7 +13,7 @@ from interp.interventions.interchange import Claim, carriers, interchange, list_
 from interp.interventions.moves import Writer, decodable, move, transition
 from interp.interventions.pairs import paired_runs, prepare
 from interp.interventions.patching import of_pair, round_map, sweep
-from interp.interventions.sites import resolve, resolve_places
+from interp.interventions.sites import Place, Site, carried_mask, resolve, resolve_places, sites
 from interp.interventions.steering import (
     Doses,
     fitted_direction,
@@ -126,13 +125,13 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     predictions, latents = intervened(
         machine, base, source, resolve_places("latent", machine, base), rounds
     )
-    assert_close(predictions, source.predictions[:, rounds])
-    assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
+    torch.testing.assert_close(predictions, source.predictions[:, rounds])
+    torch.testing.assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
     ran = run_on(machine, base, [AT], 3, source.latents[:, [AT]])
     following = source.predictions[:, AT : AT + 3]
-    assert_close(ran.predictions[0, :, 0], following)
+    torch.testing.assert_close(ran.predictions[0, :, 0], following)
     last_latent = source.latents[:, AT + 3]
-    assert_close(ran.carried[0, :, 0, 0], last_latent)
+    torch.testing.assert_close(ran.carried[0, :, 0, 0], last_latent)
     difference = base.predictions - source.predictions
     assert difference[:, AT:].abs().max() > 1e-3
     refuses(
@@ -221,13 +220,8 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     by_itself = steer(machine, episodes, algorithm, Doses("log_weights[e_1]"), round=5)
     assert by_itself.algorithm == pytest.approx(known.algorithm)
     assert by_itself.model == pytest.approx(known.model, abs=1e-2)
-    refuses(
-        "not how it is written",
-        write_state,
-        machine,
-        interp.rollout(machine, episodes).latents,
-        torch.zeros(N_EXPERTS),
-    )
+    with pytest.raises(interp.InputError, match="not how it is written"):
+        write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
     refuses("pass a probe's direction", state_direction, gru(), [1.0, 0, 0, 0])
     refuses(
         r"unknown number of the memory 'log_weights\[p_1\]'.*Valid: log_weights\[e_1\]",
@@ -238,15 +232,25 @@ def test_a_known_machine_steers_as_its_algorithm(others):
         Doses("log_weights[p_1]"),
         round=5,
     )
-    refuses(
-        r"a direction must be \[row, width\] = \(2, 4\)",
-        steer,
-        machine,
-        episodes,
-        algorithm,
-        Doses([1.0, 0, 0, 0], direction=torch.zeros(4)),
-        round=5,
-    )
+    with pytest.raises(interp.InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
+        steer(
+            machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=torch.zeros(4)), round=5
+        )
+
+
+def test_controls_are_as_wide_as_the_place(others):
+    """A random line moves the numbers that channels and points have, and none that pads them."""
+    machine = leaky()
+    run = interp.rollout(machine, others[0])
+    places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
+    lines = [place.elsewhere for place in list_placebos(machine, run, places, seed=0)]
+    n_moved = [line.count_nonzero().item() for line in lines]
+    assert n_moved == [N_EXPERTS] * 3  # one number has no other direction
+    assert carried_mask(machine).sum(1).tolist() == [1, N_EXPERTS]
+    part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
+    (control,) = list_placebos(machine, run, resolve_places(part, machine, run), seed=0)
+    overlap = control.elsewhere.T @ part.basis
+    assert overlap.abs().max() < 1e-9
 
 
 def test_a_cache_is_a_channel_of_many_rows(histories, others):
@@ -302,8 +306,29 @@ def test_other_tasks_claim_what_is_carried():
             assert str(resolve(site, machine, layout)) == "latent"
 
 
-def test_the_command_patches_every_point(tmp_path):
-    machine = loop()
+@pytest.mark.parametrize("make", MACHINES)
+def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
+    """Moves and interchange score near 0 in machines that have learned nothing."""
+    machine, (known, episodes) = make(), others
+    writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
+    theirs, own_counts = (bayes().run(batch)["counts"] for batch in (known, episodes))
+    change = {"counts": theirs - own_counts}
+    assert move(machine, episodes, bayes(), writer, change).score().estimate < 0.2
+    claim = Claim.carried(machine, "log_odds")
+    assert carriers(machine, known, episodes, bayes(), claim).score.max() < 0.2
+    site = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
+    inside = Writer.fit(
+        machine, interp.rollout(machine, known), bayes().run(known), ("counts",), site, ridge=1e-3
+    )
+    assert inside.size == (1, 16)
+    assert move(machine, episodes, bayes(), inside, {"counts": 1.0}).effect == pytest.approx(
+        0, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("make", [lstm, loop])
+def test_the_command_patches_every_point(make, tmp_path):
+    machine = make()
     done = causal_tables.patch(machine, 3, sample=causal_tables.Sample(n_episodes=6, n_map=2))
     first_sweep = done.sweeps[0]
     assert {site.component for site in first_sweep.sites} == set(machine.points)
@@ -327,11 +352,43 @@ def test_every_table_stands_in_its_place(tmp_path):
             .note.str.startswith("not applicable: lstm has no attention heads, and")
             .all()
         )
-    refuses(
-        "lstm has no attention heads, and circuits of edges are of heads; use",
-        causal_tables.circuit_tables,
-        machine,
-        experts.sample(8, 6, N_EXPERTS, seed=0),
-        3,
-        0,
+    with pytest.raises(
+        interp.InputError,
+        match="lstm has no attention heads, and circuits of edges are of heads; use",
+    ):
+        causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
+
+
+def test_channels_are_named_in_sites():
+    machine = lstm()
+    joint_site = resolve("latent@h+c", machine, machine.layout)
+    assert joint_site.index(machine.layout) == (slice(None), [0, 1])
+    assert str(joint_site) == "latent@h+c"
+    activation = torch.arange(8.0).reshape(2, 2, 2)
+    read = joint_site.read(activation, machine.layout)
+    assert read.tolist() == activation.tolist()
+    assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
+    assert [str(site) for site in sites(machine, components="latent", positions="c")] == [
+        "latent@c"
+    ]
+    assert [
+        str(site) for site in sites(remembering(), components="latent", positions="cache_1")
+    ] == ["latent@cache_1"]
+    for text, match in (
+        ("latent@x", "'x'"),
+        ("latent@h+x", "'x'"),
+        ("resid_pre[0]", "lstm has no residual stream; its points are latent, forget, output"),
+        ("forget@h", "no position"),
+    ):
+        refuses(match, resolve, text, machine, machine.layout)
+    kind = interp.core.machine.Component(
+        "latent", "hook_latents", "latent", "", labels=("h", "cache_1", "cache_2", "cache_length")
+    )
+    assert Site("latent", position="cache", kind=kind).index(machine.layout) == (
+        slice(None),
+        [1, 2],
+    )
+    assert Site("latent", position="cache+h", kind=kind).index(machine.layout) == (
+        slice(None),
+        [0, 1, 2],
     )

@@ -1,48 +1,42 @@
 """Each adapter makes a machine that keeps the contract, and computes what the model itself computes."""
 
 import re
-import zipfile
 
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
 from torch import nn
-from torch.testing import assert_close
+from transformers import HrmTextForCausalLM
 
 import interp
-from interp.machines import Said, recurrent
+from interp.machines import Said
 from interp.machines.learners import learner
-from interp.machines.sequences import Embedded, thoughts
+from interp.machines.sequences import Embedded, _mix, _refine, thoughts
 from interp.model.opened import OpenedCell
+from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
     KINDS,
     LAYOUT,
-    N_ROUNDS,
-    OUTCOMES,
     REAL,
     SAID,
     WIDTH,
     Mine,
     agent_file,
     cells,
-    coconut,
+    hrm,
     made,
     observed,
     pair,
 )
 from tests.refusals import refuses
 
-DISTINCT = [kind for kind in KINDS if kind not in ("GRU", "LSTM", "thoughts")]
-"""The learners that are left out are made by the adapters of cells and of Coconut."""
 
-
-@pytest.mark.parametrize("kind", DISTINCT)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_keeps_the_contract_of_machines(kind):
     interp.check_machine(made(kind))
 
 
-@pytest.mark.parametrize("kind", DISTINCT)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
     """One step after the other, from zeros: what each leaves, predicts, and shows at every point."""
     machine = made(kind)
@@ -67,12 +61,14 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
         for name in (
             names
         ):  # replayed with all rounds in one batch, whose sums may be taken in another order
-            assert_close(run.cache[name][:, t], state_held[name], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                run.cache[name][:, t], state_held[name], rtol=1e-4, atol=1e-5
+            )
         carried = done.carried
     assert torch.equal(carried, run.latents[:, -1])
 
 
-@pytest.mark.parametrize("kind", DISTINCT)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
     """And changes later ones: at every point, in round 3 alone."""
     machine = made(kind)
@@ -93,7 +89,7 @@ def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
         assert not (same_predictions and same_latents)
 
 
-@pytest.mark.parametrize("kind", DISTINCT)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     """Of the weights that are drawn at all: not the ones that begin as zeros, ones or a fixed grid."""
     machine = made(kind)
@@ -124,7 +120,9 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
     plain, opened = cells(fused, show_gates=False), cells(fused)
     episodes, _ = pair(plain)
     run = interp.rollout(plain, episodes)
-    assert_close(interp.rollout(opened, episodes).latents, run.latents, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        interp.rollout(opened, episodes).latents, run.latents, rtol=0, atol=1e-6
+    )
     state = None
     with torch.no_grad():
         for t in range(episodes.n_rounds):
@@ -152,7 +150,7 @@ def test_open_layers_and_cells_are_the_fused_ones_to_rounding(core, options, dty
     state = tuple(states) if core in (nn.LSTM, nn.LSTMCell) else states[0]
     for arguments in ((x, state), (x,)):
         atol = (8 if is_cell else 40) * torch.finfo(dtype).eps
-        assert_close(opened(*arguments), fused(*arguments), rtol=0, atol=atol)
+        torch.testing.assert_close(opened(*arguments), fused(*arguments), rtol=0, atol=atol)
     assert list(opened.parameters()) == []  # the weights are the fused one's
 
 
@@ -174,7 +172,7 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
     assert torch.equal(run.latents[:, 0, 0], start)
     after = core(SAID.before(run.fed.at(0)), start)
     predictions = head(after).softmax(1)[:, 1]
-    assert_close(run.predictions[:, 0], predictions)
+    torch.testing.assert_close(run.predictions[:, 0], predictions)
 
 
 def test_cells_that_cannot_be_machines_are_refused():
@@ -200,118 +198,47 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
             heard = module.hear(SAID.after(run.fed.at(t)))
             for i in range(3):
                 z = module.core(z + heard / 3)
-                assert_close(run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6)
+                torch.testing.assert_close(
+                    run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6
+                )
             assert torch.equal(run.latents[:, t + 1, 0], z)
     refuses("a loop has one block", learner, "loop", LAYOUT, n_layers=2)
+
+
+def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
+    machine = hrm(n_fast=2)
+    model: HrmTextForCausalLM = machine.module
+    tokens = torch.randint(0, 9, (3, 13))
+    with torch.no_grad():
+        whole = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+        nothing = torch.zeros(3, 16)
+        z_H, _ = _refine(model.model, model.model.embed_tokens(tokens), nothing, nothing)
+    assert torch.equal(z_H, whole)
+    assert machine.points["fast"].n_layers == 4
+    assert machine.points["slow"].n_layers == 2
 
 
 # Thoughts.
 
 
-def test_thoughts_without_a_part_do_not_read_it():
-    for used, dead in (("thought", "cache"), ("cache", "thought")):
-        machine = coconut(uses=[used])
-        episodes, _ = pair(machine)
-        plain = interp.rollout(machine, episodes)
-        add_one = (f"points.{dead}", lambda x, hook: x + 1)
-        changed = interp.rollout(machine, episodes, fwd_hooks={3: [add_one]})
-        assert torch.equal(plain.predictions, changed.predictions)
-    for uses in ([], ["memory"]):
-        refuses("uses says which of 'thought', 'cache' a round reads", coconut, uses=uses)
+def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
+    from transformers import MambaConfig, MambaModel
 
-
-def test_thoughts_have_room_for_as_many_rounds_as_they_were_given():
-    machine = coconut()
-    refuses(
-        f"no round fits after {N_ROUNDS}",
-        interp.rollout,
-        machine,
-        pair(machine, 2, N_ROUNDS + 1)[0],
-    )
-    refuses(
-        "13 rounds of 13 take 169 positions, and the model has 156: no more than 12",
-        interp.machines.thoughts,
-        machine.module.model,
-        LAYOUT,
-        n_rounds=13,
-        outcomes=OUTCOMES,
-    )
-
-
-def test_a_checkpoint_of_coconut_is_read(tmp_path):
-    model = coconut().module.model
-    state_dict = {f"base_causallm.{name}": value for name, value in model.state_dict().items()}
-    state_dict["embedding.weight"] = model.transformer.wte.weight
-    torch.save(state_dict, tmp_path / "checkpoint_33")
-    again = interp.machines.read_coconut(tmp_path / "checkpoint_33", n_head=2)
-    assert again.config.n_layer == 2
-    assert again.config.n_positions == 156
-    tokens = torch.randint(0, 9, (2, 7))
-    logits = model.eval()(tokens).logits
-    assert torch.equal(again(tokens).logits, logits)
-    state_dict["base_causallm.transformer.h.0.attn.bias"] = torch.ones(
-        1, 1, 156, 156
-    )  # a mask that older versions stored
-    torch.save(state_dict, tmp_path / "old")
-    old = interp.machines.read_coconut(tmp_path / "old")
-    assert old.config.n_head == 1  # of fewer than 64 dimensions
-    other_numbers = model.transformer.wte.weight + 1
-    torch.save({**state_dict, "embedding.weight": other_numbers}, tmp_path / "apart")
-    refuses(
-        r"other numbers in embedding\.weight than where",
-        interp.machines.read_coconut,
-        tmp_path / "apart",
-    )
-    torch.save({**state_dict, "lora.weight": torch.zeros(1)}, tmp_path / "more")
-    refuses(
-        r"is no checkpoint of Coconut: .* got lora.weight$",
-        interp.machines.read_coconut,
-        tmp_path / "more",
-    )
-    torch.save({"weight": torch.zeros(1)}, tmp_path / "other")
-    refuses(
-        "is no checkpoint of Coconut: its keys begin with",
-        interp.machines.read_coconut,
-        tmp_path / "other",
-    )
-    refuses(
-        "does not divide the 16 dimensions",
-        interp.machines.read_coconut,
-        tmp_path / "checkpoint_33",
-        n_head=3,
-    )
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ([1], r"must hold tensors by their names, got \[1\]"),
-        ({1: torch.zeros(1)}, "must hold tensors by their names, got {1: T"),
-        ("x", "must hold tensors by their names, got 'x'"),
-        ({"a": "b"}, "must hold tensors by their names"),
-        (nn.Linear(2, 2), "holds Python objects, which could run code, .*; it is not opened$"),
-    ],
-    ids=["a list", "keys that are numbers", "a text", "values that are texts", "a module"],
-)
-def test_a_file_that_holds_no_state_dict_is_refused(content, sentence, tmp_path):
-    """Neither as a checkpoint nor as the weights of an agent; nothing in it runs."""
-    torch.save(content, tmp_path / "file")
-    refuses(sentence, interp.machines.read_coconut, tmp_path / "file")
-    with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
-        archive.write(tmp_path / "file", "policy.pth")
-    refuses(sentence, interp.machines.read_agent, tmp_path / "agent.zip")
-
-
-def test_an_archive_of_weights_that_would_fill_memory_is_not_unpacked(tmp_path, monkeypatch):
-    """10 MB of zeros are 10 kB in the archive; the limit stands at 5 MB here, and at 10 GB for users."""
-    with zipfile.ZipFile(tmp_path / "agent.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("policy.pth", bytes(10**7))
-    monkeypatch.setattr(recurrent, "MOST_GB", 0.005)
-    sentence = r"the weights in .*, unpacked, would take about 0.01 GB, more than 0.005 GB"
-    refuses(sentence, interp.machines.read_agent, tmp_path / "agent.zip")
-
-
-# State spaces.
+    torch.manual_seed(0)
+    model = MambaModel(
+        MambaConfig(vocab_size=5, hidden_size=8, state_size=4, num_hidden_layers=2)
+    ).eval()
+    x = torch.randn(3, 9, 8)
+    with torch.no_grad():
+        whole = model(inputs_embeds=x, use_cache=False).last_hidden_state
+        states = [(torch.zeros(3, 16, 4), torch.zeros(3, 16, 3)) for _ in range(2)]
+        for t in range(9):
+            y = x[:, t]
+            for i, layer in enumerate(model.layers):
+                out, *state = _mix(layer.mixer, layer.norm(y), *states[i])
+                states[i] = state
+                y = y + out
+            torch.testing.assert_close(model.norm_f(y), whole[:, t], rtol=1e-4, atol=1e-5)
 
 
 # Agents.
@@ -325,7 +252,7 @@ def test_an_agent_acts_as_it_did_in_sb3(tmp_path):
     with torch.no_grad():
         for seen, action, h in zip(arrays["obs"], arrays["actions"], arrays["h"], strict=True):
             out, state = actor.core(torch.tensor(seen).view(1, 1, -1), state)
-            assert_allclose(out[0, 0], h, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(out[0, 0], h, rtol=0, atol=1e-6)
             assert int(actor.scores(out[0]).argmax()) == action
 
 
@@ -338,7 +265,7 @@ def test_an_agent_plays_in_our_worlds():
     assert np.array_equal(chosen[:, :-1], episodes.actions[:, 1:])
     first_observation = observed(None, run.fed.at(0)).unsqueeze(0)
     out, _ = machine.module.core(first_observation, None)
-    assert_close(run.latents[:, 1, 0], out[0].detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(run.latents[:, 1, 0], out[0].detach(), rtol=0, atol=1e-6)
 
 
 def test_files_that_hold_no_agent_are_refused(tmp_path):
@@ -346,11 +273,10 @@ def test_files_that_hold_no_agent_are_refused(tmp_path):
         "features_extractor.cnn.0.weight",
         "log_std",
     ):  # the second: actions are numbers, not classes
-        refuses(
-            re.escape(f"than a policy of discrete actions ({beside})"),
-            interp.machines.read_agent,
-            agent_file(tmp_path, **{beside: torch.zeros(1)}),
-        )
+        with pytest.raises(
+            InputError, match=re.escape(f"than a policy of discrete actions ({beside})")
+        ):
+            interp.machines.read_agent(agent_file(tmp_path, **{beside: torch.zeros(1)}))
     (tmp_path / "text.zip").write_text("nothing")
     refuses("give the file that model", interp.machines.read_agent, tmp_path / "text.zip")
     refuses("activation", interp.machines.read_agent, agent_file(tmp_path), activation="sine")
@@ -360,22 +286,15 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
     without_core = Mine(nn.GRU(5, WIDTH))
     nothing_embedded = Embedded(lambda m, fed: None, 2, 0, 0)
     options = {"embedded": nothing_embedded, "read": lambda m, y, fed: y}
-    refuses(
-        "core 'memory' must name a model of transformers with recurrent layers, got GRU",
-        interp.machines.state_space,
-        without_core,
-        LAYOUT,
-        core="memory",
-        **options,
-    )
-    refuses(
-        "core 'transformer' must name a GPT2Model of transformers, got NoneType",
-        interp.machines.thoughts,
-        without_core,
-        LAYOUT,
-        n_rounds=2,
-        **options,
-    )
+    with pytest.raises(
+        InputError,
+        match="core 'memory' must name a model of transformers with recurrent layers, got GRU",
+    ):
+        interp.machines.state_space(without_core, LAYOUT, core="memory", **options)
+    with pytest.raises(
+        InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"
+    ):
+        interp.machines.thoughts(without_core, LAYOUT, n_rounds=2, **options)
     beyond = {**options, "embedded": Embedded(lambda m, fed: None, 2, 0, 2)}
     refuses(
         "slot of embedded must be an integer >= 0 and <= 1",
@@ -385,17 +304,18 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
         n_rounds=2,
         **beyond,
     )
-    refuses(
-        "block 'body' must name a submodule; there are memory, head",
-        interp.machines.loop,
-        without_core,
-        LAYOUT,
-        cycles=2,
-        shape=(3,),
-        hear=options["read"],
-        read=options["read"],
-        block="body",
-    )
+    with pytest.raises(
+        InputError, match="block 'body' must name a submodule; there are memory, head"
+    ):
+        interp.machines.loop(
+            without_core,
+            LAYOUT,
+            cycles=2,
+            shape=(3,),
+            hear=options["read"],
+            read=options["read"],
+            block="body",
+        )
     refuses(
         "expected an HrmTextForCausalLM", interp.machines.hrm, without_core, LAYOUT, outcomes=[0, 1]
     )

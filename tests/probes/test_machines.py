@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from numpy.testing import assert_allclose
 
 import interp
 import interp.tasks
@@ -32,6 +31,19 @@ counter = partial(leaky, decay=1.0, gain=1.0, clock=WIDE)
 @pytest.fixture(scope="module")
 def episodes():
     return experts.sample(20, 8, N_EXPERTS, seed=0)
+
+
+def test_what_is_carried_is_decoded_and_an_untrained_copy_is_no_better_than_its_control(episodes):
+    """The counts are there by construction; a copy with random weights holds no more of them than another one."""
+    machine = counter()
+    (known,) = probes.probe(machine, episodes, ["counts"])
+    assert known.r2 > 0.999
+    assert known.verdict == "yes"
+    assert known.settings["model"] == "leaky"
+    assert known.settings["digest"] == machine.digest()
+    assert known.controls["untrained"].score.estimate < 0.95
+    (blank,) = probes.probe(machine.untrained(1), episodes, ["counts"])
+    assert blank.verdict != "yes"
 
 
 def test_moments_are_those_of_the_target(episodes):
@@ -65,7 +77,23 @@ def test_channels_are_decoded_apart(episodes):
     assert probe_by_channel["counts", "h"].direction("e_1").shape == (N_EXPERTS,)
 
 
-@pytest.mark.parametrize("make", [lstm, cached], ids=lambda make: make.__name__)
+def test_the_channels_of_an_lstm_are_read_apart(episodes):
+    """``c`` is decoded from ``c``; ``h``, a squashed and gated view of it, says less of it."""
+    machine = lstm(seed=3)
+    run = interp.rollout(machine, episodes)
+    h, c = run.latents[:, 1:].unbind(2)
+    assert torch.equal(probes.read(run, "latents@h", model=machine), h)
+    assert torch.equal(probes.read(run, "latents@c", "before", machine), run.latents[:, :-1, 1])
+    scores = {
+        channel: probes.fit(
+            run, c[..., :4], episodes=episodes, sites=f"latents@{channel}", model=machine
+        ).r2
+        for channel in ("h", "c")
+    }
+    assert scores["c"] > 0.999 > scores["h"] + 0.01
+
+
+@pytest.mark.parametrize("make", [gru, lstm, loop, cached], ids=lambda make: make.__name__)
 def test_every_site_of_a_machine_can_be_probed(make):
     """What it carries, each channel and row, each point at each cycle: all by name, with every control."""
     machine, few = make(seed=3), experts.sample(10, 3, N_EXPERTS, seed=1)
@@ -102,7 +130,7 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     machine, others = counter(), experts.sample(6, 8, N_EXPERTS, seed=5)
     (result,) = probes.probe(machine, episodes, ["counts"], sites="latents@h")
     decoded = result.decode(interp.rollout(machine, others), others)
-    assert_allclose(decoded.values, decoded.true, atol=1e-3)
+    np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
     refuses(
         "fitted on model 'leaky'",
         result.decode,
@@ -246,7 +274,25 @@ def test_the_map_of_a_loop_draws_cycles_and_what_has_none(looped):
         "number"
     ]
     image = block.images[0].get_array()
-    assert_allclose(image[:, 1], expected)
+    np.testing.assert_allclose(image[:, 1], expected)
+
+
+def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
+    """Squares of its activations overflow; the cells are scored by the other controls."""
+    machine = counter()
+
+    def explode(module):
+        module.reset_parameters()
+        module.gain.data.fill_(1e200)
+
+    machine.reset = explode
+    frame = probes.sweep(machine, episodes, ["match"], sites="hits", n_jobs=1).to_frame()
+    latents = probes.sweep(
+        machine, episodes, ["counts:before"], sites="latent@h", n_jobs=1
+    ).to_frame()
+    assert frame["untrained"].notna().all()
+    assert latents.set_index("position")["untrained"].isna()["h"]
+    assert latents.set_index("position")["number"]["h"] > 0.999
 
 
 # The command.

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from numpy.testing import assert_allclose
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
@@ -16,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import probes
 from interp.stats import refit
+from interp.support.errors import InputError
 from probes.controls import score_predictions
 from probes.targets import TargetValues
 from tests.refusals import refuses
@@ -145,6 +145,21 @@ def test_few_episodes_are_warned_of(data):
         probes.fit(data["x"], data["held"], groups=groups)
 
 
+def test_a_target_that_is_an_input_gives_itself_away(data):
+    bare = probes.fit(data["x"], data["held"], untrained=data["untrained"])
+    assert bare.verdict == "undecided"
+    assert bare.reason in str(bare)
+    inputs = [data["inputs"], data["held"]]
+    copied = probes.fit(data["x"], data["held"], inputs=inputs, untrained=data["untrained"])
+    assert copied.verdict == "undecided"
+    assert copied.controls["inputs"].score.estimate > 0.99
+    with pytest.raises(
+        InputError,
+        match=r"inputs are \[episode, round, feature\], 24 episodes of 8 rounds .* \(24, 7, 1\)",
+    ):
+        probes.fit(data["x"], data["held"], inputs=np.zeros((N, 7, 1)))
+
+
 def test_episodes_give_a_bare_target_its_inputs():
     from interp.tasks import experts
 
@@ -227,7 +242,7 @@ def test_estimators_of_scikit_learn(data):
     rows = x.reshape(-1, 4)
     by_hand = LinearRegression().fit(rows, y.reshape(-1))
     decoded = result.decode(x).values.reshape(-1)
-    assert_allclose(decoded, by_hand.predict(rows))
+    np.testing.assert_allclose(decoded, by_hand.predict(rows))
     refuses("a probe by LinearRegression has no direction", result.direction)
     curved = probes.fit(
         x, y**2, method=RandomForestRegressor(n_estimators=5, random_state=0), inputs=data["inputs"]

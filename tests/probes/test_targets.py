@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
 
 import interp.tasks
 import probes
@@ -44,7 +43,7 @@ def sampled():
     by_task = {}
     for task in interp.tasks.every():
         sizes = task.default_sizes
-        by_task[task.key] = task.sample(3, 8, seed=2, **sizes)
+        by_task[task.key] = task.sample(5, 15, seed=2, **sizes)
     return by_task
 
 
@@ -60,7 +59,7 @@ def of_the_carried_state_alone(algorithm, key):
 @pytest.mark.parametrize(("task", "key"), EVERY)
 def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     """Finite numbers with a label each; before round t + 1 is after round t, for what the state alone determines."""
-    target, n = get(key, task), (3, 8)
+    target, n = get(key, task), (5, 15)
     values = {moment: target(sampled[task], moment) for moment in target.moments}
     for moment, value in values.items():
         assert value.values.shape == (*n, len(value.outputs))
@@ -78,9 +77,9 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     if target.record and of_the_carried_state_alone(target.record.make(), target.variable.key):
         assert target.moments == ("after", "before")
         after, before = values["after"], values["before"]
-        assert_array_equal(after.values[:, :-1], before.values[:, 1:])
+        np.testing.assert_array_equal(after.values[:, :-1], before.values[:, 1:])
         if after.mask is not None:
-            assert_array_equal(after.mask[:, :-1], before.mask[:, 1:])
+            np.testing.assert_array_equal(after.mask[:, :-1], before.mask[:, 1:])
 
 
 def test_what_a_task_probes_by_default_are_targets():
@@ -105,7 +104,7 @@ def test_every_variable_of_every_algorithm_is_a_target(sampled):
                 )
                 target = get(f"{record.key}.{name}", task)
                 values = target(sampled[task.key], when=when).values
-                assert_array_equal(values, run[key].reshape(values.shape))
+                np.testing.assert_array_equal(values, run[key].reshape(values.shape))
 
 
 def test_a_shared_key_means_the_first_algorithms(advice):
@@ -150,6 +149,16 @@ def test_targets_are_attributes_of_their_module():
     assert not hasattr(targets, "__path_to_nowhere__")
 
 
+def test_log_weights_count_right_rounds(advice):
+    right = (advice.advice == advice.labels[..., None]).cumsum(1)
+    np.testing.assert_allclose(targets.log_weights(advice, gain=0.5).values, 0.5 * right)
+    np.testing.assert_allclose(targets.counts(advice).values, right)
+    centred = targets.log_weights_centred(advice).values
+    np.testing.assert_allclose(centred.sum(-1), 0, atol=1e-12)
+    between_experts = np.diff(right, axis=-1)
+    np.testing.assert_allclose(np.diff(centred, axis=-1), between_experts)
+
+
 def test_bayes_targets_are_the_predictors_own(advice):
     """The Bayes predictor's log-odds, and Laplace's rule where the prior is flat."""
     from interp.tasks.experts import predictors
@@ -157,20 +166,39 @@ def test_bayes_targets_are_the_predictors_own(advice):
     log_odds = targets.evidence(advice).values[..., 0]
     prediction = 1 / (1 + np.exp(-log_odds))
     expected = predictors.bayes(advice, (0.3, 0.9)).predictions
-    assert_allclose(prediction, expected, rtol=1e-9)
+    np.testing.assert_allclose(prediction, expected, rtol=1e-9)
     t = np.arange(1, advice.n_rounds + 1)[:, None]
     flat = (targets.counts(advice).values + 1) / (t + 2)
-    assert_allclose(targets.accuracies(advice, low=0.0, high=1.0).values, flat, rtol=1e-9)
+    np.testing.assert_allclose(
+        targets.accuracies(advice, low=0.0, high=1.0).values, flat, rtol=1e-9
+    )
 
 
 def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
     """The episodes' own learning rate and discount are the defaults."""
     recorded = walks.q_tables[:, 1:].reshape(6, 25, -1)
-    assert_array_equal(targets.table(walks).values, recorded)
+    np.testing.assert_array_equal(targets.table(walks).values, recorded)
     relearned = walks.relearned(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
-    assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
+    np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
     table_of_rewards = get("no_bootstrap.table")(walks).values
     assert table_of_rewards.max() <= walks.rewards.max()
+
+
+def test_td_components_add_up_to_the_recorded_change(walks):
+    """The tables change by alpha times reward plus bootstrapped value less current value, at the visited pair only."""
+    r = targets.reward(walks).values[..., 0]
+    now = targets.current_value(walks).values[..., 0]
+    later = targets.bootstrapped_value(walks).values[..., 0]
+    error = targets.td_error(walks).values[..., 0]
+    np.testing.assert_allclose(error, r + later - now)
+    change = targets.change(walks).values
+    visited = np.eye(walks.n_states)[walks.states]
+    step = walks.alpha * error
+    np.testing.assert_allclose(change, visited * step[..., None], atol=1e-12)
+    recorded = np.diff(walks.q_tables, axis=1)
+    actions = walks.actions[..., None, None]
+    recorded_column = np.take_along_axis(recorded, actions, axis=-1)[..., 0]
+    np.testing.assert_allclose(change, recorded_column, atol=1e-12)
 
 
 def test_columns_and_visits_are_those_of_the_action_taken(walks):
@@ -182,8 +210,8 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
         seen = targets.column_visited(walks, when).mask
         table = targets.table(walks, when).values[e, t].reshape(4, 3)
         visits = targets.visits(walks, when).values[e, t].reshape(4, 3)
-        assert_array_equal(column[e, t], table[:, a])
-        assert_array_equal(seen[e, t], visits[:, a] > 0)
+        np.testing.assert_array_equal(column[e, t], table[:, a])
+        np.testing.assert_array_equal(seen[e, t], visits[:, a] > 0)
     after, before = targets.table_visited(walks), targets.table_visited(walks, "before")
     assert (after.values[~after.mask] == 0).all()
     assert after.mask.sum() > before.mask.sum()
@@ -192,7 +220,7 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
 def test_the_greedy_action_is_scored_where_it_is_unique(walks):
     greedy = targets.greedy_action(walks)
     is_unique = walks.greedy_sets.sum(-1) == 1
-    assert_array_equal(greedy.mask[..., 0], is_unique)
+    np.testing.assert_array_equal(greedy.mask[..., 0], is_unique)
     assert greedy.kind == "class"
     assert greedy.indicators().values.shape[-1] == 3
 

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+import pandas as pd
 import pytest
 from playwright.sync_api import Page
 
 import interp
+from reports.explore import Edit
 from reports.explore.server import Served
 from tests.reports.browser import Browser
 from tests.reports.test_explore import TWELVE
@@ -88,6 +91,8 @@ def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
             "the decoded log-weights: e_1 changes by 2.500, in round 2."
         )
         assert faults(browser) == {}
+        look(page, 1440, dark=False)
+        assert faults(browser) == {}
         tabbed(page, "a[aria-label='Undo move 2 log_weights.0 2.5']")
         page.keyboard.press("Enter")
         page.wait_for_url("**/?round=2&rounds=5")
@@ -101,6 +106,71 @@ def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
         page.wait_for_selector(".edits li + li")
         assert page.evaluate("document.activeElement.id") == "tile-log_weights.1"
         assert page.input_value("[id='tile-log_weights.1']") == "-1.5"
+
+
+def made(page: Page, edit: Edit) -> None:
+    """Make an edit by its form."""
+    names = {"input": "change-input", "move": "move-state"}
+    fold = page.locator(f"#{names.get(edit.kind, 'take-away')}")
+    if fold.get_attribute("open") is None:
+        fold.locator("summary").click()
+    label = {
+        "move": "Move the decoded state",
+        "input": "Change an input",
+        "patch": "Patch from another episode",
+    }
+    form = fold.locator(f"form[aria-label='{label.get(edit.kind, 'Ablate or patch')}']")
+    if edit.kind == "input" and "reward=" in edit.value:
+        form = fold.locator("form:has(input[value$='reward='])")
+        form.locator("[name=value]").fill(edit.value.removeprefix("reward="))
+    elif edit.kind == "input":
+        edit_text = f"{edit.what} {edit.value}"
+        listed = form.locator("[name=what] option").evaluate_all(
+            "all => all.map((one) => one.value)"
+        )
+        form.locator("[name=what]").select_option(
+            edit_text if edit_text in listed else f"{edit.what} expert=p_1"
+        )
+    elif edit.kind == "move":
+        form.locator("[name=what]").select_option(edit.what)
+        form.locator("[name=value]").fill(edit.value)
+    else:
+        form.locator("[name=what]").fill(edit.what)
+        if edit.kind == "patch":
+            form.locator("[name=value]").select_option(edit.value)
+        else:
+            form.locator("[name=kind]").select_option(edit.kind)
+    form.locator("[name=at]").fill(str(edit.round))
+    if edit.on:
+        form.locator("[name=on]").check()
+    form.locator("button").click()
+
+
+@pytest.mark.slow(
+    reason="twelve edits by form on five machines, each run again by the Python of its page: two minutes"
+)
+@pytest.mark.parametrize("name", KINDS)
+def test_edits_made_by_forms_give_what_their_python_gives(browser: Browser, name: str) -> None:
+    with opened(browser, name, "rounds=6&episode=1&round=3") as (_, page):
+        look(page, 1024, dark=False)
+        for text in TWELVE[name]:
+            if name == "wma-handwired":
+                text = text.replace("log_weights.1 1.5", "log_weights.3 1.5")
+            edit = Edit.parse(text)
+            made(page, edit)
+            page.wait_for_function(
+                "(what) => location.search.includes(what)", arg=f"edit={edit.kind}+{edit.round}"
+            )
+            assert page.locator(".edits li").count() == 1, page.inner_text("body")
+            scope: dict[str, Any] = {}
+            exec(page.locator("#code").text_content(), scope)
+            with page.expect_download() as download:
+                page.locator("a[href^='keep/data.csv']").click()
+            frame = pd.read_csv(download.value.path())
+            predictions = frame["model_after"].to_numpy().reshape(scope["predictions"].shape)
+            assert np.abs(predictions - scope["predictions"].double().numpy()).max() <= 1e-6, text
+            page.locator(".edits a").first.click()
+            page.wait_for_function("() => !location.search.includes('edit')")
 
 
 @pytest.mark.slow(
