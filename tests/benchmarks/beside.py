@@ -319,9 +319,7 @@ def sweep_rows(n_episodes: int = 64) -> list[Row]:
         for layer, name, position, source in each_site(cache):
 
             def put(module: Any, args: Any, output: Tensor, p=position, s=source) -> Tensor:
-                patched = output.clone()
-                patched[:, p] = s
-                return patched
+                return with_patch(output, p, s)
 
             handle = getattr(model.blocks[layer], name).register_forward_hook(put)
             means.append(score(bound(corrupted)).mean())
@@ -351,9 +349,7 @@ def sweep_rows(n_episodes: int = 64) -> list[Row]:
         for layer, name, position, source in each_site(cache):
 
             def put(base: Tensor, _: Any, p=position, s=source) -> Tensor:
-                patched = base.clone()
-                patched[:, p] = s
-                return patched
+                return with_patch(base, p, s)
 
             site = {"component": f"blocks[{layer}].{name}.output", "intervention": put}
             patched_model = pyvene.IntervenableModel([site], model=bound)
@@ -368,6 +364,13 @@ def sweep_rows(n_episodes: int = 64) -> list[Row]:
     for name, run in installed.items():
         rows.append(Row(work, f"{name} {version(name)}", ours, run, 1e-5))
     return rows
+
+
+def with_patch(activation: Tensor, position: int, source: Tensor) -> Tensor:
+    """A copy of an activation ``[row, pos, d]`` with another one at a position."""
+    patched = activation.clone()
+    patched[:, position] = source
+    return patched
 
 
 def training_rows(n_episodes: int = 64, n_rounds: int = 25) -> list[Row]:
@@ -390,7 +393,7 @@ def training_rows(n_episodes: int = 64, n_rounds: int = 25) -> list[Row]:
         losses = []
         for t in range(n_rounds):
             logits, latents, _ = written.run_round(t, latents)
-            log_chances = logits[:, :2].log_softmax(-1)
+            log_chances = logits[:, : written.layout.n_outputs].log_softmax(-1)
             losses.append(-(batch.targets[:, t] * log_chances).sum(-1).mean())
         return torch.stack(losses).mean()
 
@@ -433,10 +436,10 @@ def choice_rows(n_players: int = 50, n_trials: int = 100) -> list[Row]:
     player = algorithms.rescorla_wagner(0.3, 5.0)
     played = bandit.sample(n_players, n_trials, 2, "reversal", 0, player)
     data = ChoiceData(played, played.choices.astype(float), players=np.arange(n_players))
-    (family,) = [f for f in algorithms.families() if f.key == player.key]
+    families = {family.key: family for family in algorithms.families()}
 
     def ours() -> Numbers:
-        return [PlayerFits(data, family).solve().nats[:, 0]]
+        return [PlayerFits(data, families[player.key]).solve().nats[:, 0]]
 
     def by_scipy() -> Numbers:
         nats = []
@@ -452,13 +455,16 @@ def choice_rows(n_players: int = 50, n_trials: int = 100) -> list[Row]:
 
 
 def fit_by_scipy(choices: list[int], rewards: list[float], use: Any) -> float:
-    """The least loss of one player's choices among two arms, of a rate, a temperature and, where
-    it saves two nats, a lapse rate.
+    """The least loss of one player's choices among two arms, in nats.
+
+    A learning rate and an inverse temperature are fitted, and a lapse rate where it saves more than
+    HALF_CHI2 nats.
     """
     scored = use.tolist()
 
     def nats(parameters: Any) -> float:
-        rate, beta, lapse = (*parameters, 0.0)[:3]
+        rate, beta = parameters[:2]
+        lapse = parameters[2] if len(parameters) > 2 else 0.0
         values = [0.0, 0.0]
         total = 0.0
         for choice, reward, is_scored in zip(choices, rewards, scored, strict=True):
