@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from interp.stats.intervals import Interval
 from probes.controls import (
@@ -20,6 +19,7 @@ from probes.controls import (
     ProbeScore,
     Problem,
     _control_task,
+    _keep_best,
     _shuffled,
 )
 from probes.result import _SMALLEST_EFFECT, measure_of
@@ -27,6 +27,7 @@ from probes.targets import TargetValues
 from tests.cases import cases
 
 N = 6
+OF_ALL = np.full(N, 8.0)
 
 
 def score(level, spread=0.0, n=N):
@@ -128,7 +129,7 @@ def test_each_control_is_fitted_to_what_it_says():
     assert scores[1] == {"shuffled": 0.25, "untrained": 0.75, "inputs": 0.7, "round": 0.2}
     assert [fit for fit, *_ in calls[1:4]] == [pytest.approx(form) for form in forms]
     round_index = calls[0][0]
-    assert_array_equal(round_index, np.broadcast_to(np.eye(4), (N, 4, 4)))
+    np.testing.assert_array_equal(round_index, np.broadcast_to(np.eye(4), (N, 4, 4)))
     parts = calls[4][1]
     first_values, second_values = first_target.values, two.values
     wanted = [
@@ -139,12 +140,12 @@ def test_each_control_is_fitted_to_what_it_says():
         _control_task(first_values, kinds, 5),
     ]
     for part, values in zip(parts, wanted, strict=True):
-        assert_array_equal(part.values, values)
-    assert_array_equal(parts[2].mask, _shuffled(first_target.mask, 5))
+        np.testing.assert_array_equal(part.values, values)
+    np.testing.assert_array_equal(parts[2].mask, _shuffled(first_target.mask, 5))
     assert parts[4].mask is first_target.mask
     assert parts[3].mask is None
     for (fitted_inputs, targets, folds, _), blank in zip(calls[5:], blanks, strict=True):
-        assert_array_equal(fitted_inputs, blank)
+        np.testing.assert_array_equal(fitted_inputs, blank)
         assert [target_fitted.key for target_fitted in targets] == ["count", "other"]
         assert sorted(folds.tolist()) == [
             0,
@@ -177,6 +178,13 @@ def test_a_control_of_other_episodes_has_a_difference_without_an_interval():
     assert own_score.low < 0.9 < own_score.high
 
 
+def test_of_several_forms_the_first_with_the_highest_estimate_is_kept():
+    scores, forms = {}, [score(0.5, 0.3), score(0.5), score(0.6, 0.9)]
+    for form, best_form in zip(forms, (0, 0, 2), strict=True):
+        _keep_best(scores, "inputs", [Fitted(form, dict)])
+        assert scores[0, "inputs"] is forms[best_form]
+
+
 @pytest.mark.parametrize("of_classes", [True, False])
 def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_classes):
     """Targets that lack the same rounds are fitted together; only a kind of numbers gets classes as indicators."""
@@ -198,7 +206,7 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
     assert [fitted_target.kind for fitted_target in targets_of_problem] == [shown] * 3
     for fitted, i in zip(sample.fit(kind, x), lacking, strict=True):
         expected = np.where(gone[i][..., None], np.nan, x)
-        assert_array_equal(fitted.details()["predictions"], expected)
+        np.testing.assert_array_equal(fitted.details()["predictions"], expected)
     counted = []
     for is_gone in gone:
         n_rounds = (~is_gone).sum(1)

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 import interp
 import probes
@@ -119,7 +118,7 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
         again = probes.sweep(model, episodes, TARGETS, **options)
     numbers = expected.select_dtypes("number").columns
     frame = again.to_frame()
-    assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
+    np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
     assert frame["site"].tolist() == expected["site"].tolist()
 
 
@@ -157,7 +156,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     for frame in (first, second):
         assert frame["site"].tolist() == expected["site"].tolist()
         assert list(frame) == list(expected)
-        assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
+        np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
         assert frame["verdict"].tolist() == expected["verdict"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4
     for path in tmp_path.glob("*"):
@@ -224,6 +223,15 @@ def test_heads_and_the_latent_can_be_swept(episodes):
     assert set(frame["site"]) == expected
 
 
+def test_figures(swept):
+    figure = swept.heatmap("label", window=(6, 12))
+    panels = [axis for axis in figure.axes if axis.get_images()]
+    titles = [axis.get_title(loc="left") for axis in panels]
+    assert titles == ["resid_post", "attn_out"]
+    ticks = [text.get_text() for text in panels[-1].get_xticklabels()]
+    assert ticks == ["<z>", "w?"]
+
+
 def test_every_variable_that_varies_is_swept_by_default(episodes):
     keys = {value.key for value in compute(None, episodes)}
     assert {
@@ -252,13 +260,10 @@ def test_bad_input_is_told(model, episodes, swept):
     refuses("unknown component 'resid'", sweep, sites="resid")
     refuses("layers 0 to 2", sweep, sites="resid_post[3]")
     refuses("'log_weights_centred:before' is constant", sweep, windows=[(0, 1)])
-    refuses(
-        "4 experts but this model's layout serves 2 experts",
-        probes.sweep,
-        model,
-        experts.sample(n_episodes=25, n_rounds=5, n_experts=4),
-        TARGETS,
-    )
+    with pytest.raises(
+        interp.InputError, match="4 experts but this model's layout serves 2 experts"
+    ):
+        probes.sweep(model, experts.sample(n_episodes=25, n_rounds=5, n_experts=4), TARGETS)
     refuses("unknown swept target 'votes'", swept.heatmap, "votes")
     refuses(
         r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)",
@@ -312,7 +317,8 @@ def test_qlearning_learned_holds_columns_and_td_components():
     assert components[0].r2 >= 0.7
 
 
-def test_an_estimator_of_ones_own_is_scored_in_each_round_as_by_scikit_learn():
+@pytest.mark.parametrize("per_round", [False, True], ids=["all rounds", "each round"])
+def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
     """R2 of ``Ridge(10)`` at one site, by a loop over our folds with scikit-learn alone."""
     from sklearn.linear_model import Ridge
 
@@ -322,9 +328,9 @@ def test_an_estimator_of_ones_own_is_scored_in_each_round_as_by_scikit_learn():
         model,
         episodes,
         ["log_weights"],
-        sites=["resid_post[2]@w?"],
+        sites=["resid_post[1]@w?", "resid_post[2]@w?"],
         estimator=Ridge(10.0),
-        per_round=True,
+        per_round=per_round,
         n_jobs=1,
     )
     run = interp.rollout(model, episodes, names_filter=["blocks.2.hook_resid_post"])
@@ -334,10 +340,11 @@ def test_an_estimator_of_ones_own_is_scored_in_each_round_as_by_scikit_learn():
     target = probes.targets.log_weights(episodes).values
     equal_folds = np.arange(25) % 5
     folds = np.random.default_rng(0).permutation(equal_folds)
-    rows = swept.to_frame().set_index("start")["number"]
-    assert list(rows.index) == list(range(6))
+    rows = swept.to_frame().query("layer == 2").set_index("start")["number"]
+    assert list(rows.index) == (list(range(6)) if per_round else [0])
     for start, number in rows.items():
-        x, y = activations[:, [start]], target[:, [start]]
+        rounds = slice(start, start + 1) if per_round else slice(None)
+        x, y = activations[:, rounds], target[:, rounds]
         missed = 0.0
         for fold in range(5):
             train, test = folds != fold, folds == fold
@@ -363,7 +370,6 @@ def test_a_sweep_of_each_round_is_drawn_as_layers_by_rounds():
         sites=["resid_post@p?", "resid_post@w?"],
         estimator=make_pipeline(StandardScaler(), LogisticRegression()),
         per_round=True,
-        n_untrained=0,
         n_jobs=1,
     )
     frame = swept.to_frame()
