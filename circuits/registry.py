@@ -30,7 +30,7 @@ from interp.support.checks import (
 )
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import read_tables
-from interp.support.lazy import named
+from interp.support.lazy import resolve_name
 
 if TYPE_CHECKING:
     from circuits.circuit import Circuit, VerificationPlan
@@ -71,14 +71,18 @@ class CircuitRecord:
     @property
     def build(self) -> Callable[..., Circuit]:
         """The function that builds the circuit; imported on first use."""
-        return named(self.builder) if isinstance(self.builder, str) else self.builder
+        return resolve_name(self.builder) if isinstance(self.builder, str) else self.builder
 
     @property
     def plan(self) -> VerificationPlan:
         """The verification plan: how :func:`circuits.verify` checks the model. It is imported on
         first use.
         """
-        return named(self.verification) if isinstance(self.verification, str) else self.verification
+        return (
+            resolve_name(self.verification)
+            if isinstance(self.verification, str)
+            else self.verification
+        )
 
 
 def _count_weighted_majority(sizes: Mapping[str, int]) -> float:

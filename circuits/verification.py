@@ -23,8 +23,8 @@ from circuits.exactness import Check, check, check_exits, check_horizon
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
-from interp.results.measure import Measure, Measured, listed
-from interp.support.checks import checked, checked_result, device_called, integer
+from interp.results.measure import Measure, Measured, join_words
+from interp.support.checks import checked, checked_result, find_device, integer
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 from interp.support.workers import bar, one_thread
@@ -86,7 +86,7 @@ class VerificationResult(Measured):
         if not wrong:
             return f"{self.model} is {self.algorithm} exactly: all {n} checks agree to float precision."
         fail = "fails" if len(wrong) == 1 else "fail"
-        finding = f"{len(wrong)} of {n} checks {fail}: {listed(wrong)}"
+        finding = f"{len(wrong)} of {n} checks {fail}: {join_words(wrong)}"
         return f"{self.model} is not {self.algorithm}: {finding}."
 
     def table(self) -> pd.DataFrame:
@@ -140,7 +140,7 @@ def verify(
     Returns:
         One measure per variable, and all checks; ``result.passed`` is True if all checks passed.
     """
-    record, device = handwired(name), device_called(device)
+    record, device = handwired(name), find_device(device)
     if circuit_seed is not None:
         arguments["seed"] = circuit_seed
     for task_size in interp.tasks.get(record.task).sizes:

@@ -22,7 +22,7 @@ from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.state import StatePart
 from interp import tasks
 from interp.core.algorithm import in_words
-from interp.results.measure import Measure, Verdict, numbered
+from interp.results.measure import Measure, Verdict, pick_number_column
 from interp.results.palette import INK, LIGHT, PAPER
 from interp.results.style import styled
 from interp.stats.intervals import Interval
@@ -197,7 +197,7 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         title = str(name).capitalize()
         has_intervals = {"number", "number_low", "number_high"} <= set(shown)
         if has_intervals and key not in _PICTURES:
-            lowest = numbered(shown)[1].head(_MOST)
+            lowest = pick_number_column(shown)[1].head(_MOST)
             measures = [_measure_row(row) for row in lowest.to_dict("records")]
             many = f" The lowest {_MOST} of {len(shown)}." if len(shown) > _MOST else ""
             yield Measures(measures, f"{title}.{many}")

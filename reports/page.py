@@ -23,7 +23,7 @@ from urllib.parse import quote
 from interp.support import files
 from interp.support.checks import checked_fields, file_path, shown
 from interp.support.errors import require
-from interp.support.foreign import loaded
+from interp.support.foreign import parse_json
 from reports import attention
 from reports.blocks import (
     TEMPLATES,
@@ -349,7 +349,7 @@ def _read_about(path: Path) -> dict[str, str] | None:
     description = re.search(r'<meta name="report" content="(.*?)">', head)
     if title is None or description is None:
         return None
-    record = loaded(unescape(description[1]))
+    record = parse_json(unescape(description[1]))
     if not isinstance(record, dict):
         return None
     if not all(isinstance(value, str) for value in record.values()):

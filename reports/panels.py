@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from interp.results.figures import band, colour_bar, name_ends, painted
+from interp.results.figures import band, colour_bar, draw_cells, name_ends
 from interp.results.palette import LIGHT, looks
 from interp.results.style import WIDTH, styled
 from interp.support.checks import require_columns
@@ -61,7 +61,7 @@ def attention(
     for i, row in enumerate(rows):
         for j, (pattern, name) in enumerate(row):
             axes = grid[i, j]
-            image = painted(axes, pattern, norm, "equal")
+            image = draw_cells(axes, pattern, norm, "equal")
             axes.set_title(name, fontsize=8.5, pad=2)
             axes.tick_params(pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])

@@ -8,7 +8,15 @@ import torch
 from numpy.testing import assert_allclose
 from torch.testing import assert_close
 
-from interp.stats.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, penalised, units
+from interp.stats.decoder import (
+    RIDGE,
+    Affine,
+    Decoder,
+    is_wide,
+    predict_across_folds,
+    solve_ridge,
+    units,
+)
 from tests.refusals import refuses
 
 
@@ -26,7 +34,7 @@ def test_a_state_held_linearly_is_read_exactly_on_other_episodes(held, per_laten
     latents, states = held
     decoder = Decoder.fit(latents[:8], states[:8], per_latent=per_latent)
     assert_allclose(decoder(latents[8:]), states[8:], atol=1e-9)
-    assert_allclose(cross_fitted(latents, states, per_latent=per_latent), states, atol=1e-9)
+    assert_allclose(predict_across_folds(latents, states, per_latent=per_latent), states, atol=1e-9)
 
 
 def test_a_map_per_latent_reads_no_other_latent(held):
@@ -133,7 +141,7 @@ def test_wide_features_give_the_map_that_narrow_ones_do():
     assert_close(wide.steps[:, 20:26], narrow.steps)
     features = x - x.mean(0)
     scaled = features / units(features)
-    weights = penalised(scaled @ scaled.T, y - y.mean(0), 10, RIDGE)
+    weights = solve_ridge(scaled @ scaled.T, y - y.mean(0), 10, RIDGE)
     slopes = (scaled.T @ weights) / units(features)[:, None]
     assert_close(slopes, narrow.slopes)
 
@@ -203,19 +211,21 @@ def test_folds_are_drawn_by_the_seed(n_folds, seed, decoded):
     """Latents that say nothing decode the mean state, 1, 2, 4 or 8, of the episodes outside the fold."""
     latents = torch.zeros(4, 1, 1, 2)
     states = 2.0 ** np.arange(4.0).reshape(4, 1)
-    read = cross_fitted(latents, states, n_folds=n_folds, seed=seed)
+    read = predict_across_folds(latents, states, n_folds=n_folds, seed=seed)
     assert read.ravel().tolist() == pytest.approx(decoded)
 
 
 def test_five_folds_and_seed_0_are_meant_where_none_are_named(held):
     latents, states = held
-    plain = cross_fitted(latents, states, ridge=1.0)
+    plain = predict_across_folds(latents, states, ridge=1.0)
     for options, same in (
         ({"n_folds": 5, "seed": 0}, True),
         ({"seed": 1}, False),
         ({"n_folds": 4}, False),
     ):
-        assert torch.equal(plain, cross_fitted(latents, states, ridge=1.0, **options)) is same
+        assert (
+            torch.equal(plain, predict_across_folds(latents, states, ridge=1.0, **options)) is same
+        )
 
 
 def test_what_is_decoded_was_held_out():
@@ -224,13 +234,13 @@ def test_what_is_decoded_was_held_out():
     latents = torch.from_numpy(rng.normal(size=(10, 1, 1, 12)))
     states = rng.normal(size=(10, 1, 1))
     assert_allclose(Decoder.fit(latents, states)(latents), states, atol=1e-9)
-    errors = cross_fitted(latents, states).numpy() - states
+    errors = predict_across_folds(latents, states).numpy() - states
     assert np.abs(errors).max() > 0.5
 
 
 def test_what_does_not_fit_is_refused(held):
     latents, states = held
-    refuses("at least 5 episodes, got 4", cross_fitted, latents[:4], states[:4])
+    refuses("at least 5 episodes, got 4", predict_across_folds, latents[:4], states[:4])
     refuses("leading axes of the latents", Decoder.fit, latents, states[:8])
     refuses("with 3 latents", Decoder.fit, latents, states[:, :, :2], per_latent=True)
     refuses(

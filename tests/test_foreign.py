@@ -58,7 +58,7 @@ def no_formulas(text):
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_path, capsys):
-    (name,) = foreign.loaded(json.dumps([name]))  # as it comes out of a file
+    (name,) = foreign.parse_json(json.dumps([name]))  # as it comes out of a file
     frame = pd.DataFrame({"model": [name, "honest"], name: [1.5, None]})
     page = Report(
         name,

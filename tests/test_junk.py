@@ -211,7 +211,7 @@ JUNK_OF_FUNCTIONS = {
         {"measures": pd.DataFrame({"a": [1.0]}), "algorithms": pd.DataFrame(), "shown": []},
         "measures needs the columns key",
     ),
-    "interp.results.figures.measured": ({"measures": ["x"]}, "measures must be"),
+    "interp.results.figures.draw_measures": ({"measures": ["x"]}, "measures must be"),
     "interp.results.measure.best_of": ({"values": [None]}, "values must be a number"),
     "reports.ledger.book.write": ({"ledger": [], "folder": "out"}, "ledger must be a Ledger"),
     "interp.core.catalog.using": ({"algorithm": 2.5}, "algorithm must be"),

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from interp.results.figures import measured
+from interp.results.figures import draw_measures
 from interp.results.measure import (
     _BY_DESIGN,
     _CLEAR,
@@ -471,7 +471,7 @@ def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_senten
 
 
 def test_the_picture_has_a_row_for_each_share() -> None:
-    axes = measured([HELD, RARE, Measure("a", "A"), replace(HELD, is_share=False)]).axes[0]
+    axes = draw_measures([HELD, RARE, Measure("a", "A"), replace(HELD, is_share=False)]).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "The latents hold the counts: yes"
     ] * 2

@@ -70,10 +70,10 @@ def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
     )
     monkeypatch.setattr(workers, "TRUSTED", set())
     monkeypatch.setattr(workers, "_SECONDS", 0.1)
-    workers._require_trusted("tcp://127.0.0.1:1")
-    workers._require_trusted("localhost:1")
+    workers._require_trusted_host("tcp://127.0.0.1:1")
+    workers._require_trusted_host("localhost:1")
     workers.TRUSTED.add("node1")
-    workers._require_trusted("tcp://node1:8786")
+    workers._require_trusted_host("tcp://node1:8786")
 
 
 def test_an_episode_without_a_right_answer_is_refused():

@@ -52,7 +52,7 @@ from interp.core.algorithm import (
     refuse_missing,
 )
 from interp.core.task import Task
-from interp.interventions.experiment import named
+from interp.interventions.experiment import make_interval_table
 from interp.results.measure import UNTRAINED, Control, Measure, Result, best_of, decisive
 from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import (
@@ -232,7 +232,7 @@ class AlgorithmPart(Result):
         for score in self.scores.values():
             explained[score.name] = _pooled_ratio(score.divergences, base, seed).complement
         is_grey = [key != self.closest for key in self.scores]
-        rows = named(explained).assign(control=is_grey)
+        rows = make_interval_table(explained).assign(control=is_grey)
         xlabel = "share of the predictions that is explained"
         return figures.intervals(rows, xlabel=xlabel, floor=-0.5)
 

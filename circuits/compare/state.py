@@ -35,7 +35,7 @@ from interp.core.algorithm import Predicted
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
 from interp.results.measure import FEW, NOTHING, UNTRAINED, Measure, Result, best_of
-from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
+from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, solve_ridge, units
 from interp.stats.intervals import Interval
 from interp.support.checks import checked_result
 from interp.support.session import remembered
@@ -547,7 +547,7 @@ def _map_latents(
             products = _cache_products(source, k, bool(supplied))
             if not products:
                 products["samples"] = scaled @ scaled.T
-            weights = penalised(products["samples"], outputs, len(features), ridge)
+            weights = solve_ridge(products["samples"], outputs, len(features), ridge)
             predicted = inputs / unit @ scaled.T @ weights
         else:
             predicted = Affine.fit(features, outputs, ridge)(inputs)

@@ -492,7 +492,9 @@ def _fit_family(
     free = [parameter for parameter in family.searched if not parameter.enters]
 
     def loss(parameters: Mapping[str, float]) -> float:
-        return steps_to_fit.left(centre_states(_member(family, parameters), centred))
+        return steps_to_fit.compute_residual_share(
+            centre_states(_member(family, parameters), centred)
+        )
 
     missed, parameters = search(free, loss)
     member = centre_states(_member(family, parameters), centred)
@@ -543,7 +545,7 @@ def _fit_extension(
     for point in product(*(s.grid for s in free)):
         parameters = shared | dict(zip([s.name for s in free], point, strict=True))
         member = centre_states(_member(family, parameters), centred)
-        missed = steps_of(member, subject.samples.other).left(member)
+        missed = steps_of(member, subject.samples.other).compute_residual_share(member)
         if missed < smallest:
             smallest, best, best_parameters = missed, member, parameters
     steps = steps_of(best, subject.samples.test)

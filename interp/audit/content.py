@@ -30,7 +30,7 @@ from interp.audit.trial import THRESHOLDS, Array, Trial
 from interp.audit.used import Change, change_states, draw_donors, worth_of_content
 from interp.interventions.moves import flat
 from interp.results.measure import FEW, Control, Measure, Verdict
-from interp.stats.decoder import N_FOLDS, RIDGE, cross_fitted
+from interp.stats.decoder import N_FOLDS, RIDGE, predict_across_folds
 from interp.stats.intervals import Interval, ratio_interval
 from interp.stats.refit import PLATEAU
 from interp.support.session import remembered
@@ -425,7 +425,7 @@ def _score(
     features = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2)
     target = memory[rows]
     participants = trial.whose[rows]
-    predicted = cross_fitted(
+    predicted = predict_across_folds(
         features, target, ridge=RIDGE, seed=trial.budget.seed, participants=participants
     )
     missed = ((predicted.numpy(force=True) - target) ** 2).sum((1, 2))

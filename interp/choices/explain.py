@@ -30,7 +30,7 @@ from interp.choices.scoring import (
     score_predictions,
 )
 from interp.core.algorithm import Algorithm, Family, in_words
-from interp.results.measure import NOT_RUN, Measure, Result, decisive, listed
+from interp.results.measure import NOT_RUN, Measure, Result, decisive, join_words
 from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import NO_NUMBER, Interval
 from interp.support.checks import array_of, checked, checked_result, unique
@@ -306,7 +306,7 @@ class ChoiceExplanation(Result):
             return f"No memory shows in these choices: no family predicts them better than {floor}."
         if self.verdict == "named":
             return f"These choices are predicted best by {closest}; every other family predicts them worse."
-        return f"{len(names)} families predict these choices equally well: {listed(names)}. The best is {closest}."
+        return f"{len(names)} families predict these choices equally well: {join_words(names)}. The best is {closest}."
 
     def _named(self, key: str) -> str:
         score = self.scores[key]

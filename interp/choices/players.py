@@ -31,7 +31,7 @@ from interp.choices.explain import (
 )
 from interp.choices.scoring import ChoiceData, FamilyScore, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
-from interp.results.measure import Result, listed
+from interp.results.measure import Result, join_words
 from interp.support.checks import checked, checked_result, fit
 from interp.support.errors import require
 
@@ -182,7 +182,7 @@ class EachParticipant(Result):
         ends = f"{verdicts['named']} have one family alone, {verdicts['no memory']} show no memory"
         if verdicts["none"]:
             ends += f", {verdicts['none']} are explained by none"
-        return f"Of {len(self.table)} participants the set holds {listed(counts)}; {ends}."
+        return f"Of {len(self.table)} participants the set holds {join_words(counts)}; {ends}."
 
     def group(self) -> pd.DataFrame:
         """Count participants for each family.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from interp.choices.fitting import Array
-from interp.results.measure import Result, listed
+from interp.results.measure import Result, join_words
 from interp.support.checks import checked_result
 
 _LEVEL = 0.01
@@ -103,7 +103,7 @@ class PredictiveCheck(Result):
     @property
     def sentence(self) -> str:
         """A sentence that names the statistics in which the player differs from simulated players."""
-        failures = listed(self.failures) or "no statistic"
+        failures = join_words(self.failures) or "no statistic"
         return f"The choices differ from those of simulated players in {failures}."
 
     def to_frame(self) -> pd.DataFrame:

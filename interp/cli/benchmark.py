@@ -10,7 +10,7 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support.files import folder_to_write
-from interp.support.lazy import named
+from interp.support.lazy import resolve_name
 
 
 def _method_names() -> str:
@@ -20,7 +20,7 @@ def _method_names() -> str:
     return ", ".join(dict.fromkeys(method.key for method in select()))
 
 
-_subject_names = options.completing(lambda: named("circuits.benchmark:builders")())
+_subject_names = options.completing(lambda: resolve_name("circuits.benchmark:builders")())
 
 
 @command(

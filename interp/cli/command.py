@@ -48,7 +48,7 @@ from interp.support import workers
 from interp.support.errors import InputError, require, theirs
 from interp.support.files import json_values, read_rows, read_tables, write_csv
 from interp.support.foreign import markup, one_line, plain, rich_table
-from interp.support.lazy import named
+from interp.support.lazy import resolve_name
 from interp.support.shares import PLAN
 from interp.support.workers import one_thread
 
@@ -292,7 +292,7 @@ def _fill_in(text: str) -> str:
     """
 
     def call(place: re.Match[str]) -> str:
-        return markup(named(place[1])()).replace("\n", "\n\n")
+        return markup(resolve_name(place[1])()).replace("\n", "\n\n")
 
     return re.sub(r"<([\w.]+:\w+)>", call, text)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.support.lazy import named
+from interp.support.lazy import resolve_name
 
 
 def _claim_keys() -> str:
     """Return a text for the help with the key and the sentence of every claim, one claim per line."""
-    claims: Any = named("reports.ledger.claims:CLAIMS")
+    claims: Any = resolve_name("reports.ledger.claims:CLAIMS")
     return "\n".join(f"{claim.key}: {claim.sentence}" for claim in claims)
 
 

@@ -24,7 +24,7 @@ from interp.cli.command import Say
 from interp.core.algorithm import with_parameters
 from interp.core.machine import Machine
 from interp.support import shares
-from interp.support.checks import device_called
+from interp.support.checks import find_device
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import digest_of
 from interp.support.session import Finished
@@ -478,7 +478,7 @@ def load(
     from interp.support.workers import working
 
     with working(f"loading {name}"):
-        place = device_called(device)
+        place = find_device(device)
         settings = settings_of(arguments or ())
         require(
             "name" not in settings,

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from interp.core.algorithm import participants_of
 from interp.interventions.edge_graph import Ablation, EdgeGraph
-from interp.interventions.experiment import Tabulated, named, over
+from interp.interventions.experiment import Tabulated, make_interval_table, over
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.model.rollout import replay
 from interp.stats.intervals import Interval, bootstrap_mean, resample_weights
@@ -77,7 +77,7 @@ class CircuitScorer:
         self.ablation = ablation
         self.graph = EdgeGraph(pair.model)
         written = self.graph.contributions(pair.clean, round)
-        self.other = _ablate_written(self.graph.contributions(pair.corrupted, round), ablation)
+        self.other = _ablate_outputs(self.graph.contributions(pair.corrupted, round), ablation)
         layers = range(self.graph.model.config.n_layers)
         names = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
         _, _, cache = replay(pair.model, pair.clean, rounds=round, names_filter=names)
@@ -121,7 +121,7 @@ class CircuitScorer:
         keys: list[bytes] = []
         missing: dict[bytes, NDArray[Any]] = {}
         for keep in fit("keeps", keeps, Sequence[Any]):
-            circuit = self.graph.fitted("keep", keep, 0, 1)
+            circuit = self.graph.require_edge_values("keep", keep, 0, 1)
             key = circuit.tobytes() + str(circuit.dtype).encode()
             keys.append(key)
             if key not in self._readouts:
@@ -184,7 +184,7 @@ class CircuitScorer:
         return float(gaps.mean()) / self.gap
 
 
-def _ablate_written(written: Tensor, ablation: str) -> Tensor:
+def _ablate_outputs(written: Tensor, ablation: str) -> Tensor:
     """Return the values that cut edges carry, ``[source, episode, ...]``.
 
     Args:
@@ -288,7 +288,7 @@ def evaluate(
         f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}",
     )
     graph = scorer.graph
-    keep = graph.fitted("keep", keep, 0, 1)
+    keep = graph.require_edge_values("keep", keep, 0, 1)
     whole = keep.astype(bool)
     require(
         (whole == keep).all(),
@@ -321,7 +321,7 @@ def evaluate(
     return Tabulated(
         sentence=sentence,
         table=frame,
-        picture=lambda figures: figures.intervals(named(rows), xlabel="faithfulness"),
+        picture=lambda figures: figures.intervals(make_interval_table(rows), xlabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "n_sets": n_sets, "seed": seed},
     )
 
@@ -448,7 +448,7 @@ def faithfulness_curve(
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
     shares = [number("each share", share, 0, 1) for share in non_empty("shares", shares)]
     require(all(shares), "a share of 0 holds no edge; leave it out")
-    graph.fitted("scores", scores)
+    graph.require_edge_values("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_select_top_edges(graph, scores, size)) for size in sizes])
     at_random: list[list[float]] = []
@@ -516,7 +516,7 @@ def smallest(
         Which edges the circuit has, ``[source, destination]``.
     """
     number("tolerance", tolerance, 0)
-    scorer.graph.fitted("scores", scores)
+    scorer.graph.require_edge_values("scores", scores)
     best = partial(_select_top_edges, scorer.graph, scores)
 
     def suffices(size: int) -> bool:

@@ -266,7 +266,7 @@ def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFra
     """
     task = catalog.of(model)
     frames: list[pd.DataFrame] = []
-    for record in _require_named(task, "corruptions", task.analysis.corruptions()):
+    for record in _require_field(task, "corruptions", task.analysis.corruptions()):
         clean, corrupted = record.build(episodes, round)
         swept = sweep(model, clean, corrupted, round, read_round=round + record.delay)
         frames.append(swept.to_frame().assign(corruption=record.key))
@@ -310,7 +310,7 @@ def interchange_table(
         latents = rollout(model, known).latents[:, near.start : near.stop]
         decode = Decoder.fit(latents, memory, ridge=RIDGE)
     if claims is None:
-        claims = _require_named(task, "claims", Claim.of(model))
+        claims = _require_field(task, "claims", Claim.of(model))
     return carriers(
         model,
         episodes,
@@ -359,7 +359,7 @@ def alignment_table(
     search = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth)
     recent = _find_recent(round)
     frames: list[pd.DataFrame] = []
-    for variable, site in _require_named(task, "aligned", task.analysis.aligned(model)):
+    for variable, site in _require_field(task, "aligned", task.analysis.aligned(model)):
         try:
             result = align(model, *runs, algorithm, variable, site, round=recent, search=search)
             frames.append(result.to_frame())
@@ -388,7 +388,7 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     task = catalog.of(model)
     base = run_of(model, episodes, "steering")
     integer("round", round, -base.n_rounds, base.n_rounds - 1)
-    how = _require_named(task, "steering", task.analysis.steering)()
+    how = _require_field(task, "steering", task.analysis.steering)()
     algorithm = task.explains(model)
     memory = algorithm.run(base.episodes)[algorithm.memory]
     change = how.change(memory.shape[2:])
@@ -404,7 +404,7 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     return result.to_frame()
 
 
-def _require_named(task: Task, field: str, value: Any) -> Any:
+def _require_field(task: Task, field: str, value: Any) -> Any:
     """Return the value of a field of the task's record for analyses (``Analysis``); raise an error
     if it is empty.
 

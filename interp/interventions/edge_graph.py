@@ -31,7 +31,7 @@ from interp.core.display import lacks
 from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import Tabulated, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
-from interp.interventions.sites import Site, frozen, head_address, tile
+from interp.interventions.sites import Site, freeze_parameters, head_address, tile
 from interp.model.hooked import FiringCounter, HookFunction, Hooks
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout, select_rounds
@@ -201,7 +201,7 @@ class EdgeGraph:
             keep[edge] = True
         return keep & self.exists
 
-    def fitted(
+    def require_edge_values(
         self, what: str, values: Any, low: float = -np.inf, high: float = np.inf
     ) -> NDArray[Any]:
         """Check that ``values`` has a finite number for every edge, and return it as an array
@@ -515,7 +515,7 @@ def attribute(
             ("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start),
             *probe,
         ]
-        with torch.enable_grad(), frozen(pair.model):
+        with torch.enable_grad(), freeze_parameters(pair.model):
             prediction, latents = graph.forward(clean.fed.at(t), clean.latents[:, t], hooks)
             measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
             with theirs(

@@ -86,7 +86,7 @@ class Effects(Result):
         """Outcomes with each edit minus outcomes without it."""
         return self.values - self.unpatched
 
-    def require_taken(self, analysis: str) -> Effects:
+    def require_all_edits(self, analysis: str) -> Effects:
         """Return these effects, unless an edit had nothing to change in some episode and round: a
         looped model did not run the iteration ("cycle") of the edited site there. Raise an error
         then.
@@ -232,7 +232,7 @@ def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataF
     return pd.concat(frames)
 
 
-def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
+def make_interval_table(rows: Mapping[str, Interval]) -> pd.DataFrame:
     """Make a table for :func:`interp.results.figures.intervals`, which draws one interval per row.
 
     Args:
@@ -280,7 +280,7 @@ class Rows(NamedTuple):
         return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
 
 
-def passed(
+def run_one_round(
     model: Machine,
     rows: Rows,
     layout: RoundLayout,
@@ -450,7 +450,7 @@ class Outcome:
         require_known("outcome", self.key, ("prediction", "state", "latents"))
 
     @classmethod
-    def named(cls, outcome: str | Outcome) -> Outcome:
+    def from_key(cls, outcome: str | Outcome) -> Outcome:
         """Return the outcome with this key; an :class:`Outcome` is returned unchanged."""
         return cls(outcome) if isinstance(outcome, str) else fit("outcome", outcome, Outcome)
 
@@ -582,10 +582,10 @@ class Experiment:
         acting = select_rounds(fit("rounds", edit.rounds, Rounds), self.run.n_rounds)
         starts = self.starts
         outside = sorted({*starts} - {*acting})
-        shown = _shorten(acting)
+        shown = _format_rounds(acting)
         require(
             not outside,
-            f"an edit of rounds {shown} is not made in round {_shorten(outside or acting)}, which the experiment "
+            f"an edit of rounds {shown} is not made in round {_format_rounds(outside or acting)}, which the experiment "
             f"starts at; give Experiment(..., rounds={min(acting)})",
         )
         require(
@@ -642,7 +642,7 @@ class Experiment:
         lags = [read - t for t, read in self.pairs]
         reads = lags if self.reads == "each" else [0] * len(lags)
         slots = self.run.slots[:, [read for _, read in self.pairs]]
-        outcome = Outcome.named(self.readout)
+        outcome = Outcome.from_key(self.readout)
         predictions = outputs.predictions[:, :, edited, lags]
         carried = outputs.carried[:, :, edited, reads]
         by_edit: list[Tensor] = []
@@ -668,10 +668,10 @@ def _is_real(value: object) -> bool:
     return value.numel() == 0 or not is_nan.any(-1).all()
 
 
-def _shorten(rounds: Sequence[int]) -> str:
+def _format_rounds(rounds: Sequence[int]) -> str:
     """Write rounds as text, such as "10 to 23" if they are consecutive.
 
-    >>> _shorten([3]), _shorten([3, 4, 5]), _shorten([1, 3])
+    >>> _format_rounds([3]), _format_rounds([3, 4, 5]), _format_rounds([1, 3])
     ('3', '3 to 5', '1, 3')
     """
     n, first = len(rounds), rounds[0]
@@ -693,7 +693,7 @@ def run(experiment: Experiment) -> Effects:
         by_edit |= zip(outputs.edits, experiment.read(outputs), strict=True)
         seen += [outputs.seen] * len(outputs.edits)
     values = torch.stack([by_edit[i] for i in range(len(experiment.edits))])
-    unpatched = _read_unpatched(experiment)
+    unpatched = _read_without_edits(experiment)
     counted = _count_episodes(experiment)
     values[:, ~counted] = torch.nan
     unpatched[~counted] = torch.nan
@@ -714,7 +714,7 @@ def run(experiment: Experiment) -> Effects:
     )
 
 
-def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
+def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
     """Return the experiment's readout of the run without edits, ``[episode, pair, outcome]``, for
     each pair (round edited, round read).
     """
@@ -771,7 +771,7 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
         return
     n_starts = len(experiment.starts)
     for i, together in enumerate(experiment.edits.values()):
-        prediction, latents, seen = _run_edited(experiment, together)
+        prediction, latents, seen = _run_edited_rounds(experiment, together)
         by_start = (1, -1, n_starts)
         outputs = _run_on(
             experiment,
@@ -868,7 +868,7 @@ def _patch_cells(
         yield _run_on(experiment, [i], predictions.unsqueeze(0), latents.unsqueeze(0))
 
 
-def _run_edited(
+def _run_edited_rounds(
     experiment: Experiment, together: Sequence[Edit]
 ) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:
     """Run the edited rounds, in batches of rows (pairs of episode and round).
@@ -903,7 +903,7 @@ def _run_edited(
         if known is not None and experiment.commit == "target":
             before = layer, known.flatten(0, 1)[part]
         changes = _list_changes(experiment, hooked, rounds, part)
-        step, activations = passed(
+        step, activations = run_one_round(
             experiment.model,
             rows.part(part),
             base.layout,
@@ -990,7 +990,7 @@ def _read_source(
     if is_carried and is_quiet:
         # What is carried is read as it was left: no round has to be run to see it.
         return {site: site.read(rows.latents, layout) for site in sites}
-    return passed(model, rows, layout, watched=sites)[1]
+    return run_one_round(model, rows, layout, watched=sites)[1]
 
 
 def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
@@ -1136,7 +1136,9 @@ def _run_next(
     with torch.no_grad():
         if later:
             changes = _list_later_changes(experiment, later, rounds)
-            done, _ = passed(model, Rows(latents, fed), base.layout, changes, commit=base.commit)
+            done, _ = run_one_round(
+                model, Rows(latents, fed), base.layout, changes, commit=base.commit
+            )
             prediction, latents = done.prediction, done.latents
         elif is_last and runs_from(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]

@@ -213,8 +213,8 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
         The state that the receiver reads in the memory's round, ``[episode, row, width]``.
     """
     usual = rollout(receiver, memory.known).latents[:, memory.round]
-    writer = Affine.fit(_flatten(memory.known_state), usual.flatten(1).double().cpu())
-    written = writer(_flatten(memory.state)).reshape(-1, *usual.shape[1:])
+    writer = Affine.fit(_join_variables(memory.known_state), usual.flatten(1).double().cpu())
+    written = writer(_join_variables(memory.state)).reshape(-1, *usual.shape[1:])
     return keep_padding(written, run, memory.round)
 
 
@@ -436,7 +436,7 @@ def _play_algorithm(
     return predictions
 
 
-def _flatten(state: Values) -> Tensor:
+def _join_variables(state: Values) -> Tensor:
     """Return the elements of all variables of one round, concatenated, ``[episode, element]``."""
     parts = [flat(numbers) for numbers in state.values()]
     return torch.from_numpy(np.concatenate(parts, axis=-1)[:, 0])

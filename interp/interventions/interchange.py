@@ -30,7 +30,15 @@ from torch import Tensor
 from interp.core import catalog
 from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.core.machine import Machine
-from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, named, passed, run
+from interp.interventions.experiment import (
+    Edit,
+    Experiment,
+    Outcome,
+    Rows,
+    make_interval_table,
+    run,
+    run_one_round,
+)
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -138,7 +146,7 @@ class InterchangeResult(Result):
         """
         rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
         return figures.intervals(
-            named(rows), xlabel=f"{self.variable}: share that is the algorithm's"
+            make_interval_table(rows), xlabel=f"{self.variable}: share that is the algorithm's"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -326,7 +334,7 @@ def _grade_numbers(
     )
 
 
-def graded(
+def compare_outcomes(
     model: Machine,
     base: Rollout,
     edits: Mapping[str, Sequence[Edit]],
@@ -353,7 +361,7 @@ def graded(
     of_state = outcome.key == "state"
     effects = run(
         Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
-    ).require_taken("an interchange")
+    ).require_all_edits("an interchange")
     patched, plain = effects.values[0].numpy(force=True), effects.unpatched.numpy(force=True)
     values_before, values_goal = counterfactual
     if of_state:
@@ -375,10 +383,10 @@ def graded(
         if of_state:
             by_moves = outcome.decode is not None
         grades = _grade_numbers(
-            _flatten(patched),
-            _flatten(plain),
-            _flatten(before),
-            _flatten(goal),
+            _merge_axes(patched),
+            _merge_axes(plain),
+            _merge_axes(before),
+            _merge_axes(goal),
             by_moves=by_moves,
         )
     ((variable, together),) = edits.items()
@@ -400,7 +408,7 @@ def graded(
     )
 
 
-def _flatten(numbers: NDArray[Any]) -> NDArray[Any]:
+def _merge_axes(numbers: NDArray[Any]) -> NDArray[Any]:
     """Return an array ``[episode, round, ...]`` with all further axes flattened into one."""
     return numbers.reshape(*numbers.shape[:2], -1)
 
@@ -463,7 +471,7 @@ def interchange(
         For each episode and round, whether the model's outcome equals the counterfactual, with
         sizes of effects and intervals.
     """
-    outcome = Outcome.named(outcome)
+    outcome = Outcome.from_key(outcome)
     require_comparable(model, algorithm, outcome.key)
     base_run, source_run = paired_runs(model, base, source, "interchange")
     rounds = select_rounds(round, base_run.n_rounds)
@@ -472,7 +480,7 @@ def interchange(
     key, element = _parse_variable(variable)
     wanted = algorithm.interchange(before, in_source, key, element)
     places = resolve_places(sites, model, base_run)
-    return graded(
+    return compare_outcomes(
         model,
         base_run,
         edits={variable: [Edit(place, source_run) for place in places]},
@@ -539,7 +547,7 @@ class Claim:
         return cls(variable, places, outcome=outcome, control=control)
 
     @classmethod
-    def carried(
+    def make_for_state(
         cls, model: Machine, variable: str, outcome: str = "prediction"
     ) -> tuple[Claim, ...]:
         """Make claims that a model's carried state contains a variable: one claim for the whole
@@ -564,7 +572,7 @@ class Claim:
         claims: list[Claim] = []
         for key, sites, *how in catalog.of(model).analysis.claims(model):
             if sites is None:
-                claims += cls.carried(model, key, *how[:1])
+                claims += cls.make_for_state(model, key, *how[:1])
             else:
                 claims.append(cls.at(key, sites, *how))
         return claims
@@ -656,7 +664,7 @@ def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: i
     """
     first_row = Rows.of(run, [0]).part(slice(1))
     sites = [place.site for place in places]
-    _, activations = passed(model, first_row, run.layout, watched=sites)
+    _, activations = run_one_round(model, first_row, run.layout, watched=sites)
     controls: list[Place] = []
     for place in places:
         size = width = activations[place.site].shape[-1]

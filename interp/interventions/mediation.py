@@ -42,9 +42,9 @@ from interp.interventions.experiment import (
     Outcome,
     Rows,
     by_size,
-    named,
-    passed,
+    make_interval_table,
     run,
+    run_one_round,
 )
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import COMPONENTS, Places, Site, resolve, resolve_places
@@ -155,7 +155,7 @@ class _Routes:
         last = self.model.points["resid_post"].n_layers if order is None else len(order)
         return _leads(*self._find_place(site), (last, 0), (self.end, self.end))
 
-    def is_between(self, site: Site) -> bool:
+    def is_on_route(self, site: Site) -> bool:
         """Return whether an effect of the causes can pass through the site. False for a cause
         itself.
         """
@@ -201,7 +201,7 @@ class _Routes:
         pool = every_site(self.model, self.layout, component, None if everywhere else "all")
         if all_heads:
             pool = [replace(site, head=None) for site in pool]
-        return [site for site in dict.fromkeys(pool) if self.is_between(site)]
+        return [site for site in dict.fromkeys(pool) if self.is_on_route(site)]
 
     def _find_place(self, site: Site) -> tuple[_Moment, _Span]:
         """Return the time at which a site is computed, as (layer, order within the layer), and its
@@ -387,7 +387,9 @@ class MediationResult(Result):
         for name in self.mediators:
             rows[f"blocked: {name}"] = self.blocked(name)
             rows[f"carried: {name}"] = self.carried(name)
-        return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
+        return figures.intervals(
+            make_interval_table(rows), xlabel=f"share of the effect on the {self.outcome}"
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per mediator and one for all together ("all").
@@ -617,7 +619,7 @@ class _Swap:
         outcome: str | Outcome,
         round: Rounds,
     ) -> None:
-        self.model, self.outcome = model, Outcome.named(outcome)
+        self.model, self.outcome = model, Outcome.from_key(outcome)
         outcome = self.outcome
         is_decoded = outcome.decode is not None
         is_readable = outcome.key != "state" or is_decoded or model.is_handwired
@@ -664,7 +666,7 @@ class _Swap:
             commit="target",
             watched=watched,
         )
-        effects = run(experiment).require_taken("mediation")
+        effects = run(experiment).require_all_edits("mediation")
         return effects.values.flatten(1, 2), effects.seen
 
     def sums(self, sets: Sequence[_Sites]) -> _Sums:
@@ -712,7 +714,7 @@ def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
         return None
     points = every_site(model, run.layout, list(model.points), None)
     row = Rows.of(run, [0]).part(slice(1))
-    _, activations = passed(model, row, run.layout, watched=points)
+    _, activations = run_one_round(model, row, run.layout, watched=points)
     return {site.hook: moment for moment, site in enumerate(activations)}
 
 

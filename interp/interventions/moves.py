@@ -40,7 +40,7 @@ from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Outcome, Tabulated, over, run_on
 from interp.interventions.interchange import (
     InterchangeResult,
-    graded,
+    compare_outcomes,
     of_rounds,
     require_comparable,
 )
@@ -125,7 +125,7 @@ class Writer:
         used = None
         if place.kind.axes == "latent":
             activation = _read_state(run.latents[:, rounds], place, run.layout)
-            used = _find_unpadded(model, place, run.layout, tuple(activation.shape[-2:]))
+            used = _find_used_entries(model, place, run.layout, tuple(activation.shape[-2:]))
             if used is not None:
                 # How far a cache is written says which round it is: it is neither read nor moved.
                 activation = activation * used
@@ -274,7 +274,7 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
     require(are_different, f"keys name a variable twice: {', '.join(keys)}")
 
 
-def _find_unpadded(
+def _find_used_entries(
     model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
 ) -> Tensor | None:
     """Return a mask ``[row, width]`` of the carried state at a site: True for numbers that are not
@@ -424,7 +424,7 @@ def move(
         The comparison of the model's outcomes with the algorithm's after the same change, for each
         episode and round: are they equal, and how large are the effects?
     """
-    outcome = Outcome.named(outcome)
+    outcome = Outcome.from_key(outcome)
     require_comparable(model, algorithm, outcome.key)
     require(len(by) == 1, f"one variable is moved at a time; by= holds {', '.join(by) or 'none'}")
     ((variable, change),) = by.items()
@@ -440,7 +440,7 @@ def move(
         changed[variable] = before[variable] + array_of(variable, change, finite=True)
     _, wanted = algorithm.step(state, inputs, changed)
     edit = Edit.of(writer.site, step, add=True)
-    return graded(
+    return compare_outcomes(
         model,
         base,
         edits={variable: [edit]},
@@ -614,7 +614,7 @@ class Transition:
             participants=players,
         )
 
-    def left(self, algorithm: Algorithm) -> float:
+    def compute_residual_share(self, algorithm: Algorithm) -> float:
         """Return the share of the model's steps (changes of the decoded state over the rounds) that
         the algorithm's update does not explain; it can exceed 1.
 

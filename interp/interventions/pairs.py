@@ -214,9 +214,9 @@ def prepare(
 
 
 _MOST_PAIRS = 32
-"""Maximum number of episodes that :func:`warn_if_unrelated` compares."""
+"""Maximum number of episodes that :func:`warn_about_mismatch` compares."""
 _LEAST_PAIRS = 4
-"""Minimum number of episodes for which :func:`warn_if_unrelated` can warn."""
+"""Minimum number of episodes for which :func:`warn_about_mismatch` can warn."""
 _UNRELATED = 4.0
 """Number of standard errors within which paired episodes differ as much as unpaired ones.
 
@@ -226,7 +226,7 @@ episodes). Every corruption of the three tasks is beyond 4, or equal in a round,
 episodes."""
 
 
-def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
+def warn_about_mismatch(pair: Pair, stacklevel: int = 4) -> None:
     """Issue a ``UserWarning`` if, in every round, the inputs of paired clean and corrupted episodes
     differ as much as those of unpaired ones.
 
@@ -240,7 +240,7 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     n = min(pair.clean.n_episodes, _MOST_PAIRS)
     if n < _LEAST_PAIRS:
         return
-    clean, corrupted = _list_fed(pair.clean, n), _list_fed(pair.corrupted, n)
+    clean, corrupted = _list_inputs(pair.clean, n), _list_inputs(pair.corrupted, n)
     differ = (clean.unsqueeze(1) != corrupted).double().mean(-1)  # [clean, corrupted, round]
     is_other = ~torch.eye(n, dtype=torch.bool)
     paired = differ.diagonal().T  # [row, round]
@@ -261,7 +261,7 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     )
 
 
-def _list_fed(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
+def _list_inputs(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
     """Return the tokens and values that were fed to the first ``n`` episodes of a run, as numbers
     ``[episode, round, number]``.
     """
@@ -365,7 +365,7 @@ def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome
     return _compute_probabilities(readout, pair).clamp_min(CLIP).log()
 
 
-def _find_risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
+def _find_largest_changes(pair: Pair) -> tuple[Tensor, Tensor]:
     """Return two indices of outcomes for each episode of a pair, ``[episode]``: the outcome whose
     log-probability rises most from the corrupted to the clean run, and the outcome whose
     log-probability falls most.
@@ -393,7 +393,7 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     run of ``pair``; the one whose log-probability falls most is subtracted. If both are the same
     outcome, the difference is 0.
     """
-    risen, fallen = _find_risen_and_fallen(pair)
+    risen, fallen = _find_largest_changes(pair)
     logs = _compute_logs(readout, pair)
     difference = _pick(logs, risen) - _pick(logs, fallen)
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), difference)
@@ -403,7 +403,7 @@ def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
     """Return the probability, in ``readout``, of the outcome whose log-probability rises most from
     the corrupted to the clean run of ``pair``, ``[*cell, episode]``.
     """
-    risen, _ = _find_risen_and_fallen(pair)
+    risen, _ = _find_largest_changes(pair)
     return _pick(_compute_probabilities(readout, pair), risen)
 
 

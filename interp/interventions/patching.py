@@ -50,7 +50,7 @@ from interp.interventions.pairs import (
     Readout,
     find_metric,
     prepare,
-    warn_if_unrelated,
+    warn_about_mismatch,
 )
 from interp.interventions.sites import (
     ALIASES,
@@ -472,10 +472,10 @@ def sweep(
     first, last = min(rounds), max(rounds)
     if isinstance(round, int):
         pair = prepare(model, clean, corrupted, first, read_round)
-        warn_if_unrelated(pair)
+        warn_about_mismatch(pair)
         return of_pair(pair, sites=sites, metric=metric, direction=direction)
     whole = prepare(model, clean, corrupted, first, last if read_round is None else read_round)
-    warn_if_unrelated(whole)
+    warn_about_mismatch(whole)
     by_round: list[PatchingResult] = []
     for t in rounds:
         pair = replace(whole, round=t, read_round=t if read_round is None else read_round)
@@ -610,7 +610,7 @@ def round_map(
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))
     pair = prepare(model, clean, corrupted, rounds[0], rounds[-1])
-    warn_if_unrelated(pair)
+    warn_about_mismatch(pair)
     base, source = _find_sides(pair, direction)
     pairs = {t: replace(pair, round=t, read_round=t) for t in rounds}
 

@@ -149,7 +149,7 @@ class RoundPatcher:
                     self.transformer, indices, patches, [starts[i] for i in indices]
                 )
 
-    def _is_placed(self, cell: Site) -> bool:
+    def _has_position(self, cell: Site) -> bool:
         """Return whether a site is at a single position of a transformer, not at all positions
         together.
         """
@@ -159,7 +159,7 @@ class RoundPatcher:
         """Return the index of the first position that a patch of the site changes; 0 for all
         positions together.
         """
-        if not self._is_placed(cell):
+        if not self._has_position(cell):
             return 0
         return self.run.layout.position(str(cell.position))
 
@@ -167,7 +167,7 @@ class RoundPatcher:
         """Return whether a patch of the site cannot affect any output that is read: the prediction
         and, if it is computed, the update.
         """
-        if not self._is_placed(cell):
+        if not self._has_position(cell):
             return False
         layout, start = self.run.layout, self._find_start(cell)
         if start >= self.end:

@@ -38,7 +38,15 @@ from interp.core.machine import Component, Machine
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
 from interp.model.transformer import COMPONENTS as COMPONENTS
-from interp.support.checks import array_of, checked, checked_fields, fit, fitted, integer, non_empty
+from interp.support.checks import (
+    array_of,
+    checked,
+    checked_fields,
+    convert_value,
+    fit,
+    integer,
+    non_empty,
+)
 from interp.support.errors import InputError, require, require_known, unknown_name
 
 ALIASES = {"head": "z"}
@@ -450,7 +458,7 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
         return site
     kind = component(site.component, model)
     for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
-        exists = value is None or fitted(int, value) in range(n)
+        exists = value is None or convert_value(int, value) in range(n)
         require(
             exists,
             f"site {str(site)!r} does not exist: {model.name!r} has {what}s 0 to {n - 1}; "
@@ -670,7 +678,7 @@ def tile(x: Tensor, times: int) -> Tensor:
 
 
 @contextmanager
-def frozen(model: Machine) -> Iterator[None]:
+def freeze_parameters(model: Machine) -> Iterator[None]:
     """Context manager: compute no gradients for the parameters of the model."""
     module = cast(nn.Module, model)
     flags = [parameter.requires_grad for parameter in module.parameters()]

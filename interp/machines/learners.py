@@ -168,10 +168,10 @@ def _mamba(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachi
     del module.begin  # unused, since there is no position for a thought
     del module.core.embeddings
 
-    def embed(module: Any, fed: EncodedRounds) -> Tensor:
+    def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
         return torch.stack(_read_in(module, said, fed), 1)
 
-    rounds = Embedded(embed, 2, at=0, slot=0)
+    rounds = Embedded(embed_round, 2, at=0, slot=0)
     return state_space(module, said.layout, read=_read_core, embedded=rounds, check=False)
 
 
@@ -194,7 +194,7 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
     module = _Reader(said, GPT2Model(config), width)
     del module.core.wte
 
-    def embed(module: Any, fed: EncodedRounds) -> Tensor:
+    def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
         return torch.stack([begin, *_read_in(module, said, fed)], 1)
 
@@ -203,7 +203,7 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
         said.layout,
         read=_read_core,
         core="core",
-        embedded=Embedded(embed, 3, at=1, slot=0),
+        embedded=Embedded(embed_round, 3, at=1, slot=0),
         n_rounds=n_rounds,
         check=False,
     )

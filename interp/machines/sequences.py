@@ -79,11 +79,13 @@ class Embedded:
         numbers = range(len(vocabulary)) if ids is None else _check_ids("ids", ids, vocabulary)
         model_ids = torch.tensor(numbers)
 
-        def embed(model: Any, fed: EncodedRounds) -> Tensor:
+        def embed_round(model: Any, fed: EncodedRounds) -> Tensor:
             tokens = model_ids.to(fed.tokens.device)[fed.tokens]
             return cast(Tensor, model.get_submodule(table)(tokens))
 
-        return cls(embed, layout.n_positions, layout.predict_position, layout.latent_positions[0])
+        return cls(
+            embed_round, layout.n_positions, layout.predict_position, layout.latent_positions[0]
+        )
 
 
 def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:

@@ -28,7 +28,7 @@ from interp.core.display import described
 from interp.core.machine import Channel, Component, Stepped
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.locks import MachineLock, exclusive
-from interp.support.checks import NO, fitted, shown
+from interp.support.checks import NO, convert_value, shown
 from interp.support.errors import InputError, require, require_known, theirs
 from interp.support.lazy import entry
 from interp.support.session import once
@@ -116,7 +116,7 @@ class HookedMachine(HookedRootModule):
                 "the hook filter selects none of the model's hook points; see model.hook_dict",
             )
             return selected
-        listed = [names] if isinstance(names, str) else fitted(list[str], names)
+        listed = [names] if isinstance(names, str) else convert_value(list[str], names)
         require(
             listed is not NO,
             f"hook points are a name, several, a predicate or None, got {shown(names)}",
@@ -242,7 +242,7 @@ class HookedMachine(HookedRootModule):
             side: name of the argument in the error message, "fwd_hooks" or "bwd_hooks".
             pairs: pairs of a filter (a name or predicate of hook points) and a hook function.
         """
-        listed = fitted(Sequence[Any], pairs)
+        listed = convert_value(Sequence[Any], pairs)
         are_pairs = listed is not NO and all(map(_is_hook, listed))
         require(
             are_pairs,

@@ -31,7 +31,7 @@ from interp.model.run import Rollout
 from interp.support.checks import checked, file_path
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import digest_of, json_values, reading, write_atomic
-from interp.support.foreign import loaded
+from interp.support.foreign import parse_json
 
 _ROUNDS = ("tokens", "values", "slots", "missing")
 _CACHE = "cache."
@@ -163,7 +163,7 @@ def _read_header(path: Path, stored: Any) -> dict[str, Any]:
         raise InputError(
             f"{str(path)!r} holds no rollout; give a file that interp.model.saved.save wrote"
         )
-    description: dict[str, Any] = loaded(header)
+    description: dict[str, Any] = parse_json(header)
     version = description["format_version"]
     require(
         version == _FORMAT,

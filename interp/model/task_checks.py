@@ -25,7 +25,7 @@ from interp.core.algorithm import NEXT, Algorithm, Variable
 from interp.core.task import Task
 from interp.model.checks import N_ROUNDS, SEED
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.support.checks import array_of, checked, fitted, shown, unique
+from interp.support.checks import array_of, checked, convert_value, shown, unique
 from interp.support.errors import require, theirs
 
 _N_DRAWN = 2
@@ -116,7 +116,7 @@ def _check_layout(task: Task, layout: Any) -> None:
     )
     n_latents = _call("n_latents", getattr, layout, "n_latents")
     room = layout.predict_position - 1
-    converted = fitted(int, n_latents)
+    converted = convert_value(int, n_latents)
     _require(
         converted in range(1, room + 1),
         f"n_latents must be 1 to {room}, the positions between the first and {layout.predict_label!r}, got "
@@ -202,7 +202,7 @@ def _check_ids(name: str, ids: torch.Tensor, n_ids: int) -> None:
 def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
     positions = _call("latent_positions", list, layout.latent_positions)
     last = layout.n_positions - 1
-    are_inside = all(fitted(int, position) in range(last + 1) for position in positions)
+    are_inside = all(convert_value(int, position) in range(last + 1) for position in positions)
     _require(are_inside, f"latent_positions must be 0 to {last}, got {shown(positions)}")
     labels = [layout.labels[position] for position in positions]
     hides_tokens = rounds.tokens[..., positions].any()

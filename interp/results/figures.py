@@ -371,7 +371,7 @@ def heatmaps(
     figure = Figure(figsize=(width, float(np.clip(inches, 1.7, 12))))
     below = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
-        image = painted(axes, grid, Normalize(lowest, limit))
+        image = draw_cells(axes, grid, Normalize(lowest, limit))
         axes.set_title(title, fontsize=9)
         _name_ticks(axes.xaxis, columns)
         _name_ticks(axes.yaxis, [str(name) for name in frame.index])
@@ -425,7 +425,7 @@ def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
         axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
 
 
-def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
+def draw_cells(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
     """Draw an array as a heat map in which 0 is transparent, without tick marks, grid lines or
     frame.
 
@@ -548,7 +548,7 @@ def intervals(
 
 
 @styled
-def measured(measures: Sequence[Any]) -> Figure:
+def draw_measures(measures: Sequence[Any]) -> Figure:
     """Draw one row per measure that has a number: the number with its interval, the threshold and
     the strongest control.
 

@@ -544,13 +544,13 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
         sentences.append(_join_phrases("It also" if has_yes else "It", further))
     undecided = [measure for measure in measures if measure.verdict == "undecided"]
     if undecided:
-        sentences.append(_describe_undecided(undecided, len(measures)))
+        sentences.append(_describe_undecided_claims(undecided, len(measures)))
     if not sentences:
         return f"{name}: no claim applies."
     return ". ".join(sentences) + "."
 
 
-def _describe_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
+def _describe_undecided_claims(undecided: Sequence[Measure], n_measures: int) -> str:
     """Return a sentence, without a full stop, that names the undecided claim or the number of
     undecided claims. If all have the same reason, the sentence ends with it.
 
@@ -584,11 +584,11 @@ def _join_phrases(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
         if any(" and " in text for text in texts):
             parts.append(", and ".join(texts))
         elif texts:
-            parts.append(listed(texts))
+            parts.append(join_words(texts))
     return f"{name} {', but '.join(parts)}"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Join words to a string for a sentence, such as "a, b and c"."""
     if len(words) < 2:
         return "".join(words)
@@ -596,7 +596,7 @@ def listed(words: Sequence[str]) -> str:
     return f"{before_last} and {words[-1]}"
 
 
-def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Choose the column of a result's table that a summary or a figure shows, and sort the rows by
     it.
 
@@ -605,7 +605,9 @@ def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     each row, such as "R2". Only rows about the same quantity as the first row are then returned.
 
     >>> import pandas as pd
-    >>> numbered(pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]}))[1]["name"].tolist()
+    >>> table = pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]})
+    >>> quantity, rows = pick_number_column(table)
+    >>> rows["name"].tolist()
     ['v, head 1', 'z, head 1']
 
     Args:
@@ -669,7 +671,7 @@ class Result:
         """The finding in one sentence; by default, the lowest and the highest number of the table's
         main column.
         """
-        what, rows = numbered(self.to_frame())
+        what, rows = pick_number_column(self.to_frame())
         known = rows.dropna(subset="estimate").to_dict("records")
         texts = []
         for row in known[:1] + known[1:][-1:]:
@@ -684,7 +686,7 @@ class Result:
         Args:
             figures: the module :mod:`interp.results.figures`, whose functions draw.
         """
-        label, rows = numbered(self.to_frame())
+        label, rows = pick_number_column(self.to_frame())
         if len(rows) > _MOST_DRAWN:
             label += f", the lowest {_MOST_DRAWN} of {len(rows)}"
         drawn = rows.dropna(subset="estimate").head(_MOST_DRAWN)
@@ -737,15 +739,15 @@ class Scores(Result):
         """Return the number with this key, whose parts are passed as separate arguments; refuse an
         unknown key.
         """
-        by_name = {_joined(parts): value for parts, value in self.numbers.items()}
-        name = _joined(key)
+        by_name = {_join_key(parts): value for parts, value in self.numbers.items()}
+        name = _join_key(key)
         require_known("result", name, by_name, limit=20)
         return by_name[name]
 
     @property
     def sentence(self) -> str:
         """The first 6 numbers as text, ``Scores(key=number, ...)``."""
-        texts = [f"{_joined(key)}={value}" for key, value in self.numbers.items()]
+        texts = [f"{_join_key(key)}={value}" for key, value in self.numbers.items()]
         return f"Scores({', '.join(texts[:_MOST_NUMBERS])})"
 
     def to_frame(self) -> pd.DataFrame:
@@ -761,7 +763,7 @@ class Scores(Result):
         return pd.DataFrame(rows)
 
 
-def _joined(key: Iterable[Any]) -> str:
+def _join_key(key: Iterable[Any]) -> str:
     return "/".join(map(str, key))
 
 
@@ -802,7 +804,7 @@ class Measured(Result):
         Args:
             figures: the module :mod:`interp.results.figures`, whose functions draw.
         """
-        return figures.measured(self.measures)
+        return figures.draw_measures(self.measures)
 
     def __repr__(self) -> str:
         lines = [f"  {measure}" for measure in self.measures]

@@ -140,9 +140,9 @@ def _fit_ridge(
     unit = units(features)
     scaled = features / unit
     if is_wide(features):
-        slopes = scaled.T @ penalised(scaled @ scaled.T, outputs, n_samples, ridge)
+        slopes = scaled.T @ solve_ridge(scaled @ scaled.T, outputs, n_samples, ridge)
         return slopes / unit.unsqueeze(1)
-    fitted = scaled @ penalised(scaled.T @ scaled, scaled.T @ outputs, n_samples, ridge)
+    fitted = scaled @ solve_ridge(scaled.T @ scaled, scaled.T @ outputs, n_samples, ridge)
     return torch.linalg.pinv(features, rtol=RANK) @ fitted  # nothing along what never varied
 
 
@@ -166,7 +166,7 @@ def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"
     return size.where(size > RANK * size.max(), torch.inf)
 
 
-def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> Tensor:
+def solve_ridge(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> Tensor:
     """Solve the linear equations of ridge regression, in its primal or its dual form, for
     standardised features.
 
@@ -284,7 +284,7 @@ class Decoder:
         return latents + shaped.to(latents)
 
 
-def cross_fitted(
+def predict_across_folds(
     latents: Float[Tensor, "episode *steps latent d_model"],
     states: ArrayLike | Tensor,
     *,

@@ -143,7 +143,7 @@ def leans_low(
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
     n_steps = used.sum(1)
-    centred = _centred(values, used, n_steps)
+    centred = _subtract_mean(values, used, n_steps)
     total_squares = np.einsum("etk,etk->k", centred, centred)
     squares_between = (centred.sum(1) ** 2 / np.maximum(n_steps, 1)).sum(0)
     varies = total_squares > 0
@@ -153,7 +153,7 @@ def leans_low(
     return any(effective(references[:, k]) < needed for k in np.flatnonzero(is_constant_within))
 
 
-def _centred(
+def _subtract_mean(
     values: Float[Array, "episode round k"],
     used: Bool[Array, "episode round k"],
     n_steps: Shaped[Array, "group k"],
@@ -200,7 +200,7 @@ def totals(
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
     groups = np.arange(len(values)) if groups is None else groups
     n_steps = in_groups(used.sum(1), groups)
-    centred = _centred(values, used, n_steps)
+    centred = _subtract_mean(values, used, n_steps)
     n_steps_of_others = n_steps.sum(0) - n_steps
     divisor = np.where(n_steps_of_others > 0, n_steps_of_others, 1)
     bias = in_groups(centred.sum(1), groups) ** 2 / divisor

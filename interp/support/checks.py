@@ -58,7 +58,7 @@ _INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=
 # nothing.
 
 NO = object()
-"""Returned by :func:`fitted` if the value does not fit the annotation."""
+"""Returned by :func:`convert_value` if the value does not fit the annotation."""
 FREE = (Any, object, inspect.Parameter.empty)
 """Annotations that accept any value."""
 _UNIONS = (typing.Union, types.UnionType)
@@ -91,7 +91,7 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
         return Any
 
 
-def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
+def convert_value(kind: Any, value: Any, finite: bool = True) -> Any:
     """Return ``value`` as a value of type ``kind`` (a NumPy scalar becomes a Python number), or the
     marker :data:`NO` if it does not fit.
 
@@ -301,7 +301,7 @@ def _judge_of_mapping(origin: Any, parts: tuple[Any, ...]) -> _Judge:
     return judge
 
 
-def described(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return the type ``kind`` in words, such as "an integer", for an error message."""
     if kind in _WORDS:
         return _WORDS[kind]
@@ -328,16 +328,16 @@ def _describe_parts(origin: Any, parts: tuple[Any, ...]) -> str:
         parts: its parameters, such as ``(str, int)``.
     """
     if origin in _UNIONS:
-        *words, last = dict.fromkeys(described(part) for part in parts)
+        *words, last = dict.fromkeys(describe_type(part) for part in parts)
         return f"{', '.join(words)} or {last}" if words else last
     if origin is Literal:
         return " or ".join(repr(part) for part in parts)
     if origin is tuple and parts[-1] is not ...:
-        return f"{len(parts)} values ({', '.join(described(part) for part in parts)})"
+        return f"{len(parts)} values ({', '.join(describe_type(part) for part in parts)})"
     if origin in _LISTS:
-        return f"a list of which each is {described(parts[0])}"
+        return f"a list of which each is {describe_type(parts[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        keys, values = map(described, parts)
+        keys, values = map(describe_type, parts)
         return f"a mapping of {keys} to {values}"
     return ""
 
@@ -446,7 +446,7 @@ def _within(kind: type, name: str, value: Any, low: float | None, high: float | 
         value: any value.
         low, high: the smallest and the largest accepted value; None for no bound.
     """
-    fitting = fitted(kind, value)
+    fitting = convert_value(kind, value)
     if fitting is not NO:
         is_large = low is None or fitting >= low
         is_small = high is None or fitting <= high
@@ -458,7 +458,7 @@ def _within(kind: type, name: str, value: Any, low: float | None, high: float | 
         bounds.append(f">= {low:{form}}")
     if high is not None:
         bounds.append(f"<= {high:{form}}")
-    rule = f"{described(kind)} {' and '.join(bounds)}".rstrip()
+    rule = f"{describe_type(kind)} {' and '.join(bounds)}".rstrip()
     raise InputError(f"{name} must be {rule}, got {shown(value)}")
 
 
@@ -510,7 +510,7 @@ def file_path(value: Any, what: str = "path") -> str:
     return os.fspath(value)
 
 
-def device_called(name: Any) -> Any:
+def find_device(name: Any) -> Any:
     """Return the torch device called ``name``, or ``name`` itself if it is a device. Devices that
     this machine lacks are refused.
     """
@@ -893,10 +893,10 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
     if value is default:
         return value
     takes_infinity = isinstance(default, float) and not isfinite(default)
-    fitting = fitted(kind, value, finite=finite and not takes_infinity)
+    fitting = convert_value(kind, value, finite=finite and not takes_infinity)
     if fitting is NO:
         raise InputError(
-            f"{name} must be {described(kind)}, got {shown(value)}{_find_hint(kind, value)}"
+            f"{name} must be {describe_type(kind)}, got {shown(value)}{_find_hint(kind, value)}"
         )
     if name == "level":
         is_share = isinstance(fitting, int | float) and 0 < fitting <= 1

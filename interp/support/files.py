@@ -192,7 +192,7 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
     with reading(path):
-        content = foreign.loaded(path.read_text(encoding="utf-8"))
+        content = foreign.parse_json(path.read_text(encoding="utf-8"))
     require(
         isinstance(content, dict), f"{str(path)!r} holds no JSON object; fetch or make it again"
     )
@@ -308,7 +308,7 @@ def write_json(path: str | Path, value: object) -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock ``folder`` for this process while the context is open; refuse if another process holds
     the lock.
 
@@ -339,5 +339,5 @@ def require_free(folder: Path) -> None:
     early.
     """
     if (folder / _LOCK_FILE).is_file():
-        with locked(folder):
+        with lock_folder(folder):
             pass

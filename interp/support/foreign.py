@@ -57,7 +57,7 @@ def one_line(text: object) -> str:
     return plain(text).replace("\n", "\\n").replace("\t", " ")
 
 
-def loaded(text: str | bytes, **how: Any) -> Any:
+def parse_json(text: str | bytes, **how: Any) -> Any:
     """Parse JSON from outside, such as a server's answer. Lone surrogates, which UTF-8 cannot
     encode, become question marks.
 
@@ -65,7 +65,7 @@ def loaded(text: str | bytes, **how: Any) -> Any:
         text: the JSON text.
         how: options of ``json.loads``.
 
-    >>> loaded('{"name": "a\\\\ud800", "n": 1}')
+    >>> parse_json('{"name": "a\\\\ud800", "n": 1}')
     {'name': 'a?', 'n': 1}
     """
     value = json.loads(text, **how)
@@ -81,7 +81,7 @@ def json_in(text: str | bytes, **how: Any) -> Any:
     JSON.
     """
     try:
-        return loaded(text, **how)
+        return parse_json(text, **how)
     except (ValueError, RecursionError):
         return None
 

@@ -31,7 +31,7 @@ def lazy(name: str) -> Callable[..., Any]:
     >>> lazy("math:sqrt")(4)
     2.0
     """
-    return lambda *args, **kwargs: named(name)(*args, **kwargs)
+    return lambda *args, **kwargs: resolve_name(name)(*args, **kwargs)
 
 
 def lazies(module: str, *names: str) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def above(kind: str, name: str) -> Callable[..., Any]:
         kind: a kind of object that was registered by :func:`enter`, such as "goals".
         name: the function's place below that package, such as ``"qlearning:goal"``.
     """
-    return lambda *args, **kwargs: named(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
+    return lambda *args, **kwargs: resolve_name(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
 
 
-def named(name: str) -> Any:
+def resolve_name(name: str) -> Any:
     """Import and return the object called ``"module:name"``; raise an InputError if it does not
     exist.
     """
@@ -99,7 +99,7 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
     def get(name: str) -> Any:
         if name in homes:
-            return named(f"{homes[name]}:{name}")
+            return resolve_name(f"{homes[name]}:{name}")
         if name in rooms:
             return import_module(f"{package}.{name}")
         raise AttributeError(

@@ -193,7 +193,7 @@ def _share_of_job(shard: str) -> str:
     )
 
 
-def _require_trusted(scheduler: str) -> None:
+def _require_trusted_host(scheduler: str) -> None:
     """Refuse a dask scheduler on another machine unless the machine is in :data:`TRUSTED`, because
     data that a scheduler sends is unpickled.
 
@@ -237,7 +237,7 @@ def _open_client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         with _start_local_cluster(n_jobs) as cluster, Client(cluster) as client:
             yield client
         return
-    _require_trusted(scheduler)
+    _require_trusted_host(scheduler)
     try:
         client = Client(scheduler, timeout=_SECONDS)
     except (OSError, TypeError, ValueError) as error:  # TypeError: tls:// without certificates

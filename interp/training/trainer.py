@@ -35,7 +35,7 @@ from interp.model.library import load, models
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked, folder_name, integer
 from interp.support.errors import InputError, require, unknown_name
-from interp.support.files import file_to_write, locked, write_json, writing
+from interp.support.files import file_to_write, lock_folder, write_json, writing
 from interp.support.provenance import provenance
 from interp.support.workers import display, interruptible, threads_for
 from interp.training import runs
@@ -95,7 +95,7 @@ def train(
     accelerator = _start_accelerator(device, n_processes)
     with ExitStack() as stack:
         if accelerator.is_main_process:
-            stack.enter_context(locked(folder))
+            stack.enter_context(lock_folder(folder))
             for file in (runs.STATE_FILE, runs.METRICS_FILE, runs.RECORD_FILE):
                 file_to_write(folder / file)
         run = TrainingLoop(config, folder, name, accelerator, keep_every)

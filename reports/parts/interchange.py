@@ -15,7 +15,7 @@ import pandas as pd
 from circuits.compiler import wired
 from interp.interventions import causal_tables
 from interp.results import figures
-from interp.results.measure import NOTHING, VERDICTS, Control, Measure, listed
+from interp.results.measure import NOTHING, VERDICTS, Control, Measure, join_words
 from interp.stats.intervals import Interval
 from interp.support.errors import InputError
 from reports.blocks import Figure, Measures, Prose, Table, cell, claim, joined, number, plain
@@ -97,7 +97,7 @@ def _merge(measures: Sequence[Measure]) -> Measure:
     causes = names
     if len(names) > 1:
         causes = [name for name in names if name != f"the {outcome}"]
-    listed_causes = listed(causes[:_NAMED])
+    listed_causes = join_words(causes[:_NAMED])
     claim = f"Swapping in another episode's values changes {_SHOWS[outcome]} as the algorithm says"
     verb, rest = ("predict", "from") if outcome == "prediction" else ("update", "its state by")
     return replace(

@@ -10,7 +10,7 @@ from typing import Any
 
 from interp.core.task import Task
 from interp.support.errors import require_known
-from interp.support.lazy import named
+from interp.support.lazy import resolve_name
 from reports.part import Part
 from reports.parts import (
     heads,
@@ -97,4 +97,4 @@ def parts_for(task: Task) -> tuple[Part, ...]:
     files = [module.name for module in pkgutil.iter_modules(__path__)]
     if task.key not in files:
         return default_parts()
-    return tuple(named(f"{__name__}.{task.key}:parts")())
+    return tuple(resolve_name(f"{__name__}.{task.key}:parts")())

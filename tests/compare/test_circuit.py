@@ -18,7 +18,7 @@ from circuits.compare.circuit import (
     tabulate_heads,
 )
 from circuits.compare.question import Budget, Compared, Participant, Samples
-from interp.interventions.experiment import Outcome, Rows, passed
+from interp.interventions.experiment import Outcome, Rows, run_one_round
 from interp.interventions.sites import Site
 from interp.model.transformer import untrained
 from interp.results.measure import NOT_RUN, NOTHING, SPANS, TOO_NEAR, UNTRAINED
@@ -246,7 +246,7 @@ class Direct:
                 return ablated
 
             edits = [(Site("z", layer), average)]
-        return passed(self.model, self.rows, self.run.layout, edits, watched)
+        return run_one_round(self.model, self.rows, self.run.layout, edits, watched)
 
     def by_episode(self, sizes):
         """Sum ``[row, ...]`` over the rounds of each episode."""

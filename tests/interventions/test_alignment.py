@@ -123,7 +123,7 @@ def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
         algorithm.run(experts.sample(16, 12, 4, seed=seed)) for seed in (0, 1)
     )
     pairs = make_pairs(algorithm, base_values, source_values, "log_weights", np.arange(16))
-    drawn = pairs.drawn(20_000, seed=0)
+    drawn = pairs.draw_pairs(20_000, seed=0)
     counts = torch.bincount(drawn, minlength=len(pairs)).double()
     assert counts[pairs.tied].sum() == 0
     assert pairs.tied.any()

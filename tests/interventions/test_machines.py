@@ -149,8 +149,8 @@ def test_a_known_machine_carries_what_it_carries(others):
     """Interchange of h alone is the algorithm's counterfactual, of the clock nothing; a random line is neither."""
     machine, algorithm = leaky(), fading_majority(GAIN, decay=DECAY)
     claims = [
-        *Claim.carried(machine, "log_weights"),
-        *Claim.carried(machine, "log_weights", "state"),
+        *Claim.make_for_state(machine, "log_weights"),
+        *Claim.make_for_state(machine, "log_weights", "state"),
     ]
     table = carriers(machine, *others, algorithm, claims).set_index(["places", "outcome"])
     for outcome in ("prediction", "state"):
@@ -266,7 +266,7 @@ def test_a_cache_is_a_channel_of_many_rows(histories, others):
     assert 0.01 < abs(row) < 0.99
     assert length == empty == 0
     table = carriers(
-        machine, *others, weighted_majority(1.0), Claim.carried(machine, "log_weights")
+        machine, *others, weighted_majority(1.0), Claim.make_for_state(machine, "log_weights")
     )
     scores = table.set_index("places").score
     assert scores["latent"] == pytest.approx(1)
@@ -314,7 +314,7 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
     theirs, own_counts = (bayes().run(batch)["counts"] for batch in (known, episodes))
     change = {"counts": theirs - own_counts}
     assert move(machine, episodes, bayes(), writer, change).score().estimate < 0.2
-    claim = Claim.carried(machine, "log_odds")
+    claim = Claim.make_for_state(machine, "log_odds")
     assert carriers(machine, known, episodes, bayes(), claim).score.max() < 0.2
     site = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
     inside = Writer.fit(

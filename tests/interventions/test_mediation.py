@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 import interp
 from interp.interventions import experiment
-from interp.interventions.experiment import Outcome, Rows, passed
+from interp.interventions.experiment import Outcome, Rows, run_one_round
 from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
 from interp.stats.decoder import Decoder
@@ -164,9 +164,11 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
         Site.parse(text)
         for text in ("embed@e_1", "resid_post[0]@e_2", "latent", "z[1]", "pattern[1.0]")
     ]
-    _, after_source = passed(untrained, source, layout, watched=[cause, *every])
-    out, before = passed(untrained, base, layout, watched=every)
-    _, after = passed(untrained, base, layout, [(cause, lambda own: after_source[cause])], every)
+    _, after_source = run_one_round(untrained, source, layout, watched=[cause, *every])
+    out, before = run_one_round(untrained, base, layout, watched=every)
+    _, after = run_one_round(
+        untrained, base, layout, [(cause, lambda own: after_source[cause])], every
+    )
     routes = _Routes(untrained, layout, [cause], "prediction")
 
     def exchange_and_stretch(own):
@@ -176,7 +178,7 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
         if "<w>" not in str(site):  # its content is constant
             is_changed = not torch.allclose(after[site], before[site])
             assert is_changed == routes.is_downstream(site), str(site)
-            changed, _ = passed(untrained, base, layout, [(site, exchange_and_stretch)])
+            changed, _ = run_one_round(untrained, base, layout, [(site, exchange_and_stretch)])
             moves_outcome = not torch.equal(changed.prediction, out.prediction)
             assert moves_outcome == routes.is_upstream(site), str(site)
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from interp.support.errors import InputError
-from interp.support.files import _MACHINE, locked
+from interp.support.files import _MACHINE, lock_folder
 from interp.training import trainer
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
@@ -90,7 +90,7 @@ def test_a_state_that_was_cut_short_is_refused(begun, damage):
 
 def test_a_second_process_in_one_folder_is_refused_and_told_which_holds_it(begun):
     with (
-        locked(begun),
+        lock_folder(begun),
         pytest.raises(
             InputError,
             match=rf"another process \(process {os.getpid()} on .*\) works in .*; wait for it",

@@ -52,7 +52,7 @@ from interp.interventions.alignment.subspace import (
     rounds_with,
     split,
 )
-from interp.interventions.experiment import named
+from interp.interventions.experiment import make_interval_table
 from interp.interventions.interchange import of_rounds
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site, resolve_one
@@ -178,7 +178,7 @@ class AlignmentResult(Result):
         """
         rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
         xlabel = f"interchange accuracy of {self.variable} at {self.site}"
-        return figures.intervals(named(rows), xlabel=xlabel)
+        return figures.intervals(make_interval_table(rows), xlabel=xlabel)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per condition: "learned" or the name of a control.
@@ -301,7 +301,7 @@ def align(
     def find_hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
         judged = arbitrary if condition == _ARBITRARY else pairs
         machine = fresh if condition == UNTRAINED else exam
-        choices = machine.scored(interventions[condition], judged).argmax(-1)
+        choices = machine.run_all_pairs(interventions[condition], judged).argmax(-1)
         return (choices == judged.target.argmax(-1)).numpy()
 
     is_informative = training.informative.numpy()

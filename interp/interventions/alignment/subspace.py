@@ -33,8 +33,8 @@ from transformer_lens.tools.analysis.interchange import (
 
 from interp.core.algorithm import Algorithm, Values
 from interp.core.machine import Machine, runs_from
-from interp.interventions.experiment import CHUNK, Rows, passed
-from interp.interventions.sites import Site, carried_mask, frozen
+from interp.interventions.experiment import CHUNK, Rows, run_one_round
+from interp.interventions.sites import Site, carried_mask, freeze_parameters
 from interp.model.rollout import replay
 from interp.model.run import Rollout
 from interp.support.checks import checked_fields, checked_result, integer, refuse_endless
@@ -86,7 +86,7 @@ class Pairs:
         """Number of pairs in which setting the variable changes the algorithm's choice."""
         return int(self.informative.sum())
 
-    def drawn(self, n: int, seed: int) -> Int[Tensor, " n"]:
+    def draw_pairs(self, n: int, seed: int) -> Int[Tensor, " n"]:
         """Draw pairs with replacement: half of them informative (setting the variable changes the
         algorithm's choice) and half not, with every round equally often in each half.
 
@@ -319,13 +319,13 @@ def _find_crossings(
         and ``high``.
     """
 
-    def left(share: NDArray) -> NDArray:
+    def is_beyond(share: NDArray) -> NDArray:
         return choice(start + share[:, None] * path) != before
 
-    bracketed = ~left(low) & left(high)
+    bracketed = ~is_beyond(low) & is_beyond(high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        beyond = left(middle)
+        beyond = is_beyond(middle)
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
     return (low + high) / 2, bracketed
 
@@ -398,7 +398,7 @@ class RoundsWithSite:
         differs = values > _DIFFERS**2 * values.max()
         return vectors[:, differs]
 
-    def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+    def run_pairs(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """Run the base rounds of some pairs with the activation at the site changed, and return the
         outcomes, with gradients.
 
@@ -420,14 +420,14 @@ class RoundsWithSite:
         rows = self.rows.part(pairs.base[at])
         changes = [(self.site, change)]
         gradient = torch.is_grad_enabled()
-        done, _ = passed(self.model, rows, self.layout, changes, gradient=gradient)
+        done, _ = run_one_round(self.model, rows, self.layout, changes, gradient=gradient)
         outcomes = self.layout.distribution(done.prediction)
         if self.gives_probabilities:
             return outcomes
         tiny = torch.finfo(outcomes.dtype).tiny
         return outcomes.clamp_min(tiny).log()
 
-    def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
+    def run_all_pairs(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """Run the base rounds of all pairs with the activation at the site changed, without
         gradients.
 
@@ -442,7 +442,7 @@ class RoundsWithSite:
         """
         chunks = torch.arange(len(pairs)).split(CHUNK)
         with torch.no_grad():
-            parts = [self.trained(intervention, pairs, chunk).cpu() for chunk in chunks]
+            parts = [self.run_pairs(intervention, pairs, chunk).cpu() for chunk in chunks]
         return torch.cat(parts)
 
 
@@ -497,7 +497,7 @@ class _RoundsFromSite(RoundsWithSite):
         logits = model.unembed(model.ln_final(resid[:, -1]))
         return logits[:, : self.layout.n_outputs]
 
-    def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+    def run_pairs(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """Run the base rounds of some pairs with the activation at the site changed, and return the
         outcomes, with gradients.
 
@@ -516,7 +516,7 @@ class _RoundsFromSite(RoundsWithSite):
             self.model, self.hook, intervention, base, source, self, positions=first
         )
 
-    def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
+    def run_all_pairs(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """Run the base rounds of all pairs with the activation at the site changed, without
         gradients. Equal rows are run once.
 
@@ -620,9 +620,9 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
         The subspace with the smallest stopping loss.
     """
     fits: list[Fit] = []
-    with frozen(rounds.model):
+    with freeze_parameters(rounds.model):
         with torch.no_grad():
-            drawn = stopping.drawn(_N_STOPPING, search.seed)
+            drawn = stopping.draw_pairs(_N_STOPPING, search.seed)
             nothing = float(_loss(rounds, lambda base, _: base, stopping, drawn))
         frame = rounds.differences(training)
         if not frame.shape[1]:
@@ -654,9 +654,9 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
     if not frame.shape[1]:
         return True
     subspace = _draw_subspace(frame, rank, seed)
-    with frozen(rounds.model):
+    with freeze_parameters(rounds.model):
         step = SubspaceInterchange(frame @ subspace.basis)
-        loss = _loss(rounds, step, training, training.drawn(_BATCH, seed))
+        loss = _loss(rounds, step, training, training.draw_pairs(_BATCH, seed))
         if not loss.requires_grad or frame.shape[1] <= rank:
             return loss.requires_grad
         loss.backward()
@@ -705,8 +705,8 @@ def _start(
     subspace = _draw_subspace(frame, rank, seed)
     optimizer = torch.optim.Adam(subspace.parameters(), lr=_RATE)
     falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
-    batches = training.drawn(search.steps * _BATCH, seed).split(_BATCH)
-    looked_at = stopping.drawn(_N_STOPPING, search.seed)
+    batches = training.draw_pairs(search.steps * _BATCH, seed).split(_BATCH)
+    looked_at = stopping.draw_pairs(_N_STOPPING, search.seed)
     best, taken = Fit(frame @ subspace.basis.detach(), float("inf"), (0,)), 0
     for i, batch in enumerate([*batches, None]):
         if i % _CHECK_EVERY == 0 or batch is None:
@@ -740,7 +740,7 @@ def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, indices: Ten
         pairs: the pairs.
         indices: indices of the pairs over which the mean is taken.
     """
-    outcomes = rounds.trained(step, pairs, indices)
+    outcomes = rounds.run_pairs(step, pairs, indices)
     target = pairs.target[indices].to(outcomes)
     if rounds.gives_probabilities:
         squares = (outcomes - target).square()
