@@ -243,7 +243,7 @@ def _measure_reachability(model: Machine, n_episodes: int, seed: int) -> list[Ro
             beside = ", ".join(f"{key} {accuracy:.2f}" for key, accuracy in others.items())
             accuracy = reachability.interval(by_key.loc[(MODEL, t)])
             rows.append(_make_row(f"accuracy, depth {depth}, {words}", accuracy, beside))
-    after = reachability.moved(model, episodes, read, write, seed)
+    after = reachability.measure_moved_sets(model, episodes, read, write, seed)
     for move in (reachability.PARENT, reachability.OTHER):
         is_later = (after["move"] == move) & (after["later"] == 1)
         value = after[is_later].iloc[0]

@@ -194,7 +194,7 @@ def write(
         explanation, sources = _explain(name, together, cell_units, seed)
         participants = recovered = None
         if parts_of[name]:
-            participants = EachParticipant.joined(parts_of[name])
+            participants = EachParticipant.join(parts_of[name])
         if not quick:
             recovered = recovery_of_design(explanation, player.episodes, seed=seed)
         explained[name] = _Explained(

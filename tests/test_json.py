@@ -9,7 +9,7 @@ import pytest
 
 import interp
 import probes
-from interp.cli.evaluate import _measured
+from interp.cli.evaluate import _list_model_rows
 from interp.support.files import json_values
 from interp.tasks import experts
 from tests.shell import invoked
@@ -77,7 +77,7 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     rows = pd.DataFrame(
         {"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]}
     )
-    measured = _measured({"regimes": rows, "regret_curves": rows[["key"]]})
+    measured = _list_model_rows({"regimes": rows, "regret_curves": rows[["key"]]})
     assert measured == {"regimes": [{"key": "model", "value": 0.5, "low": 0.4, "high": 0.6}]}
     evaluated = {
         "command": "evaluate",

@@ -23,7 +23,7 @@ from interp.interventions.interchange import interchange
 from interp.interventions.pairs import exits, find_metric
 from interp.interventions.patching import round_map, sweep
 from interp.tasks.experts.layout import ExpertRound
-from interp.training.batches import RoundsLoss, encode, watched
+from interp.training.batches import RoundsLoss, encode, measure_progress
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
@@ -375,7 +375,7 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
     expected = tracker.losses(run.predictions, episodes).mean().item()
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     both_losses = {"loss": expected, "excess": expected}
-    assert watched(model, [episodes], "own") == pytest.approx(both_losses)
+    assert measure_progress(model, [episodes], "own") == pytest.approx(both_losses)
     gru = tracker.train_gru(1)
     loss_of_gru, _ = RoundsLoss(gru, "target")(encode(episodes, gru.layout))
     run = interp.rollout(gru, episodes)

@@ -60,7 +60,7 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
     """Measure one checkpoint of a training run.
 
     Args:
-        path: the checkpoint (:func:`interp.training.runs.kept` lists them).
+        path: the checkpoint (:func:`interp.training.runs.list_kept_states` lists them).
         questions: what is measured.
 
     Returns:

@@ -78,7 +78,7 @@ def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResul
         trial = Trial.of(model, budget)
         measures = _measure_checks(trial)
         advance(1)
-        measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]
+        measures += [used.check_use(trial, channel) for channel in trial.channels if channel != ALL]
         advance(1)
         tables = _make_tables(trial)
         advance(1)
@@ -99,14 +99,14 @@ def _measure_checks(trial: Trial) -> list[Measure]:
     Args:
         trial: the model with its episodes.
     """
-    matters = used.content(trial)
+    matters = used.check_content(trial)
     is_used = matters.verdict == "yes"
-    measures = [used.used(trial, ALL), matters, shortcuts.side(trial)]
+    measures = [used.check_use(trial, ALL), matters, shortcuts.check_side(trial)]
     return [
         *measures,
-        used.lasts(trial),
-        content.decoded(trial),
-        content.few(trial, is_used=is_used),
+        used.check_duration(trial),
+        content.check_decoding(trial),
+        content.check_directions(trial, is_used=is_used),
     ]
 
 

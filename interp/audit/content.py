@@ -5,8 +5,8 @@ part of a state in the first k directions is replaced by the same part of anothe
 The effect on predictions is reported as a share of the effect of replacing the whole state. The
 control replaces the part in k random directions.
 
-:func:`decoded` fits a ridge map from the whole state to the algorithm's memory, and scores it on
-held-out episodes. Its controls are the memory of other episodes, and untrained copies of the model.
+:func:`check_decoding` fits a ridge map from the whole state to the algorithm's memory, and scores
+it on held-out episodes. Its controls are the memory of other episodes, and untrained copies of the model.
 The copies get as many episodes as they need (:data:`interp.stats.refit.PLATEAU`). A fit to few
 episodes is poor. So "cannot be decoded" is reported only if R2 would stay too low even if it rose
 again by as much as from half of the episodes to all. What can be decoded need not be used.
@@ -89,7 +89,7 @@ def _measure_effects(
     Returns:
         Distance between the changed and the unchanged prediction, ``[state, episode]``.
     """
-    predictions = trial.continued(torch.stack(list(states)), [round] * len(states), horizon=1)
+    predictions = trial.rerun(torch.stack(list(states)), [round] * len(states), horizon=1)
     changed = trial.distribution(predictions)[:, :, round]
     return trial.distance(changed, trial.plain[:, round])
 
@@ -189,7 +189,7 @@ def doses(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def few(trial: Trial, is_used: bool) -> Measure:
+def check_directions(trial: Trial, is_used: bool) -> Measure:
     """Check whether few directions of the state carry what lowers the loss. Few means as many as
     the algorithm's memory has dimensions, or 4 if it has no memory.
 
@@ -214,7 +214,7 @@ def few(trial: Trial, is_used: bool) -> Measure:
     losses = _measure_losses_by_directions(trial, n)
     worth = (losses.donor - losses.unchanged).sum()
     random_share = (losses.donor - losses.random).sum() / worth
-    controls = trial.untrained(lambda copy: _share_of_copy(copy, n))
+    controls = trial.score_copies(lambda copy: _share_of_copy(copy, n))
     controls[f"a random choice of {n}"] = Control(float(random_share))
     threshold = THRESHOLDS["kept"].value
     return Measure(
@@ -284,7 +284,7 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
 
     def lose(changed: Float[Tensor, "written episode number"]) -> Array:
         read = changed.to(states).unflatten(2, states.shape[2:])
-        predictions = trial.continued(read, rounds, horizon=1)
+        predictions = trial.rerun(read, rounds, horizon=1)
         losses = [trial.losses(predictions[i])[:, t] for i, t in enumerate(rounds)]
         return np.sum(losses, axis=0)
 
@@ -304,7 +304,7 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
 
 
 def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
-    """Compute the number of the check :func:`few` for an untrained copy: the share of the saved
+    """Compute the number of :func:`check_directions` for an untrained copy: the share of the saved
     loss that is left with few directions.
 
     Args:
@@ -319,7 +319,7 @@ def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
     return _measure_losses_by_directions(copy, n_directions).share(copy)
 
 
-def decoded(trial: Trial) -> Measure:
+def check_decoding(trial: Trial) -> Measure:
     """Check whether a linear map (ridge regression) decodes the algorithm's memory from the state.
 
     Args:
@@ -349,7 +349,7 @@ def decoded(trial: Trial) -> Measure:
     def score_copy(copy: Trial) -> Interval | None:
         return _score(copy, memory_wide) if _varies(copy) else None
 
-    controls = wide.untrained(score_copy)
+    controls = wide.score_copies(score_copy)
     donor = draw_donors(n_episodes, trial.budget.seed)
     controls["the memory of other episodes"] = Control(_score(trial, memory[donor]).estimate)
     return Measure(

@@ -227,16 +227,16 @@ def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> 
         algorithm: the algorithm that the model is compared with.
         heuristic: an algorithm that carries no state.
     """
-    predicted = _centred(trial.plain)
-    known = _centred(trial.predicted_by(algorithm))
-    also = _centred(trial.predicted_by(heuristic))
+    predicted = _subtract_mean(trial.plain)
+    known = _subtract_mean(trial.predicted_by(algorithm))
+    also = _subtract_mean(trial.predicted_by(heuristic))
     varied = max(float((predicted**2).sum()), 1e-12)
     alone = _compute_error(trial, predicted, [known])
     together = _compute_error(trial, predicted, [known, also])
     return (alone - together) / varied
 
 
-def _centred(distributions: Float[np.ndarray, "episode round outcome"]) -> Array:
+def _subtract_mean(distributions: Float[np.ndarray, "episode round outcome"]) -> Array:
     return distributions - distributions.mean((0, 1))
 
 
@@ -262,7 +262,7 @@ def _compute_error(trial: Trial, predictions: Array, features: list[Array]) -> f
     return missed
 
 
-def side(trial: Trial) -> Measure:
+def check_side(trial: Trial) -> Measure:
     """Check whether the model follows the algorithm on episodes where a heuristic is wrong: whether
     the model's loss is closer to the algorithm's than to the heuristic's.
 
@@ -290,7 +290,7 @@ def side(trial: Trial) -> Measure:
     others = [f"{adversarial.name} {share}" for share, adversarial in sides.values()]
     if others:
         note += f" Others: {'; '.join(others)}."
-    controls = trial.untrained(lambda copy: worst.side(copy.model))
+    controls = trial.score_copies(lambda copy: worst.side(copy.model))
     return Measure(
         key="side",
         claim=claim,

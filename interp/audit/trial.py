@@ -277,7 +277,7 @@ class Trial:
         losses = self.task.data.losses(predictions, self.episodes, rounds)
         return np.asarray(losses.double().numpy(force=True))
 
-    def continued(
+    def rerun(
         self,
         changed: Tensor,
         rounds: Sequence[int],
@@ -335,7 +335,7 @@ class Trial:
                 finite.append(copy)
         return tuple(finite)
 
-    def untrained(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
+    def score_copies(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
         """Compute the number of a check for the untrained copies of the model, and return the best
         as a control.
 

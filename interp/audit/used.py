@@ -178,7 +178,7 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
         state, ``lag`` the number of rounds since then. NaN after the last round, and where the
         change cannot be made.
     """
-    predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
+    predictions = trial.rerun(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
     cost = trial.losses(predictions) - trial.own_losses
     counted = _has_change(trial, change)
@@ -257,7 +257,7 @@ def predict_with(
         return changed
 
     first = change_states(trial, [1], change, channel)
-    return trial.continued(first, [1], again=change_again)[0]
+    return trial.rerun(first, [1], again=change_again)[0]
 
 
 class _Worth(NamedTuple):
@@ -388,7 +388,7 @@ def _measure_saved_by_chance(
     return np.mean(saved, axis=0)
 
 
-def used(trial: Trial, channel: str) -> Measure:
+def check_use(trial: Trial, channel: str) -> Measure:
     """Check whether the state, or one channel of it, lowers the loss, compared with another
     episode's state, the mean state or the initial one (:func:`worth_of_state`).
 
@@ -406,7 +406,7 @@ def used(trial: Trial, channel: str) -> Measure:
     denial = _deny(
         worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
     )
-    controls = trial.untrained(lambda copy: worth_by(copy, worth.change, channel).share)
+    controls = trial.score_copies(lambda copy: worth_by(copy, worth.change, channel).share)
     threshold = THRESHOLDS["worth"].value
     named = "" if channel == ALL else channel
     note = f"Predictions move by {worth.effect} with {worth.change}."
@@ -427,7 +427,7 @@ def used(trial: Trial, channel: str) -> Measure:
     )
 
 
-def content(trial: Trial) -> Measure:
+def check_content(trial: Trial) -> Measure:
     """Check whether the content of the state (its information about its own episode) lowers the
     loss. It does not if another episode's state, or the mean state, serves as well.
 
@@ -449,7 +449,7 @@ def content(trial: Trial) -> Measure:
         unpaid="predicts no better for the content of its state",
     )
     unit = f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}"
-    controls = trial.untrained(lambda copy: worth_by(copy, worth.change).share)
+    controls = trial.score_copies(lambda copy: worth_by(copy, worth.change).share)
     return Measure(
         key="content",
         claim="The content of its state counts, not its mere presence",
@@ -477,7 +477,7 @@ def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
     return unused if effect.high < THRESHOLDS["worth"].value else unpaid
 
 
-def lasts(trial: Trial) -> Measure:
+def check_duration(trial: Trial) -> Measure:
     """Check whether the effect of a state lasts: if a round reads a changed state, the loss of the
     next round must rise, too.
 
@@ -504,7 +504,7 @@ def lasts(trial: Trial) -> Measure:
     unit = (
         f"share of the loss one round later that its state takes away, compared with {worth.change}"
     )
-    controls = trial.untrained(lambda copy: _measure_worth_later(copy, worth.change).share)
+    controls = trial.score_copies(lambda copy: _measure_worth_later(copy, worth.change).share)
     return Measure(
         key="lasts",
         claim=claim,
@@ -530,7 +530,7 @@ def _measure_worth_later(trial: Trial, change: str) -> _Worth:
         change: by what the state is replaced, a :class:`Change`.
     """
     rounds = range(1, trial.shape[1] - 1)
-    predictions = trial.continued(change_states(trial, rounds, change), rounds, horizon=2)
+    predictions = trial.rerun(change_states(trial, rounds, change), rounds, horizon=2)
     later = trial.run.predictions.clone()
     for i, t in enumerate(rounds):
         later[:, t + 1] = predictions[i, :, t + 1]
@@ -661,7 +661,7 @@ def presence(trial: Trial) -> pd.DataFrame:
     }
     rows = []
     for (content_of, present), changed in states.items():
-        loss = trial.losses(trial.continued(changed, last))[0, :, -1]
+        loss = trial.losses(trial.rerun(changed, last))[0, :, -1]
         interval = mean_interval(loss, participants=trial.whose)
         rows.append({"content": content_of, "presence": present, **interval.columns("loss")})
     return pd.DataFrame(rows)

@@ -16,7 +16,7 @@ import pandas as pd
 from interp.choices.explain import ChoiceExplanation, explain_choices
 from interp.choices.fitting import predictor
 from interp.core.machine import Machine
-from interp.llm.runs import LLMRun, episodes_of, grouped
+from interp.llm.runs import LLMRun, episodes_of, group_runs
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
 from interp.support.checks import checked, checked_result
@@ -150,7 +150,7 @@ def behaviour(
             f"{machine.name!r} is a model of {task}; runs of language models are of experts",
         )
     played = [run for run in runs if run.rounds and not run.missing.all()]
-    return [_explain_group(members, seed, machines) for members in grouped(played).values()]
+    return [_explain_group(members, seed, machines) for members in group_runs(played).values()]
 
 
 def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:

@@ -293,7 +293,7 @@ class ChoiceExplanation(Result):
         """A sentence that says which families of algorithms explain the choices, with the
         parameters of the closest family.
         """
-        closest = self._named(self.closest)
+        closest = self._describe_family(self.closest)
         names = [self.scores[key].name for key in self.confidence_set]
         if self.verdict == "none":
             failures = ", ".join(self.checks[self.closest].failures)
@@ -308,7 +308,7 @@ class ChoiceExplanation(Result):
             return f"These choices are predicted best by {closest}; every other family predicts them worse."
         return f"{len(names)} families predict these choices equally well: {join_words(names)}. The best is {closest}."
 
-    def _named(self, key: str) -> str:
+    def _describe_family(self, key: str) -> str:
         score = self.scores[key]
         words = in_words(score.parameters)
         return f"{score.name} ({words})" if words else score.name
@@ -679,16 +679,16 @@ def _hold_beside(
     over_untrained = NO_NUMBER
     if untrained is not None:
         p = checked_distributions(untrained, episodes)[rows]
-        over_untrained = _saved(data, score_predictions(data, "untrained", p), machine)
+        over_untrained = _measure_gain(data, score_predictions(data, "untrained", p), machine)
     return BesideMachine(
-        over_floor=_saved(data, floor, machine),
+        over_floor=_measure_gain(data, floor, machine),
         over_untrained=over_untrained,
-        left=_saved(data, machine, ranked[0]),
+        left=_measure_gain(data, machine, ranked[0]),
         check=check_player(data, 0, machine.fitted),
     )
 
 
-def _saved(data: ChoiceData, baseline: FamilyScore, score: FamilyScore) -> Interval:
+def _measure_gain(data: ChoiceData, baseline: FamilyScore, score: FamilyScore) -> Interval:
     """Return the held-out loss of ``baseline`` minus that of ``score``, in nats per choice, with
     its 95 % confidence interval. Participants are the independent units.
 

@@ -85,7 +85,7 @@ class Link:
             lowest = max(lowest, _MISSED)
         return replace(self, lapse=max(self.lapse, lowest))
 
-    def preferred(self, p: Array) -> NDArray[np.int64]:
+    def find_likeliest(self, p: Array) -> NDArray[np.int64]:
         """Return the index of the outcome that is chosen with the highest probability, ``[...]``;
         -1 if several are equally likely.
 

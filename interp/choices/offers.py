@@ -55,11 +55,12 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
     return np.asarray(is_chosen.argmax(-1))
 
 
-def among_offered(p: Array, offers: NDArray[np.int64] | None) -> Array:
+def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
     """Turn probabilities of all options into probabilities of the options that each round offered,
     which sum to 1.
 
-    >>> among_offered(np.array([[[0.1, 0.3, 0.6]]]), np.array([[[1, 0]]]))  # options 1 and 0 are offered
+    >>> offers = np.array([[[1, 0]]])  # options 1 and 0 are offered
+    >>> restrict_to_offers(np.array([[[0.1, 0.3, 0.6]]]), offers)
     array([[[0.75, 0.25]]])
 
     Args:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from interp.choices.fitting import Array, OnDemand, enters_prediction_alone
 from interp.choices.link import HALF_CHI2
-from interp.choices.offers import among_offered
+from interp.choices.offers import restrict_to_offers
 from interp.core.algorithm import Algorithm, Family, Values, keep_missing, missing_rounds
 from interp.support.checks import checked_result
 
@@ -155,7 +155,7 @@ class RowPredictor:
         p = np.asarray(algorithm.distribution(OnDemand(algorithm, states)), np.float64)
         predicted = np.clip(p[:, self._first_asked :], 0.0, 1.0)
         offers = None if self._offers is None else self._offers[rows]
-        return among_offered(predicted, offers)
+        return restrict_to_offers(predicted, offers)
 
 
 @dataclass(frozen=True)
@@ -466,7 +466,7 @@ class PlayerFits:
         """
         starts, with_lapse = self._fit_grid()
         if inner is not None:
-            contained = self._fit_contained(*inner)
+            contained = self._fit_from_simpler(*inner)
             starts.append(_where_lapse(contained, is_lapse=False))
             with_lapse = with_lapse.better_of(_where_lapse(contained, is_lapse=True))
         n_masks = len(self._data.masks)
@@ -512,7 +512,7 @@ class PlayerFits:
                     without[point[0]] = without.get(point[0], nothing).better_of(fit)
         return list(without.values()), with_lapse
 
-    def _fit_contained(self, inner: Family, fit: Fit) -> Fit:
+    def _fit_from_simpler(self, inner: Family, fit: Fit) -> Fit:
         """Return the best members that equal, or are close to, the fitted members of a simpler
         family that this one extends. They serve as starting points.
 

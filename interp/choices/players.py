@@ -149,7 +149,7 @@ class EachParticipant(Result):
         return cls(pd.DataFrame(rows), names, found)
 
     @classmethod
-    def joined(cls, parts: Sequence[Mapping[str, Any]]) -> EachParticipant:
+    def join(cls, parts: Sequence[Mapping[str, Any]]) -> EachParticipant:
         """Make the result for all participants from parts that several commands computed.
 
         Args:
@@ -166,7 +166,7 @@ class EachParticipant(Result):
         (:attr:`names`), without the explanations in :attr:`found`.
 
         It is for a result of some of the participants (one part of :func:`split_people`): a command
-        stores it in a file, and :meth:`joined` joins those of all participants into one result.
+        stores it in a file, and :meth:`join` joins those of all participants into one result.
         """
         return {"table": self.table, "names": dict(self.names)}
 

@@ -75,7 +75,7 @@ def phase_portrait(
             chose = both_counted & (episodes.choices[:, :-1] == choice)
             for reward, was_paid in rewards.items():
                 use = chose & was_paid[:, :-1]
-                for values in _binned(before[use], change[use], n_bins):
+                for values in _iter_bins(before[use], change[use], n_bins):
                     rows.append({"source": source, "choice": name, "reward": reward, **values})
     require(rows, "no two rounds that follow each other took place, so nothing moves a logit")
     table = pd.DataFrame(rows)
@@ -118,7 +118,7 @@ def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
     return np.asarray(special.logit(possible))
 
 
-def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:
+def _iter_bins(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:
     """Sort rounds by their logit into bins with equal numbers of rounds, and yield one row of the
     table per bin.
 

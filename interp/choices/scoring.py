@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from interp.choices.fitting import Array, Distributions, refine
 from interp.choices.link import HALF_CHI2, FittedLink, Link, fit_link, profile_ends
-from interp.choices.offers import among_offered, even_guess, offers_of, slots_of
+from interp.choices.offers import even_guess, offers_of, restrict_to_offers, slots_of
 from interp.choices.optimum import Fit, PlayerFits, contained_points
 from interp.core.algorithm import Algorithm, Family, Searched
 from interp.stats.intervals import Interval
@@ -252,7 +252,7 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
         n_training = int(data.n_choices[player, 1 + fold])
         p, link = fit.p[1 + fold], fit.links[1 + fold]
         q[held_out] = link.spread(n_training).probabilities(p)[held_out]
-        prefers[held_out] = link.preferred(p)[held_out]
+        prefers[held_out] = link.find_likeliest(p)[held_out]
     n_choices = int(data.n_choices[player, 0])
     chances = np.take_along_axis(q, data.choices[rows][..., None], -1)[..., 0]
     losses = np.where(known, -np.log(chances), 0.0)
@@ -399,7 +399,7 @@ class _Search:
         """
         algorithm = self.family.make(**parameters)
         of_outcomes = np.clip(self._members(algorithm, parameters), 0.0, 1.0)
-        p = among_offered(of_outcomes, self._data.offers)
+        p = restrict_to_offers(of_outcomes, self._data.offers)
         self._data.check_outcomes(p.shape[-1])
         return p
 
@@ -544,7 +544,7 @@ def score_predictions(data: ChoiceData, key: str, p: Array) -> FamilyScore:
         The score, with the held-out loss of every choice.
     """
     fixed = Family(key, key, make=_no_algorithm)
-    return _score_fixed(data, fixed, among_offered(p, data.offers), player=0)
+    return _score_fixed(data, fixed, restrict_to_offers(p, data.offers), player=0)
 
 
 def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> FamilyScore:

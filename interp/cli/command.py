@@ -354,7 +354,7 @@ def command(
                     raise
                 say.close()
 
-        helps = _VOCABULARY | _described(function)
+        helps = _VOCABULARY | _parse_args_section(function)
         parameters = []
         for parameter in function_parameters.values():
             if parameter.name != "say" and parameter.name not in passed:
@@ -419,7 +419,7 @@ def _run(function: Callable[..., None], torch: bool, **values: Any) -> None:
         function(**values)
 
 
-def _described(function: Callable[..., Any]) -> dict[str, str]:
+def _parse_args_section(function: Callable[..., Any]) -> dict[str, str]:
     """Read the ``Args`` of a function's docstring: name of a parameter -> first sentence about it."""
     _, _, section = (inspect.getdoc(function) or "").partition("Args:\n")
     entries = textwrap.dedent(section.split("\n\n")[0])
@@ -442,7 +442,7 @@ def _options_of(
         function: the function.
         without: names of parameters that get no option.
     """
-    helps = _VOCABULARY | _described(function)
+    helps = _VOCABULARY | _parse_args_section(function)
     options = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         if parameter.default is not parameter.empty and name not in without:

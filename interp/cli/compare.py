@@ -155,7 +155,7 @@ def _compare_machines(
     if not reference:
         reference = next(iter(handwired_models(subject.layout.task)), "none")
     budget = room.Budget.quick() if quick else room.Budget()
-    budget = _resized(replace(budget, seed=seed), episodes, rounds)
+    budget = _resize(replace(budget, seed=seed), episodes, rounds)
     folder = folder_to_write(out / _pair(model, reference))
     comparison = room.machines(
         subject,
@@ -180,7 +180,7 @@ def _compare_machines(
     say.wrote(written)
 
 
-def _resized(budget: Any, episodes: int | None, rounds: int | None) -> Any:
+def _resize(budget: Any, episodes: int | None, rounds: int | None) -> Any:
     """Return a budget (numbers of episodes and rounds) with other numbers.
 
     Args:

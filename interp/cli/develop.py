@@ -46,7 +46,7 @@ def _develop(
         targets: Keys of the variables that probes decode, such as log_weights; by default those of the task.
     """
     from circuits.compare import development
-    from interp.training.runs import kept
+    from interp.training.runs import list_kept_states
 
     questions = development.Questions(
         targets=tuple(targets or ()),
@@ -57,7 +57,7 @@ def _develop(
     )
     makers = {}
     for folder in runs:
-        for step, path in list(kept(folder).items())[::every]:
+        for step, path in list(list_kept_states(folder).items())[::every]:
             content = digest_of(str(step), [path.read_bytes()])
             name = f"{folder.name} step {step} {content[:8]}"
             makers[name] = partial(development.measure_state, path, questions)

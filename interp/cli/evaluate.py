@@ -156,7 +156,7 @@ def _evaluate(
     from reports.evaluation import save
 
     save(result.tables, folder)
-    say.facts(model=loaded.name, settings=result.settings, measured=_measured(result.tables))
+    say.facts(model=loaded.name, settings=result.settings, measured=_list_model_rows(result.tables))
     say.line(result.sentence)
     say.table(result.tables["summary"], f"{loaded.name}: summary", "summary")
     for name, sentence in result.notes.items():
@@ -182,7 +182,7 @@ def _models(say: Say) -> None:
             typer.echo(plain(record.name))
 
 
-def _measured(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _list_model_rows(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the model's own numbers from each table of an evaluation, without those of baselines.
 
     Args:

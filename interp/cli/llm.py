@@ -445,13 +445,13 @@ def _score(
     """
     import joblib
 
-    from interp.llm.runs import grouped
+    from interp.llm.runs import group_runs
     from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)
     machines = [options.load(name, {}).model for name in models or ()]
     makers = {}
-    for group, runs in grouped(reading.runs).items():
+    for group, runs in group_runs(reading.runs).items():
         makers[", ".join(group)] = partial(_explain_group, runs, seed, machines)
     settings = {"seed": seed, "models": models, "runs": joblib.hash(reading.runs)}
     with options.in_shares(say, out, makers, settings, shard) as explained:

@@ -121,7 +121,7 @@ def _train(
                 f"--recorded says what is learned, by a few steps on all of it; leave {option} out",
             )
         name = folder_name("--name", name or f"{task}-recorded")
-        _fit_recorded(say, task, machine_words, recorded=recorded, name=name, seed=seed, out=out)
+        _fit_cell(say, task, machine_words, recorded=recorded, name=name, seed=seed, out=out)
         return
     base = goal.preset(task, preset)
     changes: dict[str, Any] = settings.read_toml(config) if config else {}
@@ -274,7 +274,7 @@ def _changes(
     return changes
 
 
-def _fit_recorded(
+def _fit_cell(
     say: Say,
     task: str,
     machine: list[str],

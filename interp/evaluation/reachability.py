@@ -17,10 +17,10 @@ latent removed or replaced. A model that answers as well without it does not use
     >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
     True
 
-Second, *is the set used?* :func:`moved` changes one node of the set that the latent represents, and
-compares the answer with that of breadth-first search after the same change.
+Second, *is the set used?* :func:`measure_moved_sets` changes one node of the set that the latent
+represents, and compares the answer with that of breadth-first search after the same change.
 
-    >>> table = moved(model, reachability.sample(16, 4, 10, 14, seed=0, depths=(2,)))
+    >>> table = measure_moved_sets(model, reachability.sample(16, 4, 10, 14, seed=0, depths=(2,)))
     >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is added", 1)]
     0.5
 
@@ -245,7 +245,7 @@ def _draw_one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
 
 
 def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
-    """List the changes of the set of reached nodes that :func:`moved` makes.
+    """List the changes of the set of reached nodes that :func:`measure_moved_sets` makes.
 
     Args:
         episodes: the episodes, with their graphs and candidates.
@@ -279,7 +279,7 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
 
 
 @checked
-def moved(
+def measure_moved_sets(
     model: Machine,
     episodes: ReachabilityEpisodes,
     read: Read | None = None,
@@ -470,7 +470,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         )
     matched = episodes_for(model, REGIMES[0], n_episodes, seed)
     return {
-        "moved": moved(model, matched, read, write, seed),
+        "moved": measure_moved_sets(model, matched, read, write, seed),
         "sets": exact_sets(model, matched, read, seed),
     }
 

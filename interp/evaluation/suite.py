@@ -141,7 +141,9 @@ def evaluate(
     measured_here = finished.divide(names, _Part, shard)
     shared = (model, n_episodes, seed, finished)
     parts = {}
-    for name, part in each(_measured, shared, measured_here, n_jobs=n_jobs, scheduler=scheduler):
+    for name, part in each(
+        _measure_part, shared, measured_here, n_jobs=n_jobs, scheduler=scheduler
+    ):
         parts[name] = part
         done(1)
     if shard:
@@ -153,7 +155,7 @@ def evaluate(
     return Evaluation(tables, settings, explained=plan.explained)
 
 
-def _measured(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
+def _measure_part(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
     """Return the name and the result of one part of an evaluation. A result that is stored in a
     file is read; others are computed and stored.
 

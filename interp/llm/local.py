@@ -147,11 +147,11 @@ def answers(
     zero_text, one_text = (json.dumps({"prediction": word}) for word in condition.words)
     zero_ids = token_ids(tokenizer, zero_text)
     one_ids = token_ids(tokenizer, one_text)
-    n_shared = count_shared(zero_ids, one_ids)
+    n_shared = count_common_start(zero_ids, one_ids)
     return zero_ids[:n_shared], (zero_ids[n_shared], one_ids[n_shared]), (zero_text, one_text)
 
 
-def count_shared(row: Sequence[int], other: Sequence[int]) -> int:
+def count_common_start(row: Sequence[int], other: Sequence[int]) -> int:
     """Return the length of the longest common beginning of two sequences of token ids."""
     pairs = zip(row, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -310,7 +310,7 @@ class LocalBackend(Backend):
             text = self.tokenizer.decode([token]) if self._is_forced else ""
             return token in self._stops or '"' in text or "\n" in text
 
-        def have_ended(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        def find_ends(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
             ended = [is_end(token) for token in ids[:, -1].tolist()]
             return torch.tensor(ended, device=ids.device)
 
@@ -324,7 +324,7 @@ class LocalBackend(Backend):
             rows,
             max_new_tokens=longest,
             logits_processor=self._make_processors(batch),
-            stopping_criteria=[have_ended],
+            stopping_criteria=[find_ends],
         )[:, n_read:]
         replies = []
         for request, ids in zip(batch, new_ids.tolist(), strict=True):

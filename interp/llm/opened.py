@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from interp.llm.local import answers, count_shared, load_model, prompt_text
+from interp.llm.local import answers, count_common_start, load_model, prompt_text
 from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
 from interp.llm.schemes import (
@@ -132,10 +132,10 @@ class _Patch(Result):
             shares = np.sign(self.full) * effects / scale
             columns = [mean_interval(share).columns(label) for share in shares]
             table = table.join(pd.DataFrame(columns))
-            table[f"{label}_moves"] = self._compute_share_moved(effects)
-        return table.assign(full=size, full_moves=self._compute_share_moved(self.full))
+            table[f"{label}_moves"] = self._compute_moved_share(effects)
+        return table.assign(full=size, full_moves=self._compute_moved_share(self.full))
 
-    def _compute_share_moved(self, effects: np.ndarray) -> Any:
+    def _compute_moved_share(self, effects: np.ndarray) -> Any:
         """Return the share of episodes in which a change of the logit difference changes the
         choice.
 
@@ -506,7 +506,7 @@ class _Conversations:
         for read, opposite in zip(conversations, opposites, strict=True):
             places = self._find_places(read, kind)
             # All tokens of the word from the first that differs on.
-            n_shared = count_shared(read.ids, opposite.ids)
+            n_shared = count_common_start(read.ids, opposite.ids)
             n_tokens = 1 + places[expert] - (n_shared - len(read.ids))
             here.append([places[expert] - back for back in range(n_tokens)])
             elsewhere.append([places[other_expert] - back for back in range(n_tokens)])
@@ -543,7 +543,7 @@ class _Conversations:
                 raise InputError("the episodes are over")
             messages = list(request.messages)
             if changed is not None:
-                messages[-1] = self._changed(messages[-1], *changed)
+                messages[-1] = self._change_message(messages[-1], *changed)
             text = prompt_text(self.tokenizer, messages)
             encoding = self.tokenizer(text, add_special_tokens=False)
             conversations.append(_Read(encoding["input_ids"] + self.begin, text, encoding))
@@ -570,7 +570,7 @@ class _Conversations:
         letters = expert_letters(self.n_experts)
         return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
-    def _changed(self, message: Message, kind: str, expert: int) -> Message:
+    def _change_message(self, message: Message, kind: str, expert: int) -> Message:
         """Return the message with one thing changed about one expert: its vote is replaced by the
         opposite vote, or its count in the note by another count.
 
@@ -601,7 +601,9 @@ class _Conversations:
         rows = [read.ids for read in conversations]
         start = 0
         if self.keys is not None:
-            shared = [count_shared(row, known) for row, known in zip(rows, self.known, strict=True)]
+            shared = [
+                count_common_start(row, known) for row, known in zip(rows, self.known, strict=True)
+            ]
             start = min(*shared, len(rows[0]) - n_anew)
             if self.keys.get_seq_length() > start:
                 self.keys.crop(start - self.keys.get_seq_length())

@@ -155,7 +155,7 @@ def run(
             "body",
         )
         for path in {folder / job.place for job in jobs}:
-            allowed.add_recorded(path)
+            allowed.add_cost_of_trace(path)
     backend = Client(settings, where) if isinstance(where, players.Connection) else where
     playing = _Playing(
         folder,
@@ -198,7 +198,7 @@ class _Budget:
         if not any(vars(self.prices).values()):
             self.prices = Prices(1e6, 1e6, 1e6)
 
-    def add_recorded(self, path: Path) -> None:
+    def add_cost_of_trace(self, path: Path) -> None:
         """Add the cost of the calls that are recorded in the trace at ``path``; nothing if there is
         no such file.
         """
@@ -507,16 +507,20 @@ def _count_tokens(usage: Any) -> tuple[int, int, int]:
     if not isinstance(usage, dict):
         return 0, 0, 0
     details = usage.get("prompt_tokens_details")
-    cached = counted(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    cached = parse_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
     for name in ("prompt_cache_hit_tokens", "cached_tokens"):
-        cached = cached or counted(usage.get(name))
-    return counted(usage.get("prompt_tokens")), cached, counted(usage.get("completion_tokens"))
+        cached = cached or parse_count(usage.get(name))
+    return (
+        parse_count(usage.get("prompt_tokens")),
+        cached,
+        parse_count(usage.get("completion_tokens")),
+    )
 
 
-def counted(value: Any) -> int:
+def parse_count(value: Any) -> int:
     """Return a count that another program reported as an integer; 0 if it is not a valid count.
 
-    >>> [counted(value) for value in (12, "12", 3.0, None, float("nan"), 10**400, -1, [1])]
+    >>> [parse_count(value) for value in (12, "12", 3.0, None, float("nan"), 10**400, -1, [1])]
     [12, 12, 3, 0, 0, 0, 0, 0]
     """
     try:

@@ -110,7 +110,7 @@ class LLMRun:
         return np.isnan(self.predictions)
 
 
-def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
+def group_runs(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
     """Group runs by (model, condition, regime).
 
     Returns:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from interp.evaluation.experts import regret as metrics
 from interp.llm.notes import check_counts
-from interp.llm.runs import LLMRun, episodes_of, grouped
+from interp.llm.runs import LLMRun, episodes_of, group_runs
 from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
 from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
@@ -120,7 +120,7 @@ def score(
     require(runs, "no runs to score")
     finals: list[dict[str, Any]] = []
     curves: list[pd.DataFrame] = []
-    for (model, condition, regime), members in grouped(runs).items():
+    for (model, condition, regime), members in group_runs(runs).items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
         for missing in ("wrong", "skipped"):
             row = {**names, "missing": missing}

@@ -357,7 +357,7 @@ def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: Rou
     return -(targets * probabilities.clamp_min(smallest).log()).sum(-1)
 
 
-def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
+def measure_progress(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
     """Measure the progress of training on held-out episodes.
 
     The numbers are those of the function ``evaluate`` in the task's

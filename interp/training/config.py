@@ -108,7 +108,7 @@ class Stage:
         smallest, largest = (low, bound) if isinstance(bound, int) else bound
         return min(max(smallest, low), high), min(largest, high)
 
-    def mastered(self, evaluation: Mapping[str, float]) -> bool:
+    def ends_early(self, evaluation: Mapping[str, float]) -> bool:
         """Return True if an evaluation ends the stage early, because all numbers in ``until`` reach
         their thresholds. Return False if ``until`` is empty.
 
@@ -475,7 +475,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 @cache
-def shipped(task: str) -> Mapping[str, Any]:
+def read_goal_file(task: str) -> Mapping[str, Any]:
     """Read the TOML file with the training presets of a task that comes with the package.
 
     A preset in the file may take its settings from an earlier preset (field ``like``) and change
@@ -488,7 +488,7 @@ def shipped(task: str) -> Mapping[str, Any]:
         Arguments of :class:`~interp.training.goal.TrainingGoal` by name: "presets" maps the name of
         a preset to its settings; "floor", "learns" and "limits" are texts for model cards.
 
-    >>> sorted(shipped("experts")["presets"])
+    >>> sorted(read_goal_file("experts")["presets"])
     ['laptop', 'laptop-replaced', 'laptop-wide', 'paper']
     """
     tables = read_toml(Path(__file__).parent / "goals" / f"{task}.toml")

@@ -241,7 +241,7 @@ def keep_state(folder: Path, step: int) -> None:
     )
 
 
-def kept(folder: str | Path) -> dict[int, Path]:
+def list_kept_states(folder: str | Path) -> dict[int, Path]:
     """List the training checkpoints that a run has kept (setting ``keep_every`` of
     :func:`interp.training.trainer.train`).
 
@@ -367,9 +367,9 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     """Read a training run, which may still be running, without changing it.
 
     Args:
-        folder: the run's folder; or the file of a training checkpoint that was kept (:func:`kept`),
-            for the run at that time. The metrics and the record of a file in the run's subfolder
-            ``kept`` are read from the run's folder.
+        folder: the run's folder, or one of its training checkpoints (a file that
+            :func:`list_kept_states` lists), for the run at that time. The metrics and the record of
+            a file in the subfolder ``kept`` are read from the run's folder.
         name: name for the model.
     """
     place = Path(folder)

@@ -39,7 +39,7 @@ from interp.support.files import file_to_write, lock_folder, write_json, writing
 from interp.support.provenance import provenance
 from interp.support.workers import display, interruptible, threads_for
 from interp.training import runs
-from interp.training.batches import Batch, EpisodeSource, RoundsLoss, watched
+from interp.training.batches import Batch, EpisodeSource, RoundsLoss, measure_progress
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.hardware import choose_precision, this_machine
@@ -80,7 +80,7 @@ def train(
             to the end.
         device: "cpu", "cuda" or "mps"; "auto" is this computer's accelerator if it has one.
         keep_every: number of batches between training checkpoints that are kept for good, in
-            ``folder/kept`` (:func:`interp.training.runs.kept`); 0 keeps none.
+            ``folder/kept`` (:func:`interp.training.runs.list_kept_states`); 0 keeps none.
 
     Returns:
         The folder ``folder/model`` for the checkpoint of the trained model. It is written when the
@@ -184,7 +184,7 @@ class TrainingLoop:
         if any(stage.until for stage in config.curriculum):
             evaluation = self.evaluate()
             for stage in config.curriculum:  # refuses numbers that no evaluation has
-                stage.mastered(evaluation)
+                stage.ends_early(evaluation)
 
     def _settle_precision(self, config: TrainingConfig) -> tuple[Any, str]:
         """Return the precision of the run, "float32" or "bfloat16", and the reason for it in words.
@@ -318,7 +318,7 @@ class TrainingLoop:
         if self._is_over or progress.step % self.config.eval_every == 0:
             evaluation = self.evaluate()
             progress.last_evaluation = evaluation
-            if not self._is_over and self.config.curriculum[progress.stage].mastered(evaluation):
+            if not self._is_over and self.config.curriculum[progress.stage].ends_early(evaluation):
                 self._begin_stage(progress.stage + 1)
         return {
             "step": progress.step,
@@ -407,7 +407,7 @@ class TrainingLoop:
         them is ``excess``, the loss above the lowest that can be reached.
         """
         self._set_recurrence()
-        return watched(self.model, self.source.evaluation(), self.config.commit)
+        return measure_progress(self.model, self.source.evaluation(), self.config.commit)
 
     def _advance(self, loss: float) -> None:
         """Count a batch with this loss. End the stage if it had all of its batches, or if its loss

@@ -80,7 +80,7 @@ def test_noise_has_the_covariance_of_the_states(majority):
 
 def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no_effect(majority):
     own_states = majority.read(majority.writes)
-    back = majority.distribution(majority.continued(own_states, majority.writes))
+    back = majority.distribution(majority.rerun(own_states, majority.writes))
     assert majority.distance(back, majority.plain).max() < 1e-12
     machine = of(cached())
     assert set(machine.channels) == {ALL, "cache", "thought"}
@@ -108,11 +108,11 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
 
 
 def test_four_directions_carry_what_four_log_weights_say(majority):
-    measure = content.few(majority, is_used=True)
+    measure = content.check_directions(majority, is_used=True)
     assert measure.number.low > 0.99
     assert measure.controls["a random choice of 4"].number < 0.5
     assert measure.verdict == "yes"
-    assert content.few(majority, is_used=False).verdict == "not applicable"
+    assert content.check_directions(majority, is_used=False).verdict == "not applicable"
     doses = content.doses(majority).set_index("dose")["share"]
     assert doses.loc[1.0] == 1
     assert doses.is_monotonic_increasing
@@ -133,7 +133,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
             return Interval(x := next(scores), x - 0.05, x + 0.05)
 
         monkeypatch.setattr(content, "_score", r2)
-        return content.decoded(trial)
+        return content.check_decoding(trial)
 
     for scores, right in (((0.6, 0.2), "yes"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "no")):
         assert judged(*scores).verdict == right
@@ -162,7 +162,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
 
     monkeypatch.setattr(content, "_score", few)
     assert (
-        content.decoded(trial).verdict == "undecided"
+        content.check_decoding(trial).verdict == "undecided"
     )  # too few episodes for a half of them to be read
 
 

@@ -55,7 +55,7 @@ def test_a_machine_without_its_state_is_run_round_by_round():
     trial = Trial.of(cached(), SMALL)
     predictions = used.predict_with(trial, used.Change.INITIAL)
     for t in range(1, trial.shape[1]):
-        alone = trial.continued(trial.run.latents[:, :1].transpose(0, 1), [t], horizon=1)[0, :, t]
+        alone = trial.rerun(trial.run.latents[:, :1].transpose(0, 1), [t], horizon=1)[0, :, t]
         assert torch.allclose(predictions[:, t], alone)
     assert torch.equal(predictions[:, 0], trial.run.predictions[:, 0])
 
@@ -69,31 +69,35 @@ def test_a_channel_that_nobody_reads_is_worth_nothing():
     table = used.without(trial).set_index(["channel", "change"])
     assert table.loc[("cache", whole.change), "worth"] == pytest.approx(whole.share.estimate)
     assert len(trial.copies) == SMALL.copies
-    for measure in (used.used(trial, ALL), used.content(trial), used.lasts(trial)):
+    for measure in (
+        used.check_use(trial, ALL),
+        used.check_content(trial),
+        used.check_duration(trial),
+    ):
         assert set(measure.controls) == {UNTRAINED}
 
 
 def test_predictions_that_move_and_are_no_better_are_not_said_to_be_unmoved():
     """A machine that follows one expert after the other by its count of rounds, and one that carries idle weights."""
     trial = Trial.of(PLANTED["reads the round number"].make(), SMALL)
-    turns = used.used(trial, ALL)
+    turns = used.check_use(trial, ALL)
     assert (turns.verdict, turns.phrase) == ("no", "predicts no better for what it carries")
     # From the initial state the first expert is followed in every round: half of the time another vote, by .5.
     votes = trial.episodes.advice
     changes = [0.5 * np.abs(votes[:, t, t % 4] - 1.0 * votes[:, t, 0]) for t in range(1, 8)]
     assert used.worth_of_state(trial).effect.estimate == pytest.approx(np.mean(changes))
-    idle = used.used(Trial.of(PLANTED["idle weights"].make(), SMALL), ALL)
+    idle = used.check_use(Trial.of(PLANTED["idle weights"].make(), SMALL), ALL)
     assert (idle.verdict, idle.phrase) == ("no", "does not use what it carries")
 
 
 def test_a_state_whose_use_is_presence_alone_is_used():
     """A pause is in the state and says nothing of the episode: compared with the initial state it pays."""
     trial = Trial.of(PLANTED["pause"].make(), SMALL)
-    measure = used.used(trial, ALL)
+    measure = used.check_use(trial, ALL)
     assert measure.verdict == "yes"
     assert "compared with the initial state" in measure.unit
     assert "in rounds 1 to 7" in measure.unit
-    assert used.content(trial).note.endswith("other states do not.")
+    assert used.check_content(trial).note.endswith("other states do not.")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, wo
     verdicts = {key: adversarial(key, side) for key, side in sides.items()} | {"none": None}
     monkeypatch.setattr(shortcuts, "adversarial_by_heuristic", lambda trial: verdicts)
     copy = SimpleNamespace(model="blank")
-    measure = shortcuts.side(SimpleNamespace(untrained=copied(copy)))
+    measure = shortcuts.check_side(SimpleNamespace(score_copies=copied(copy)))
     assert measure.verdict == word
     if sides:
         worst = min(sides, key=lambda key: sides[key])

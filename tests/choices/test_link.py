@@ -66,7 +66,7 @@ def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():
     """Counted as ties, probabilities 1e-10 from even made intervals of an eta above 1 miss it."""
     link = Link(0.0, 0.0, np.array([0.5, 0.5]))
     rows = [[0.5 + gap, 0.5 - gap] for gap in (1e-10, -1e-10, 1e-14, 0.0)]
-    assert link.preferred(np.array(rows)).tolist() == [0, 1, -1, -1]
+    assert link.find_likeliest(np.array(rows)).tolist() == [0, 1, -1, -1]
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])

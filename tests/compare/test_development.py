@@ -7,7 +7,7 @@ import pandas as pd
 import interp
 from circuits.compare.development import _score_algorithms, describe, draw
 from interp.tasks import experts
-from interp.training.runs import kept, load_run
+from interp.training.runs import list_kept_states, load_run
 from tests.refusals import refuses
 from tests.shell import printed
 
@@ -17,7 +17,7 @@ def test_every_kept_state_is_asked_once_and_its_run_as_it_was(tmp_path: Path) ->
     tiny = ["--set", "batch_size=2", "--set", "eval_episodes=2", "--set", "eval_every=2"]
     training = ["train", "experts", "--out", tmp_path, "--name", "run", *tiny, "--keep-every", "2"]
     printed(*training, "--set", "stages=[{n_rounds=2, steps=4}]")
-    states = kept(tmp_path / "run")
+    states = list_kept_states(tmp_path / "run")
     assert list(states) == [2, 4]
     halfway, finished = [load_run(path, "model") for path in states.values()]
     assert (halfway.step, finished.step) == (2, 4)
@@ -73,4 +73,4 @@ def test_a_claim_holds_from_the_step_after_which_it_is_never_refused() -> None:
 
 
 def test_a_run_that_kept_nothing_is_refused(tmp_path: Path) -> None:
-    refuses("train with --keep-every 100", kept, tmp_path)
+    refuses("train with --keep-every 100", list_kept_states, tmp_path)

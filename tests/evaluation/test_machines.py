@@ -16,7 +16,13 @@ from interp.evaluation.experts.latent import attention_to_experts, latent_contro
 from interp.evaluation.plan import cut, patterns, round_attention
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
-from interp.evaluation.reachability import codec, controlled, exact_sets, moved, reading
+from interp.evaluation.reachability import (
+    codec,
+    controlled,
+    exact_sets,
+    measure_moved_sets,
+    reading,
+)
 from interp.interventions.steering import has_state_direction
 from interp.tasks import experts, reachability
 from interp.tasks.qlearning.algorithms import q_learning
@@ -216,7 +222,7 @@ def test_sets_are_read_from_all_that_is_carried_and_written_into_it():
     read, write = codec(machine, reachability.sample(80, 5, **SIZES, seed=2, **few))
     episodes = reachability.sample(24, 5, **SIZES, seed=3, **few)
     assert (exact_sets(machine, episodes, read)["estimate"] == 1).all()
-    table = moved(machine, episodes, read, write)
+    table = measure_moved_sets(machine, episodes, read, write)
     np.testing.assert_allclose(table["model"], table["search"], atol=1e-6)
     runs = controlled(machine, episodes, read, write)
     answered = {

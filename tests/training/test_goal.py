@@ -15,7 +15,7 @@ from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import bayes
-from interp.training.batches import EpisodeSource, watched
+from interp.training.batches import EpisodeSource, measure_progress
 from interp.training.goal import TrainingGoal, goal_of, preset
 from interp.training.trainer import train
 from lab import card
@@ -39,7 +39,7 @@ def test_targets_alone_train_and_are_watched(changed_task, tmp_path):
 
     def watch(targets):
         changed_task("experts", training=lambda: TrainingGoal(lambda episodes: targets))
-        return watched(model, [episodes], "own")
+        return measure_progress(model, [episodes], "own")
 
     assert watch(predictions)["excess"] == pytest.approx(0, abs=1e-12)
     chances_of_labels = np.take_along_axis(predictions, episodes.labels[..., None], -1)
@@ -91,7 +91,7 @@ def test_expert_numbers_are_those_of_a_score():
     episodes = experts.sample(40, 12, 4, seed=3)
     predictions = rollout(model, episodes).predictions.double().numpy(force=True)
     score = regret.score(predictions, episodes, reference=bayes(episodes).predictions)
-    numbers = watched(model, [episodes], "own")
+    numbers = measure_progress(model, [episodes], "own")
     assert set(numbers) == {"log_loss", "excess", "accuracy"}
     assert numbers["log_loss"] == pytest.approx(score.get("log_loss").estimate)
     assert numbers["excess"] == pytest.approx(score.get("excess_log_loss").estimate)
@@ -107,7 +107,7 @@ def test_q_learning_numbers_are_those_of_an_agreement():
         for batch in batches
     ]
     results = [agreement(policy, batch) for policy, batch in zip(policies, batches, strict=True)]
-    numbers = watched(model, batches, "target")
+    numbers = measure_progress(model, batches, "target")
     names = {
         "cross_entropy": "cross_entropy",
         "excess": "cross_entropy_excess",
@@ -123,7 +123,7 @@ def test_without_an_untied_step_there_is_no_agreement():
     """All Q are 0 in an MDP without rewards: every step is a tie."""
     nothing = mdp.MDPs(np.full((1, 2, 2, 2), 0.5), np.zeros((1, 2, 2)))
     episodes = mdp.MDPEpisodes.from_transitions(nothing, [[0, 1]], [[0, 1]], [[0.0, 0.0]], [[1, 0]])
-    numbers = watched(untrained("qlearning"), [episodes], "own")
+    numbers = measure_progress(untrained("qlearning"), [episodes], "own")
     assert np.isnan(numbers["agreement"])
     entropy = np.log(2)
     assert numbers["excess"] == pytest.approx(numbers["cross_entropy"] - entropy)
@@ -132,5 +132,5 @@ def test_without_an_untied_step_there_is_no_agreement():
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_of_the_model_is_left_as_it_was(training):
     model = untrained("experts").train(training)
-    watched(model, [experts.sample(2, 2, 4, seed=0)], "own")
+    measure_progress(model, [experts.sample(2, 2, 4, seed=0)], "own")
     assert model.training is training

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.tasks.bandit.episodes import BanditEpisodes
-from interp.training.config import shipped
+from interp.training.config import read_goal_file
 from interp.training.goal import TrainingGoal
 
 
@@ -20,4 +20,4 @@ def goal() -> TrainingGoal:
     """Return the training goal of the bandit task (targets, presets and measures of progress):
     models predict the player's choices.
     """
-    return TrainingGoal(_targets, **shipped("bandit"))
+    return TrainingGoal(_targets, **read_goal_file("bandit"))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from interp.evaluation.experts import regret
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.predictors import bayes
-from interp.training.config import shipped
+from interp.training.config import read_goal_file
 from interp.training.goal import TrainingGoal
 
 
@@ -38,4 +38,4 @@ def goal() -> TrainingGoal:
     """Return the training goal of expert advice (targets, presets and measures of progress): models
     predict the labels.
     """
-    return TrainingGoal(_targets, evaluate=_evaluate, **shipped("experts"))
+    return TrainingGoal(_targets, evaluate=_evaluate, **read_goal_file("experts"))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from interp.evaluation.qlearning.agreement import agreement
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.training.config import shipped
+from interp.training.config import read_goal_file
 from interp.training.goal import TrainingGoal
 
 _QUANTITIES = {
@@ -71,5 +71,5 @@ def goal() -> TrainingGoal:
         drawn=("n_actions", "n_states"),
         held_out=_list_held_out_sizes,
         evaluate=_evaluate,
-        **shipped("qlearning"),
+        **read_goal_file("qlearning"),
     )

@@ -41,7 +41,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import require
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.training.config import shipped
+from interp.training.config import read_goal_file
 from interp.training.goal import TrainingGoal
 
 _TINY = float(np.finfo(np.float64).tiny)
@@ -296,5 +296,5 @@ def goal() -> TrainingGoal:
         },
         evaluate=_evaluate,
         starts=_STARTS,
-        **shipped("reachability"),
+        **read_goal_file("reachability"),
     )

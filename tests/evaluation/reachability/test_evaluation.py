@@ -6,7 +6,7 @@ import torch
 
 import interp
 from interp.evaluation import suite
-from interp.evaluation.reachability import codec, controlled, exact_sets, moved
+from interp.evaluation.reachability import codec, controlled, exact_sets, measure_moved_sets
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
 from tests.refusals import refuses
@@ -70,7 +70,7 @@ def test_moved_nodes_change_answers_as_they_change_the_search(
     model: HookedLatentTransformer,
 ) -> None:
     episodes = sample(30, 5, **SIZES, seed=4, depths=(2, 3))
-    table = moved(model, episodes)
+    table = measure_moved_sets(model, episodes)
     assert np.allclose(table["model"], table["search"], atol=1e-9)
     share_by_move = table.set_index(["move", "later"])["model"]
     assert (
@@ -89,7 +89,7 @@ def test_moved_nodes_change_answers_as_they_change_the_search(
     assert algorithms.breadth_first().run(episodes)["reached"].shape == (30, 5, 10)
     refuses(
         "need a round after the deepest target",
-        moved,
+        measure_moved_sets,
         model,
         sample(4, 3, **SIZES, seed=4, depths=(2,)),
     )
