@@ -6,10 +6,10 @@
     >>> interp.rollout(model, experts.sample(n_episodes=2, n_rounds=5, n_experts=4)).predictions.shape
     torch.Size([2, 5])
 
-:func:`load` opens a shipped or saved model, and :func:`adapt` wraps a module of your own.
-:func:`rollout` runs a model over recorded episodes; :func:`play` lets the model's own choices act
-in the task. Each task has a package in ``interp.tasks``. Importing ``interp`` does not import
-torch. Progress is logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
+:func:`load` opens a shipped or saved model, and :func:`adapt` wraps your module. :func:`rollout`
+runs a model over recorded episodes; :func:`play` lets the model's choices act in the task. Each
+task has a package in ``interp.tasks``. Importing ``interp`` does not import torch. Progress is
+logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
 """
 
 import logging

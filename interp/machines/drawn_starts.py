@@ -44,13 +44,13 @@ class Starts(Result):
 
     Attributes:
         name: name of the machine.
-        table: one row per round. Columns: ``round`` (its index); ``state`` and ``prediction``, the
-            share of their variance that is due to the start, namely the variance over starts
-            (averaged over episodes), divided by the variance over all pairs of start and episode;
-            ``same_choice``, the share of pairs of starts that lead to the same choice.
-        attractors: ``[start, episode]``, number of the final state that each start leads to. Final
-            states of an episode that nearly coincide have the same number; numbers count from 0 in
-            order of first occurrence.
+        table: one row per round. The column ``round`` is its index. ``state`` and ``prediction``
+            are the start's shares of variance: the variance over starts, averaged over episodes,
+            divided by the variance over all pairs of start and episode. ``same_choice`` is the
+            share of pairs of starts that lead to the same choice.
+        attractors: number of the final state that each start leads to, ``[start, episode]``. In
+            each episode, final states are numbered from 0 in order of first occurrence; final
+            states that nearly coincide have the same number.
         settings: settings of the analysis, name and digest of the machine, versions of packages.
     """
 
@@ -80,7 +80,7 @@ class Starts(Result):
         """Draw the start's share of the variance of state and prediction over rounds.
 
         Args:
-            figures: the module :mod:`interp.results.figures`, whose functions draw.
+            figures: the module :mod:`interp.results.figures`, which draws.
         """
         lines = self.table.melt("round", ["state", "prediction"], "algorithm", "mean")
         return figures.curves(lines, ylabel="share of the start in the variance")
@@ -92,14 +92,14 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
     on them.
 
     Args:
-        machine: a machine with a random initial state. Its first channel is the state whose
-            variance is measured.
+        machine: a machine with a random initial state. The state that is measured is its first
+            channel (named part of the carried state).
         episodes: episodes of its task.
         n_starts: number of initial states, with seeds 0, 1, ...
 
     Returns:
-        For each round, the share of the variance of the state and of the prediction that is due to
-        the initial state; and which final states each episode reaches.
+        For each round, the share of the variance of the state, and of the variance of the
+        prediction, that is due to the initial state. Also which final states each episode reaches.
     """
     runs = [
         rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
@@ -152,8 +152,8 @@ def over_starts(
 
     Returns:
         One row for each combination of values of ``by``. Every numeric column, such as ``effect``,
-        has its mean over starts, and two further columns ``effect_least`` and ``effect_most`` have
-        its smallest and its largest value.
+        has the mean over starts. Two further columns, such as ``effect_least`` and ``effect_most``,
+        have the smallest and the largest value over starts.
     """
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
     rows = pd.concat(frames).groupby(list(by), sort=False)

@@ -98,11 +98,11 @@ def learner(
 
     Args:
         kind: kind of its core: "gru", "lstm", "loop" (a block applied three times a round), "mamba"
-            or "thoughts" (a GPT-2 whose last hidden state is the next round's input).
+            or "thoughts" (a GPT-2 that reads its last hidden state as the next round's input).
         task: the task, its key, or a layout of its rounds.
         width: width of the core's state, or of its embeddings.
         n_layers: number of layers of the core; a loop has one block.
-        n_rounds: maximum number of rounds of "thoughts", whose key-value cache has room for them;
+        n_rounds: maximum number of rounds of "thoughts", for which its key-value cache has room;
             other kinds have no limit.
         sizes: sizes of the task's episodes by name, such as ``{"n_experts": 4}``; defaults when
             None.
@@ -153,7 +153,7 @@ def _read_in(module: Any, said: Said, fed: EncodedRounds) -> list[Tensor]:
     with its outcome.
 
     Args:
-        module: the learner, whose networks ``ask`` and ``hear`` compute the inputs.
+        module: the learner; its networks ``ask`` and ``hear`` compute the inputs.
         said: encodes a round as numbers.
         fed: the encoded round.
     """

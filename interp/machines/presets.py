@@ -8,7 +8,7 @@ In Python, after ``import interp.machines.presets``::
 
 Training a learner, and loading a trained one, does not need this import::
 
-    interp train experts --preset laptop --machine gru-experts --set lr=3e-3 --name mine
+    interp train experts --preset laptop --machine gru-experts --set lr=3e-3 --name my-gru
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ _OF_THE_CRITIC = (
 
 
 class Said:
-    """An encoder of rounds as numbers, for models without an input format of their own: tokens
-    become one-hot vectors, and the real numbers that tokens carry, such as rewards, are appended.
+    """An encoder of rounds as numbers, for models that define no input format: tokens become
+    one-hot vectors, and the real numbers that tokens carry, such as rewards, are appended.
 
     >>> from interp.tasks import experts
     >>> layout = experts.TASK.layout(n_experts=2)

@@ -61,8 +61,7 @@ class Embedded:
 
     @classmethod
     def tokens(cls, layout: RoundLayout, table: str, ids: Sequence[int] | None = None) -> Embedded:
-        """Make a recipe that embeds the round's tokens with one of the model's own embedding
-        layers.
+        """Make a recipe that embeds the round's tokens with one of the model's embedding layers.
 
         Args:
             layout: layout of the round.
@@ -217,8 +216,8 @@ def state_space(
 
 
 class _Cached:
-    """A runner for a ``transformers`` model: it runs some inputs with the model's own forward pass,
-    and takes and returns the recurrent state as plain tensors.
+    """A runner for a ``transformers`` model: it runs some inputs with the model's forward pass, and
+    takes and returns the recurrent state as plain tensors.
 
     The tensors are those of the model's cache, one for each :class:`Channel` of ``channels``.
 
@@ -408,8 +407,8 @@ def _hold_against(
     width: str = "hidden_size",
     n_inputs: int = 5,
 ) -> None:
-    """Raise InputError if a model's own forward pass and the adapter's version of it differ on a
-    few random inputs.
+    """Raise InputError if a model's forward pass and the adapter's version of it differ on a few
+    random inputs.
 
     Args:
         model: a model of ``transformers``.
@@ -761,7 +760,7 @@ def _run_gpt2(
 def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     """Read a GPT-2 from a checkpoint of Coconut, and return it as a model of ``transformers``.
 
-    The checkpoint is a state dict whose keys begin with ``base_causallm.``.
+    The checkpoint is a state dict; its keys begin with ``base_causallm.``.
 
     Sizes are read from the weights. Only tensors are unpickled.
 

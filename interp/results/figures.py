@@ -52,8 +52,8 @@ def trajectories(
     Args:
         values: the model's state, ``[step, series]``; step 0 is before the first round.
         reference: the algorithm's state, in the same shape, drawn as wide pale lines.
-        labels: one name per series. If there are more series than colours, only the series whose
-            reference varies most over steps are coloured and named.
+        labels: one name per series. If there are more series than colours, only those with the
+            largest variation of ``reference`` over steps are coloured and named.
         ylabel: label of the left panel's y-axis.
         width: width of the figure in inches.
     """
@@ -185,9 +185,11 @@ def curves(
     Examples are regret over rounds, loss over training steps, or error against temperature.
 
     Args:
-        frame: tidy table with the columns ``x``, ``algorithm`` (the key that determines the colour)
-            and ``mean``. Optional columns are ``name``, and ``low`` and ``high``, drawn as a band
-            around the first two curves. The first algorithm is drawn with the thickest line.
+        frame: tidy table with one row per algorithm and point. Its columns are the one that ``x``
+            names, ``algorithm`` (a key, which determines the colour) and ``mean`` (the height of
+            the curve). Optional columns are ``name`` (written at the curve; by default the key),
+            and ``low`` and ``high``, drawn as a band around the first two curves. The first
+            algorithm has the thickest line.
         x: name of the column for the horizontal axis.
         xlabel: label of the horizontal axis; by default the name of the column.
         ylabel: label of the vertical axis.
@@ -452,7 +454,7 @@ def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
 
     Args:
         figure: the figure that holds the image.
-        image: the image whose colours the bar explains.
+        image: the image with the colours that the bar explains.
         label: the quantity shown by the colours.
         **where: further arguments of matplotlib's ``Figure.colorbar``, such as ``ax``.
     """
@@ -463,8 +465,8 @@ def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
 
 
 def _fading(*hues: str) -> ListedColormap:
-    """Make a colour map whose colour is transparent at 0, so that the page, light or dark, is
-    visible there.
+    """Make a colour map that is transparent at 0, so that the page, light or dark, is visible
+    there.
 
     With one colour the map runs from transparent at 0 to this colour at 1. With two colours it is
     diverging: the first colour at -1, transparent at 0, the second colour at 1.

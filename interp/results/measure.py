@@ -140,16 +140,16 @@ class Measure:
     Attributes:
         key: name of the measure in Python and JSON, such as "state".
         claim: a sentence, without a full stop, that could be false of a model.
-        number: the measured value with its interval; NaN if nothing was measured.
+        number: the measured value with its interval; NaN without a measurement.
         threshold: for a "yes" the whole interval must lie on this threshold's ``side``.
         side: "above" if the claim is true above the threshold, "below" if it is true below.
         no_threshold: second threshold: for a "no" the whole interval must lie on its other side.
             None if it equals ``threshold``.
         unit: the unit of the number, such as "R2" or "share of rounds".
-        is_share: True if the number is a share between 0 and 1, whose odds are compared with those
-            of controls; False if it is an amount, which is compared itself. The threshold of a
-            share is at most 1; the number itself may be larger, as when a machine moves further
-            than it should.
+        is_share: True if the number is a share between 0 and 1: its odds are compared with those of
+            controls. False if it is an amount, which is compared itself. The threshold of a share
+            is at most 1; the number itself may be larger, as when a machine moves further than it
+            should.
         controls: name of the control -> :class:`Control`.
         about: the part of the model, or the place in it, that was measured.
         condition: what the claim needs in addition to the model, such as "given the round number".
@@ -308,8 +308,8 @@ class Measure:
 
     @property
     def strongest(self) -> str:
-        """The name of the control whose number is the highest (the lowest, if the claim is true
-        below its threshold); empty if no control has a number.
+        """The name of the control with the highest number (the lowest, if the claim is true below
+        its threshold); empty if no control has a number.
 
         Controls that count are preferred to those that do not.
         """
@@ -600,9 +600,10 @@ def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Choose the column of a result's table that a summary or a figure shows, and sort the rows by
     it.
 
-    The column is ``number``, ``estimate`` or ``mean``: the first of these that the table has, or
-    else its first numeric column. If the table's first column is ``name``, it names the quantity in
-    each row, such as "R2". Only rows about the same quantity as the first row are then returned.
+    The column is ``number``, ``estimate`` or ``mean``: the first of these that the table has.
+    Without these, it is the first numeric column. If the table's first column is ``name``, it names
+    the quantity in each row, such as "R2". Only rows about the same quantity as the first row are
+    then returned.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]})
@@ -612,14 +613,14 @@ def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
     Args:
         frame: the table. The interval of the column ``number`` is read from ``number_low`` and
-            ``number_high``, or else from ``low`` and ``high``.
+            ``number_high`` or, without these, from ``low`` and ``high``.
 
     Returns:
-        The pair (name of the quantity, table). The name is that in the column ``name``, or else the
-        name of the chosen column. The table has the rows in ascending order of the number, and
-        three further columns ``estimate``, ``low`` and ``high``: the number and its interval (NaN
-        without one). Its column ``name`` is a name for each row, joined from the texts and integers
-        in the columns before the number, such as "z, head 1".
+        The pair (name of the quantity, table). The name is that in the column ``name`` or, without
+        one, the name of the chosen column. The table has the rows in ascending order of the number,
+        and three further columns ``estimate``, ``low`` and ``high``: the number and its interval
+        (NaN without one). Its column ``name`` is a name for each row, joined from the texts and
+        integers in the columns before the number, such as "z, head 1".
     """
     what = ""
     numeric = [str(name) for name in frame.select_dtypes("number")]
@@ -654,7 +655,8 @@ class Result:
     """Base class for the dataclasses of results, each of which has a sentence with the finding, a
     table and a figure.
 
-    By default the sentence and the figure show the table's main numeric column (:func:`numbered`).
+    By default the sentence and the figure show the table's main numeric column
+    (:func:`pick_number_column`).
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -684,7 +686,7 @@ class Result:
         intervals.
 
         Args:
-            figures: the module :mod:`interp.results.figures`, whose functions draw.
+            figures: the module :mod:`interp.results.figures`, which draws.
         """
         label, rows = pick_number_column(self.to_frame())
         if len(rows) > _MOST_DRAWN:
@@ -708,7 +710,7 @@ class Result:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Scores(Result):
-    """Result of an evaluation: numbers with intervals, each of which has a key of several parts.
+    """Result of an evaluation: numbers with intervals. Each number has a key of several parts.
 
     Attributes:
         by: column names for the parts of a key, such as ("regime", "key", "quantity").
@@ -736,8 +738,8 @@ class Scores(Result):
             )
 
     def get(self, *key: Any) -> Interval:
-        """Return the number with this key, whose parts are passed as separate arguments; refuse an
-        unknown key.
+        """Return the number with this key; the parts of the key are separate arguments. An unknown
+        key is refused.
         """
         by_name = {_join_key(parts): value for parts, value in self.numbers.items()}
         name = _join_key(key)
@@ -802,7 +804,7 @@ class Measured(Result):
         control.
 
         Args:
-            figures: the module :mod:`interp.results.figures`, whose functions draw.
+            figures: the module :mod:`interp.results.figures`, which draws.
         """
         return figures.draw_measures(self.measures)
 

@@ -1,4 +1,5 @@
-"""The model confidence set: the models that may have the least mean loss, given the data.
+"""The model confidence set: the models of which one has the least mean loss, with a chosen
+probability.
 
 The method is that of Hansen, Lunde and Nason (2011), with their statistic T_max. Each model's loss
 is compared with the mean loss of the remaining models. If the largest difference, in standard
@@ -46,7 +47,7 @@ class ModelConfidenceSet(NamedTuple):
 def model_confidence_set(
     losses: ArrayLike, level: float = 0.95, *, n_resamples: int = 1000, seed: int = 0
 ) -> ModelConfidenceSet:
-    """Return the set of models that may have the lowest mean loss, given losses on the same units.
+    """Return the set of models that may have the lowest mean loss, from losses on the same units.
 
     Args:
         losses: finite losses, ``[unit, model]``. Units, such as participants, are independent of

@@ -100,11 +100,11 @@ class Affine:
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
         """For each output, a change of the features that changes this output by 1 and no other
-        output, ``[output, feature]``. Of all such changes, it is the one along which the features
-        vary with the outputs in the data of the fit.
+        output, ``[output, feature]``. Among such changes, this one follows the covariance of the
+        features with the outputs in the data of the fit.
 
-        ``(A^T C A)^-1 A^T C`` for slopes A and feature covariance C. Outputs that cannot vary
-        alone, such as numbers that sum to zero, get the closest possible change.
+        The formula is ``(A^T C A)^-1 A^T C``, with slopes A and feature covariance C. Outputs that
+        cannot vary alone, such as numbers that sum to zero, get the closest possible change.
         """
         decoded = self.along @ self.slopes
         return torch.linalg.pinv(decoded, rtol=RANK, hermitian=True) @ self.along
@@ -156,8 +156,9 @@ def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
 
 
 def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
-    """Return the unit by which each centred feature is divided: its standard deviation, or infinity
-    if the feature hardly varies.
+    """Return the unit by which each feature is divided: its root mean square, or infinity if the
+    feature hardly varies. The mean of each feature must be 0, so that this is its standard
+    deviation.
 
     Divided by their units, all features that vary have standard deviation 1, so that a penalty
     weighs equally on all of them.
@@ -217,7 +218,7 @@ class Decoder:
         """Fit a linear map (with offset) from latents to an algorithm's states, in double precision.
 
         Fit the decoder on the rounds in which it will be used: in a learned model, the same update
-        of the state can change the latents by more in some rounds than in others.
+        of the state can change the latents by different amounts in different rounds.
 
         Args:
             latents: ``[*sample, latent, d_model]`` with any leading axes, such as episode and
@@ -308,7 +309,7 @@ def predict_across_folds(
         per_latent: True to fit a separate map from each latent to its part of the state.
         seed: seed of the random folds.
         participants: name or number of each episode's participant; when None, each episode counts
-            as a participant of its own.
+            as one participant.
 
     Returns:
         The decoded states, in the shape of ``states``.

@@ -63,7 +63,7 @@ class Interval:
 
     @classmethod
     def of_samples(cls, samples: ArrayLike, estimate: float, level: float = 0.95) -> Interval:
-        """Make an interval around ``estimate`` whose bounds are percentiles of bootstrap samples.
+        """Make an interval around ``estimate`` with percentiles of bootstrap samples as its bounds.
 
         Samples that are not finite, such as a ratio over 0, are left out; if none remain, the
         bounds are NaN.
@@ -185,11 +185,11 @@ def _draw_and_keep(
 
 def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> NDArray[np.int64]:
     """Number the participants (who played the episodes) from 0 in order of first appearance, and
-    return the number of each episode's participant, Int[episode].
+    return the number of each episode's participant, ``[episode]``.
 
     Args:
         participants: the name or number of each episode's participant; when None, each episode
-            counts as a participant of its own.
+            counts as one participant.
         n_episodes: the number of episodes.
         what: word for the participants in the error message.
 
@@ -225,8 +225,8 @@ def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
 
     Args:
         values: one value or array per episode, ``[episode, ...]``.
-        participants: name or number of each episode's participant; None if each episode counts as a
-            participant of its own.
+        participants: name or number of each episode's participant; when None, each episode counts
+            as one participant.
 
     Returns:
         The means, ``[participant, ...]``, in order of first appearance.

@@ -238,9 +238,9 @@ def interval(
 ) -> Interval:
     """Return the score of a cross-validated fit with its 95 % confidence interval.
 
-    Scores are computed from the ratio ``q = sum losses / sum references``, whose sums run over
-    episodes and outputs. If all references are 0, the target does not vary, and the score and both
-    bounds are NaN.
+    Scores are computed from the ratio ``q = sum losses / sum references``, with sums over episodes
+    and outputs. If all references are 0, the target does not vary, and the score and both bounds
+    are NaN.
 
     Args:
         losses: loss of each episode by the fit to the other folds (out-of-fold loss), summed over
@@ -313,8 +313,8 @@ def difference(
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """Return the smallest score (1 minus the ratio of the sums of losses and references, such as
-    R2) whose interval would have excluded 0 in a sample like this one.
+    """Return the smallest score at which the interval would have excluded 0 in a sample like this
+    one. The score is 1 minus the ratio of the sums of losses and references, such as R2.
 
     It is ``1 - exp(-h)``, where h is the interval's half width on the log scale, from the observed
     losses. NaN if the target does not vary. A true score of this size is found in about half of

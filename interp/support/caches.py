@@ -17,10 +17,11 @@ CACHES = ("cache", "cache_params", "past_key_values", "state")
 
 @cache
 def name_caches(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return which of :data:`CACHES` are parameters of a function.
+    """Return the names of a function's parameters that take a cache (those in :data:`CACHES`, such
+    as ``past_key_values``).
 
-    The answer is kept for as long as the process runs, since models ask in every round. So give the
-    function of a class, not the method of a model, which would be kept, too.
+    The answer is stored for as long as the process runs, since models ask in every round. So pass
+    the function of a class: with the method of a model, the model would be stored, too.
 
     >>> def forward(self, inputs, past_key_values=None, use_cache=True): ...
     >>> name_caches(forward), name_caches(len)

@@ -70,7 +70,7 @@ _MOST_INTEGER = 2**63
 class _Numbers:
     """The type that replaces ``ArrayLike`` in annotations: numbers in a rectangular array.
 
-    NumPy's own type would accept strings, too.
+    NumPy's type would accept strings, too.
     """
 
 
@@ -463,8 +463,8 @@ def _within(kind: type, name: str, value: Any, low: float | None, high: float | 
 
 
 def seed_of(value: object, name: str = "seed") -> int:
-    """Return ``value`` if it is a valid seed, an integer from 0 to 2**63 - 1; else raise
-    InputError.
+    """Return ``value`` if it is a valid seed, an integer from 0 to 2**63 - 1. Raise InputError
+    otherwise.
 
     Args:
         value: what was passed.
@@ -477,8 +477,8 @@ def seed_of(value: object, name: str = "seed") -> int:
 
 
 def folder_name(name: str, value: object) -> str:
-    """Return ``value`` if it is a plain folder name, else raise InputError. Paths are refused, so
-    that files cannot be written outside of the output folder.
+    """Return ``value`` if it is a plain folder name, and raise InputError otherwise. Paths are
+    refused, so that files cannot be written outside of the output folder.
 
     Args:
         name: the argument's name in the error message.
@@ -561,7 +561,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
 
 
 def _convert_tensor(values: Any) -> Any:
-    """Return ``values`` as a NumPy array if it is a torch tensor, else unchanged."""
+    """Return ``values`` as a NumPy array if it is a torch tensor, and unchanged otherwise."""
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
@@ -583,7 +583,7 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
 
 
 def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
-    """Return a dictionary of records, in the given order: ``key`` of a record -> the record. Two
+    """Return a dictionary of records, in the same order: ``key`` of a record -> the record. Two
     records that share a key, a name or a short name are refused.
 
     Args:
@@ -877,7 +877,7 @@ def check_fields(record: Any, finite: bool = True) -> None:
 
 def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = True) -> Any:
     """Check that ``value`` is of type ``kind``, and return it with NumPy scalars converted to
-    Python numbers; else raise InputError.
+    Python numbers. Raise InputError otherwise.
 
     Some names have further rules: a ``seed`` must be a seed, a ``level`` must be in (0, 1], and a
     number of repetitions must be able to finish in time (:func:`refuse_endless`).
@@ -908,7 +908,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
 
 def _find_hint(kind: Any, value: Any) -> str:
     """Return a hint for an error message: how to load a model, if the name of a model was passed
-    where a model is expected; else "".
+    where a model is expected, and "" otherwise.
 
     Args:
         kind: the expected type.

@@ -3,8 +3,8 @@ file.
 
 A file is written under a temporary name in its target's folder, then renamed, so that no reader
 sees a partial file. The temporary name contains the machine and the process id. The next process
-that writes to the folder removes what killed processes left there. :func:`locked` lets one process
-at a time work in a folder. System and library errors are raised as
+that writes to the folder removes what killed processes left there. :func:`lock_folder` lets one
+process at a time work in a folder. System and library errors are raised as
 :class:`~interp.support.errors.InputError`, with the original error as the cause.
 """
 

@@ -199,7 +199,8 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 def strangers(home: Path = _HOME) -> list[str]:
     """Return a list of texts: a warning for each package of this project (such as ``circuits``)
-    whose name would import a package of another distribution. The list is usually empty.
+    that an import would not take from ``home``, because another distribution has the same name. The
+    list is usually empty.
 
     Args:
         home: the folder in which ``interp`` and the other packages are installed.

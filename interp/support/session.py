@@ -124,11 +124,11 @@ def remembered(
 
 @dataclass(frozen=True)
 class Finished:
-    """The finished parts of a long computation, stored as files, so that a computation that was
-    killed computes only the others.
+    """The finished parts of a long computation, stored as files. A computation that was killed and
+    is run again then computes only the missing parts.
 
     Attributes:
-        folder: folder for these files only; None stores nothing.
+        folder: folder for these files only; None stores no files.
         settings: everything that all parts depend on, or digests of it, by name. Files that were
             written with other settings are not read.
         named: for objects within parts that JSON cannot hold, such as records of functions: key ->
@@ -145,7 +145,7 @@ class Finished:
             folder_to_write(self.folder, "the folder of finished parts")
 
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
-        """Return the part called ``name``: read it from its file, or else compute and save it.
+        """Return the part called ``name``: read it from its file, or compute and save it.
 
         If several commands divide the work, a note of who made the part is written, too.
 
@@ -176,7 +176,7 @@ class Finished:
         return divide(self.folder, files, self.settings, shard)
 
     def file_of(self, name: str, kind: type[_T]) -> str:
-        """Return the name of a part's file; "" if nothing is stored.
+        """Return the name of a part's file; "" if no files are stored.
 
         Args:
             name: name of the part.
@@ -220,8 +220,8 @@ class Finished:
         return part
 
     def clear(self) -> None:
-        """Remove the folder and all parts in it, even parts with other settings. To be called once
-        the whole result is saved.
+        """Remove all stored parts, even parts with other settings, and the folder if it has no
+        other files. To be called once the whole result is saved.
         """
         if self.folder is None:
             return
@@ -233,7 +233,7 @@ class Finished:
             folder.rmdir()
 
     def _place(self, name: str, kind: Any) -> tuple[Path | None, dict[str, Any]]:
-        """Return the path of a part's file (None if nothing is stored), and a record of all that
+        """Return the path of a part's file (None if no files are stored), and a record of all that
         the part depends on.
 
         Args:
@@ -298,8 +298,7 @@ class Finished:
         return value.item() if isinstance(value, np.generic) else value
 
     def _decode(self, kind: Any, value: Any) -> Any:
-        """Return the value of type ``kind`` whose form with JSON types is ``value``. The inverse of
-        :meth:`_encode`.
+        """Return the value of type ``kind`` that :meth:`_encode` turned into ``value``.
 
         Args:
             kind: the type of the value.

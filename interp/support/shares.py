@@ -70,8 +70,8 @@ def divide(
         files: name of every part of the whole work -> its file, relative to the folder.
         settings: everything that the parts depend on.
         shard: "2/64" for the second of 64 shares (:func:`interp.support.workers.share`); "" for all
-            parts; :data:`PLAN` for the first part whose file does not exist, to measure how long
-            one part takes.
+            parts; :data:`PLAN` for the first part that has no file yet, to measure how long one
+            part takes.
 
     Returns:
         Names of parts. A share, and the list of all parts, include those that are finished. For
@@ -98,7 +98,7 @@ def undone(
     folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
 ) -> Iterator[str]:
     """Yield the names of the parts that this command should compute, like :func:`divide`. If
-    commands divide the work, parts whose file exists are left out.
+    commands divide the work, parts that have a file are left out.
 
     The loop over the names must compute each part: when the loop asks for the next name, a note is
     written that says how long the part took. Use this if a part is a final result, which no command
@@ -108,8 +108,8 @@ def undone(
         folder: the folder in which every command stores its parts.
         files: name of every part of the whole work -> its file, relative to the folder.
         settings: everything that the parts depend on.
-        shard: "2/64" for the second of 64 shares; "" for all parts; :data:`PLAN` for the first
-            part whose file does not exist.
+        shard: "2/64" for the second of 64 shares; "" for all parts; :data:`PLAN` for the first part
+            that has no file yet.
     """
     names = divide(folder, files, settings, shard)
     is_divided = (Path(folder) / WORK_FILE).is_file()
@@ -160,7 +160,7 @@ def doing(folder: str | Path | None, part: str) -> Iterator[None]:
 
 def note(folder: str | Path, part: str, seconds: float) -> None:
     """Write a file about a finished part: the host, the commit and the seconds that the part took.
-    Nothing is written if the folder has no :data:`WORK_FILE`, so that the work is not divided.
+    No file is written if the work is not divided: the folder then has no :data:`WORK_FILE`.
 
     Args:
         folder: the folder of the work.
@@ -248,7 +248,7 @@ def describe(folder: str | Path, shard: str) -> str:
 
 
 def _measure_peak_bytes() -> float:
-    """Return the largest number of bytes that this process has held in memory so far."""
+    """Return the largest number of bytes that this process has used in memory so far."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -84,12 +84,12 @@ def each(
 
     Args:
         work: a function that workers can import.
-        shared: the first argument of every call; sent to each worker once.
+        shared: the first argument of every call. A dask cluster sends it to each worker once.
         items: the second argument of each call.
         n_jobs: number of workers, -1 for one per core; ignored for an existing cluster.
-        scheduler: address of a dask scheduler, such as "tcp://node1:8786", whose workers have this
-            package installed; ``"local"`` for a cluster of ``n_jobs`` processes on this machine;
-            empty for joblib, whose ``parallel_config`` then applies. If a dask worker dies, its
+        scheduler: address of a dask scheduler, such as "tcp://node1:8786"; its workers need this
+            package. ``"local"`` starts a cluster of ``n_jobs`` processes on this machine. Empty
+            uses joblib, with the settings of its ``parallel_config``. If a dask worker dies, its
             item goes to another worker.
         prefer: joblib's ``prefer``, used where no backend is configured.
     """
@@ -176,7 +176,7 @@ def _share_of_job(shard: str) -> str:
     """Return the share "I/N" of this job, from the environment variables of its job array.
 
     Args:
-        shard: ``auto``, or ``auto/N`` if N is given.
+        shard: ``auto``, or ``auto/N`` with the number of shares N.
     """
     n_given = shard.partition("/")[2]
     for index_name, n_name in _JOB_ARRAYS.items():
@@ -329,7 +329,7 @@ def display(
         text: the text before the bar.
         total: number of steps of the work.
         completed: number of steps that were done before, such as by an interrupted run.
-        shown: False to show nothing, such as in all but the first of several processes.
+        shown: False to hide the bar, as in all but the first of several processes.
     """
     from rich import progress as rich
     from rich.console import Console
@@ -379,7 +379,7 @@ def saying(
 
     Args:
         text: function that returns the line, which says how much of the work is done.
-        shown: False to write nothing.
+        shown: False to write no lines.
         first: a line to write once after two seconds, on a terminal, too; "" for none.
         silent: True to write no lines and to hide all progress bars within the context.
     """
@@ -421,8 +421,8 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show a spinner beside ``text`` while the context is open, during work without countable
-    steps. No progress bar may be opened within it.
+    """Show a spinner and ``text`` while the context is open, during work without countable steps.
+    No progress bar may be opened within it.
     """
     from rich.console import Console
 
