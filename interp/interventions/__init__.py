@@ -18,11 +18,11 @@ component and position, and measure what follows.
     >>> import interp
     >>> from interp.interventions import interchange, pairs, patching
     >>> model, task = interp.load("wma-handwired", n_experts=3), interp.tasks.get("experts")
-    >>> episodes, others = (task.sample_for(model, 8, 6, seed=seed) for seed in (0, 1))
+    >>> episodes, sources = (task.sample_for(model, 8, 6, seed=seed) for seed in (0, 1))
     >>> clean, corrupted = pairs.corruption(model).build(episodes, round=5)
     >>> patching.sweep(model, clean, corrupted, round=5, sites="latent@<z>").fractions().tolist()
     [1.0]
-    >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights", "latent@<z>").iia
+    >>> interchange.interchange(model, episodes, sources, task.explains(model), "log_weights", "latent@<z>").iia
     1.0
 
 Import from the modules, because several functions have the name of their module. More in

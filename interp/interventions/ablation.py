@@ -113,7 +113,8 @@ class CircuitScorer:
 
         Args:
             keeps: for each circuit, which edges it keeps, ``[source, destination]``: booleans, or
-                numbers from 0 to 1.
+                numbers from 0 to 1. An edge with the number k carries k times its value plus 1 - k
+                times the ablated value.
 
         Returns:
             For each circuit, the predictions and the carried state of the clean episodes.
@@ -266,14 +267,14 @@ def evaluate(
         keep: which edges the circuit has, ``[source, destination]``.
         n_random: number of random circuits.
         n_sets: number of sets of edges that are left out, for completeness and minimality. The
-            first set is empty; the others contain each edge of the circuit with probability one
-            half.
+            first set is empty; each further set contains each edge of the circuit with probability
+            one half.
         minimality: whether to measure minimality, which is most of the work: a run for each set and
             edge. False leaves it NaN.
         seed: seed of random circuits, sets and the bootstrap.
 
     Returns:
-        A result whose table has one row. ``size`` is the number of edges of the circuit and ``of``
+        A result with a table of one row. ``size`` is the number of edges of the circuit and ``of``
         that of the whole model. ``faithfulness`` has a 95 % interval (``low``, ``high``);
         ``random_mean`` and ``random_max`` are the mean and the maximum faithfulness of the random
         circuits. Two further numbers are shares of the gap between the whole model and the empty
@@ -439,7 +440,7 @@ def faithfulness_curve(
         seed: seed of the random circuits.
 
     Returns:
-        A result whose table has one row per size: ``share`` of all edges, ``size`` (number of
+        A result with a table that has one row per size: ``share`` of all edges, ``size`` (number of
         edges), ``faithfulness`` of the highest-scored edges, and mean and maximum faithfulness of
         the random circuits (``random_mean``, ``random_max``). ``cpr``, ``cmd``, ``random_cpr`` and
         ``random_cmd`` describe the whole curve, so every row has the same value.

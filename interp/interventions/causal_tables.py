@@ -292,13 +292,14 @@ def interchange_table(
         round: index of the last of five rounds that are tested; fewer at the beginning.
         seed: seed of controls and decoder.
         claims: claims that sites carry a variable; by default those of the task.
-        drawn: from what to sample the episodes on which the decoder of a learned model's state is
-            fitted: the pair (name of a regime, sizes by name).
+        drawn: regime and sizes of the episodes on which the decoder of a learned model's state is
+            fitted: the pair (name of a regime, name of a size -> its value).
         n_decoded: number of episodes on which this decoder is fitted.
 
     Returns:
         The table of :func:`interp.interventions.interchange.carriers`, one row per claim:
-        interchange accuracy and score with intervals, and those of its control.
+        interchange accuracy and score with intervals, and the accuracy and score of the control (a
+        random subspace at the same sites).
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
@@ -331,8 +332,8 @@ def _find_recent(round: int) -> slice:
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
-    """Train subspaces that carry a variable, at each site where the task's record expects the
-    variable (distributed alignment search), and measure their interchange accuracy.
+    """Train subspaces that carry a variable, at each site where the task (``task.analysis``)
+    expects the variable, by distributed alignment search. Measure their interchange accuracy.
 
     Args:
         model: the model.
@@ -373,7 +374,7 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     """Add multiples of a change to the model's carried state. Compare the predictions with those of
     the algorithm after the same change, and with the model's after changes in random directions.
 
-    The task's record defines the change.
+    The task defines the change (``task.analysis``).
 
     Args:
         model: the model.
@@ -435,12 +436,12 @@ def circuit_tables(
             work.
 
     Returns:
-        Name of a table -> the table. "edges" has one row per edge: its score, and whether the
-        circuit keeps it (``kept``). "faithfulness" has one row per circuit size
-        (:func:`~interp.interventions.ablation.faithfulness_curve`). "circuit" has one row about the
-        circuit that was found (:func:`~interp.interventions.ablation.evaluate`). "ablation" has one
-        row per node, kind of ablation and metric: one metric of the prediction and one of the state
-        (:func:`~interp.interventions.ablation.ablate`).
+        Name of a table -> the table. "edges" has one row per edge (``source``, ``destination``)
+        with its ``score``; ``kept`` is True for edges of the circuit. "faithfulness" has one row
+        per circuit size (:func:`~interp.interventions.ablation.faithfulness_curve`). "circuit" has
+        one row about the circuit that was found (:func:`~interp.interventions.ablation.evaluate`).
+        "ablation" has one row per node, kind of ablation and metric: one metric of the prediction
+        and one of the state (:func:`~interp.interventions.ablation.ablate`).
     """
     config = with_heads(model, "circuits of edges").config
     require(
@@ -521,7 +522,7 @@ def _circuit_tables_or_note(
 
     Args:
         model: the model.
-        smooth: the variant of the model whose edges are measured.
+        smooth: the variant of the model in which edges are measured.
         episodes: clean episodes.
         round: index of the round in which edges are cut.
         seed: seed of random circuits.

@@ -45,7 +45,8 @@ EXITS = ("prediction", "update")
 
 
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
-    """Return the model if it is a transformer whose heads can be edited; otherwise raise an error.
+    """Return the model if it is a transformer with heads that can be edited; otherwise raise an
+    error.
 
     Args:
         model: the model.
@@ -141,8 +142,8 @@ class EdgeGraph:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Which edges can have an effect, ``[source, destination]``: heads and MLPs whose output
-        weights are 0 have none.
+        """Which edges can have an effect, ``[source, destination]``. Edges from heads and MLPs with
+        output weights of 0 have none.
         """
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
@@ -259,7 +260,7 @@ class EdgeGraph:
         Args:
             rounds: encoded tokens and values of the rows.
             latents: carried state that the round reads.
-            hooks: the hooks.
+            hooks: pairs of the name of a hook point and a hook function.
             before: index of a layer, and the residual stream before this layer, from which to
                 start; by default the embedding is computed.
 
@@ -451,13 +452,13 @@ class _AttributionResult(Tabulated):
     """Attribution scores of edges: estimates of the effect of cutting each edge, per episode and
     averaged.
 
-    The table lists the largest mean scores first.
+    The table has one row per edge, the largest absolute mean score first.
 
     Attributes:
         graph: the graph.
-        scores: score of each edge in each episode; 0 for pairs (source, destination) without an
-            edge.
-        edges: mean score of each edge over episodes.
+        scores: score of each edge in each episode, ``[source, destination, episode]``; 0 for pairs
+            (source, destination) without an edge.
+        edges: mean score of each edge over episodes, ``[source, destination]``.
     """
 
     graph: EdgeGraph
@@ -472,8 +473,8 @@ def attribute(
     pair: Pair, metric: str | Metric | None = None, *, steps: int = 5
 ) -> _AttributionResult:
     """Estimate the effect of every edge on a metric by gradients: edge attribution patching with
-    integrated gradients (EAP-IG). The score of an edge estimates the mean metric of the clean run
-    minus that with the edge cut, where the cut edge carries the corrupted run's value.
+    integrated gradients (EAP-IG). The score of an edge estimates by how much the metric of the
+    clean run drops if the edge is cut, which means that it carries the corrupted run's value.
 
     Args:
         pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`); the round that

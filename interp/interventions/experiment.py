@@ -4,7 +4,7 @@ continue, and read the outcomes.
 All other methods use the array that :func:`run` returns, ``[edit, episode, round, outcome]``. Each
 edit is made in each of the experiment's ``rounds``, separately from other edits and other rounds.
 So the round axis has one entry for each pair (round edited, round read). An edit with a field
-``rounds`` of its own is made in all of these rounds together, as the model continues.
+``rounds`` is made in all of these rounds together, as the model continues.
 docs/method/experiments.md describes what an :class:`Edit` may be, and what all results have in
 common. An effect is NOT evidence about normal use if the edit creates an activation that never
 occurs otherwise.
@@ -69,7 +69,7 @@ class Effects(Result):
             None if all do. Values of other episodes are NaN and are left out of means. Values are
             also NaN if the edit is at an iteration of a loop that the model did not run there.
         participants: number of the person who played each episode; intervals resample persons.
-            Without persons, every episode has a number of its own; None without episodes.
+            Without persons, every episode has a different number; None without episodes.
     """
 
     edits: tuple[str, ...]
@@ -87,9 +87,8 @@ class Effects(Result):
         return self.values - self.unpatched
 
     def require_all_edits(self, analysis: str) -> Effects:
-        """Return these effects, unless an edit had nothing to change in some episode and round: a
-        looped model did not run the iteration ("cycle") of the edited site there. Raise an error
-        then.
+        """Return these effects. Raise an error if an edit could not be made in some episode and
+        round, because a looped model did not run the iteration ("cycle") of the edited site there.
 
         Args:
             analysis: name of the analysis, for the error message.
@@ -576,9 +575,7 @@ class Experiment:
         return [edit for together in self.edits.values() for edit in together]
 
     def _require_run_of_rounds(self, edit: Edit) -> None:
-        """Raise an error if an edit with its own ``rounds`` cannot be made in all of these
-        rounds.
-        """
+        """Raise an error if an edit with a field ``rounds`` cannot be made in all of these rounds."""
         acting = select_rounds(fit("rounds", edit.rounds, Rounds), self.run.n_rounds)
         starts = self.starts
         outside = sorted({*starts} - {*acting})
@@ -824,7 +821,7 @@ def run_on(
         horizon: number of rounds to run.
         latents: state that each first round reads, ``[episode, round, row, width]``.
         again: function ``(first round, later round, state)`` -> the state that the later round
-            reads instead; None changes nothing.
+            reads instead; None for no change.
 
     Returns:
         Predictions of all rounds that were run, and the carried state after the last one, as for an
@@ -994,8 +991,8 @@ def _read_source(
 
 
 def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
-    """Return the function that changes an activation ``[row, ...]`` as an edit says whose value is
-    a tensor or a function.
+    """Return the function that makes an edit in an activation ``[row, ...]``. The value of the edit
+    is a tensor or a function.
 
     Args:
         edit: the edit.
@@ -1152,8 +1149,8 @@ def _run_next(
 def _list_later_changes(
     experiment: Experiment, later: Sequence[Edit], rounds: Sequence[int]
 ) -> list[tuple[Site, _Change]]:
-    """Return the changes that edits make in later rounds: pairs of a site and a function that
-    changes only the rows in whose round the edit is made.
+    """Return the changes that edits make in later rounds: pairs of a site and a function. The
+    function changes only rows of rounds in which the edit is made.
 
     Args:
         experiment: the experiment, with model and run.
@@ -1174,7 +1171,7 @@ def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tens
 
     Args:
         change: function from an activation to a new one.
-        acting: which rows change; the others stay equal.
+        acting: which rows change; all other rows stay equal.
         activation: the activation.
     """
     ones = [1] * (activation.ndim - 1)

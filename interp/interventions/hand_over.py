@@ -123,18 +123,18 @@ def hand_over(
     the episodes.
 
     Args:
-        run: a rollout of the model whose memory is transferred.
+        run: a rollout of the model from which the memory is taken.
         round: index of the first round that the receiver plays, at least 1.
         to: the receiver: a model of the same task and sizes, or an algorithm, which gets the
             variables directly.
-        via: algorithm whose variables are decoded. By default it is the receiver, if that is an
-            algorithm; otherwise it is the algorithm that explains the first model.
+        via: algorithm that defines the decoded variables. By default it is the receiver, if that is
+            an algorithm; otherwise it is the algorithm that explains the first model.
         n_known: number of sampled episodes on which the decoder and the map into the receiver are
             fitted. A state of thousands of numbers (a cache) needs a thousand.
 
     Returns:
-        The receiver's predictions with the transferred memory. For comparison: those with its own
-        memory after the whole episode, with its initial memory, and with the memory of another
+        The receiver's predictions with the transferred memory. For comparison, its predictions
+        after it played the whole episode, with its initial memory, and with the memory of another
         episode.
 
     Raises:
@@ -177,7 +177,7 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     Args:
         run: a rollout of the model.
         round: index of the round that reads the state, at least 1.
-        via: algorithm whose variables are decoded.
+        via: algorithm that defines the decoded variables.
         n_known: number of episodes for fitting the decoder.
 
     Returns:
@@ -205,9 +205,10 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
 
     Args:
         memory: the decoded variables, for as many episodes as the run has.
-        receiver: the model whose state is written.
-        run: the receiver's rollout. Numbers of the state that are the length of a channel that
-            grows, or that only pad rows to a common width, are copied from it.
+        receiver: the model that the state is for.
+        run: the receiver's rollout. Two kinds of numbers of the state are copied from it: the
+            length of a channel that grows (such as a cache), and the padding of rows to a common
+            width.
 
     Returns:
         The state that the receiver reads in the memory's round, ``[episode, row, width]``.
@@ -219,11 +220,11 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
 
 
 def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
-    """Return a copy of some states in which a run's values replace two kinds of numbers: the length
-    of a channel that grows, and the padding of rows to a common width.
+    """Return new states in which two kinds of numbers are copied from a run: the length of a
+    channel that grows (such as a cache), and the padding of rows to a common width.
 
     Args:
-        written: new states, ``[episode, row, width]``.
+        written: the new states, ``[episode, row, width]``.
         run: the rollout with the right lengths and padding.
         round: index of the round that reads the states.
 
@@ -383,8 +384,8 @@ def _play_machine(
         memories: memories to write, all of the same round.
 
     Returns:
-        Predictions ``[episode, round, outcome]``: one array for each memory, one with the model's
-        own state after the earlier rounds, and one with its initial state.
+        Predictions ``[episode, round, outcome]``: one array for each memory, one with the state
+        that it carries after the earlier rounds, and one with its initial state.
     """
     run = rollout(receiver, episodes)
     round = memories[0].round
@@ -414,8 +415,8 @@ def _play_algorithm(
         states: values of its carried variables by key, ``[episode, 1, ...]``.
 
     Returns:
-        Predictions ``[episode, round, outcome]``: one array for each state, one with the
-        algorithm's own state after the earlier rounds, and one with its initial state.
+        Predictions ``[episode, round, outcome]``: one array for each state, one with the state that
+        it carries after the earlier rounds, and one with its initial state.
     """
     for key in states[0]:
         require_known(f"variable that {receiver.name} carries", key, receiver.state)
@@ -457,7 +458,7 @@ def _summarize(
         run: the rollout of the first model.
         round: index of the first round that the receiver plays.
         to: the receiver.
-        algorithm: the algorithm whose variables were decoded.
+        algorithm: the algorithm that defines the decoded variables.
         n_known: number of episodes that maps were fitted on.
         **fields: predictions with each memory, and further fields of the result.
     """

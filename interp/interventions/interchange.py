@@ -3,9 +3,9 @@
 The model runs the base episode with the activation at a site set to its value in the source
 episode. The result is compared with the algorithm's *counterfactual*: the algorithm on the base
 with the variable set to its value in the source. The interchange intervention accuracy (IIA) is the
-share of pairs whose outcome equals the counterfactual's. The outcome is the round's prediction or
-the state that it writes. The column ``chance`` is the accuracy without an intervention. A pair is
-*informative* if the counterfactual differs from the algorithm's outcome on the base;
+share of pairs with an outcome equal to the counterfactual's. The outcome is the round's prediction
+or the state that it writes. The column ``chance`` is the accuracy without an intervention. A pair
+is *informative* if the counterfactual differs from the algorithm's outcome on the base;
 ``iia_informative`` counts only these. The ``score`` compares sizes of effects: 1 means that every
 effect equals the counterfactual one, and 0 is no better than no effect.
 
@@ -53,7 +53,9 @@ from interp.support.provenance import provenance
 @checked_result
 @checked
 class InterchangeResult(Result):
-    """Accuracy and effects of interchanging one variable.
+    """Accuracy and effects of interchanging one variable between base and source episodes. Arrays
+    are ``[episode, round]``; ``effect`` and ``wanted`` are ``[episode, round, number]``, with one
+    number per outcome or element of the state.
 
     Attributes:
         variable: key of the variable.
@@ -61,17 +63,21 @@ class InterchangeResult(Result):
         outcome: the compared outcome, "prediction" or "state".
         correct: whether the model's outcome with the intervention equals the counterfactual: the
             algorithm's outcome on the base with the variable set to its value in the source.
+            Probabilities are equal if the same outcome is most probable; other numbers are equal
+            within a tolerance (docs/method/interchange.md).
         unpatched: whether the model's outcome without the intervention equals the counterfactual.
         informative: whether the counterfactual differs from the algorithm's outcome on the base.
         error: absolute difference between the model's outcome with the intervention and the
-            counterfactual; the largest over the numbers of the outcome.
+            counterfactual; the largest over the numbers of the outcome. For decoded states, and for
+            real numbers that a learned model predicts, it is the difference between ``effect`` and
+            ``wanted``.
         effect: change of each number of the model's outcome by the intervention (outcome with it
             minus outcome without it).
         wanted: change of each number of the algorithm's outcome when the variable is set
             (counterfactual minus outcome on the base).
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: number of the person who played each episode; intervals resample persons. If
-            the episodes name no persons, every episode has a number of its own.
+            the episodes name no persons, every episode has a different number.
     """
 
     variable: str
@@ -88,8 +94,8 @@ class InterchangeResult(Result):
 
     @property
     def iia(self) -> float:
-        """Interchange intervention accuracy: the share of pairs whose outcome with the intervention
-        equals the algorithm's counterfactual.
+        """Interchange intervention accuracy: the share of pairs in which the model's outcome with
+        the intervention equals the algorithm's counterfactual.
         """
         return float(self.correct.mean())
 
@@ -451,10 +457,11 @@ def interchange(
     ``source``. The algorithm's counterfactual is its outcome on the base episode with the variable
     set to its value in the source episode.
 
-    All else is that of the base: the state before the round, and the round's inputs. If the tokens
-    of a round contain a choice (such as an action), the edited model therefore reads the choice in
-    the tokens of the base run, even if its new prediction favours another one. The algorithm
-    recomputes every variable that depends on the one that is set, also a choice that it computes.
+    What is not set comes from the base: the state before the round, and the round's inputs. If the
+    tokens of a round contain a choice (such as an action), the edited model therefore reads the
+    choice in the tokens of the base run, even if its new prediction favours another one. The
+    algorithm recomputes every variable that depends on the one that is set, also a choice that it
+    computes.
 
     Args:
         model: the model.
@@ -566,8 +573,8 @@ class Claim:
 
     @classmethod
     def of(cls, model: Machine) -> list[Claim]:
-        """Return the claims that the record of the model's task makes: which sites of the model
-        carry which variables.
+        """Return the claims that the model's task defines (``task.analysis.claims``): which sites
+        of the model carry which variables.
         """
         claims: list[Claim] = []
         for key, sites, *how in catalog.of(model).analysis.claims(model):

@@ -148,8 +148,8 @@ class _Routes:
         return any(_leads(*self._find_place(cause), moment, span) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
-        """Return whether the site can affect the outcome. In a model without positions, every site
-        may.
+        """Return whether the site can affect the outcome. True for every site of a model without
+        positions.
         """
         order = self.order
         last = self.model.points["resid_post"].n_layers if order is None else len(order)
@@ -315,7 +315,7 @@ class MediationResult(Result):
         reason: why there are no shares (they are NaN then); empty if there are.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: number of the person who played each episode; intervals resample persons.
-            Without persons, every episode has a number of its own.
+            Without persons, every episode has a different number.
     """
 
     cause: tuple[str, ...]

@@ -234,9 +234,9 @@ class Writer:
         return basis[:, is_move], n_free
 
     def placebo(self, seed: int = 0) -> Writer:
-        """Return the control: a writer whose changes of the activation have the same lengths, but
-        all go in one random direction. The direction is drawn with ``seed``, and is orthogonal to
-        all changes that this writer makes.
+        """Return the control: a writer that changes the activation by the same lengths, but always
+        in one random direction. The direction is drawn with ``seed``, and is orthogonal to all
+        changes that this writer makes.
         """
         basis, n_free = self._compute_moves()
         n_moves = basis.shape[1]
@@ -481,7 +481,7 @@ class StepResult(Tabulated):
             round, ``[episode, round]``, in the same units, times n / (n - 1) for n episodes (an
             unbiased estimate).
         participants: number of the person who played each episode; intervals resample persons.
-            Without persons, every episode has a number of its own.
+            Without persons, every episode has a different number.
     """
 
     missed: Float[np.ndarray, "episode round"]
@@ -618,8 +618,9 @@ class Transition:
         """Return the share of the model's steps (changes of the decoded state over the rounds) that
         the algorithm's update does not explain; it can exceed 1.
 
-        For one variable, the share is ``mean |after - algorithm's|^2 / mean |after - before|^2``,
-        with means over episodes and rounds. The result is the mean over the variables that change.
+        For one variable, the share is ``mean |after - goal|^2 / mean |after - before|^2``, with
+        means over episodes and rounds, where ``goal`` is what the algorithm computes from
+        ``before`` (:meth:`goal`). The result is the mean over the variables that change.
         """
         goal = self.goal(algorithm)
         missed, n_moving = 0.0, 0
@@ -643,8 +644,8 @@ def transition(
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """Decode variables from the carried state, let the model continue for some rounds, and decode
-    them again, from each of several rounds on.
+    """Decode variables from the carried state before and after the model runs some rounds,
+    separately for each of several first rounds.
 
     Args:
         model: the model.

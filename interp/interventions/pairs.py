@@ -64,10 +64,10 @@ class Pair:
     Attributes:
         model: the model.
         clean, corrupted: rollouts without hooks, up to the round that is read.
-        clean_episodes: the clean episodes, whose labels define losses.
+        clean_episodes: the clean episodes; losses are computed with their labels.
         round: index of the round of the intervention.
-        read_round: index of the round whose prediction, and state after it, is read; not before
-            ``round``.
+        read_round: index of the round that is read (its prediction, and the state after it); not
+            before ``round``.
         counted: how many of the episodes are in the pair, in words; empty if all are.
     """
 
@@ -174,8 +174,8 @@ def prepare(
             tokens, "target" keeps the recorded choice.
 
     Returns:
-        The pair. Episodes in which a round from ``round`` to ``read_round`` is missing on either
-        side are left out.
+        The pair. Episodes in which a round from ``round`` to ``read_round`` is missing in either
+        run are left out.
     """
     model.eval()
     sides = clean, corrupted
@@ -366,9 +366,9 @@ def _compute_logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome
 
 
 def _find_largest_changes(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Return two indices of outcomes for each episode of a pair, ``[episode]``: the outcome whose
-    log-probability rises most from the corrupted to the clean run, and the outcome whose
-    log-probability falls most.
+    """Return two indices of outcomes for each episode of a pair, ``[episode]``: the outcome with
+    the largest rise of its log-probability from the corrupted to the clean run, and the outcome
+    with the largest fall.
     """
     change = _compute_logs(pair.clean_readout, pair) - _compute_logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
@@ -389,8 +389,8 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     """Return the difference, in ``readout``, between the log-probabilities of two outcomes of each
     episode, ``[*cell, episode]``.
 
-    The first outcome is the one whose log-probability rises most from the corrupted to the clean
-    run of ``pair``; the one whose log-probability falls most is subtracted. If both are the same
+    The first outcome has the largest rise of its log-probability from the corrupted to the clean
+    run of ``pair``; the second has the largest fall, and is subtracted. If both are the same
     outcome, the difference is 0.
     """
     risen, fallen = _find_largest_changes(pair)
@@ -400,8 +400,8 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
-    """Return the probability, in ``readout``, of the outcome whose log-probability rises most from
-    the corrupted to the clean run of ``pair``, ``[*cell, episode]``.
+    """Return the probability, in ``readout``, of one outcome, ``[*cell, episode]``: the outcome
+    with the largest rise of its log-probability from the corrupted to the clean run of ``pair``.
     """
     risen, _ = _find_largest_changes(pair)
     return _pick(_compute_probabilities(readout, pair), risen)

@@ -12,8 +12,8 @@ is a ratio of sums, because an episode in which the two runs agree has no fracti
 bootstraps over episodes.
 
 Effects propagate into later rounds through the carried state. With ``propagate=False``
-(:func:`of_pair`) later rounds read the base's state instead. Each side has its own history: in the
-patched round, clean and corrupted states may already differ by what the corruption did before.
+(:func:`of_pair`) later rounds read the base's state instead. Clean and corrupted run have different
+histories: in the patched round, their states may already differ by what the corruption did before.
 
 :func:`round_map` patches one site in each of many rounds, and reads every later round: it shows how
 long the model remembers what was patched. An effect at a site is evidence that the difference
@@ -105,7 +105,7 @@ class PatchingResult(Result):
         propagate: whether later rounds read the changed state.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: number of the person who played each episode; the table averages over the
-            episodes of a person first. Without persons, every episode has a number of its own.
+            episodes of a person first. Without persons, every episode has a different number.
     """
 
     sites: tuple[Site, ...]
@@ -298,8 +298,8 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The pair (site, share) of the site whose patch carries the largest share of the mean
-        difference between source and base.
+        """The pair (site, share): the site at which a patch carries the largest share of the mean
+        difference between source and base, and this share.
         """
         means = self.effects.nanmean(-1)
         first = int((means * self.gap).nan_to_num(-torch.inf).argmax())
@@ -492,7 +492,7 @@ def of_pair(
     direction: str = "denoising",
     propagate: bool = True,
 ) -> PatchingResult:
-    """Patch each of several sites separately, as :func:`sweep` does, in a pair whose runs already
+    """Patch each of several sites separately, as :func:`sweep` does, in a pair of runs that already
     exist.
 
     Args:
@@ -563,7 +563,7 @@ def _find_measure(metric: str | Metric | None, direction: str, model: Machine) -
 
 
 def _find_sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
-    """Return two runs of a pair: first the base, which is patched, then the source, whose
+    """Return two runs of a pair: first the base, which is patched, then the source, from which
     activations are copied.
 
     Args:
@@ -603,9 +603,10 @@ def round_map(
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Returns:
-        A result whose table has one row per pair of rounds (``patched``, ``read``): mean ``effect``
-        over episodes with its 95 % interval, mean over episodes of the absolute effect (``size``),
-        and the mean difference between source and base in the round that is read (``gap``).
+        A result with a table that has one row per pair of rounds (``patched``, ``read``): mean
+        ``effect`` over episodes with its 95 % interval, mean over episodes of the absolute effect
+        (``size``), and the mean difference between source and base in the round that is read
+        (``gap``).
     """
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))
@@ -670,8 +671,8 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
 
     Args:
         effects: the effects of the patch, for every pair of rounds.
-        gaps: round -> mean metric of the source minus that of the base. Pairs whose round read is
-            not among its keys are left out.
+        gaps: round -> mean metric of the source minus that of the base. Pairs are left out if the
+            round that is read is not among its keys.
 
     Returns:
         Columns for the two rounds, the mean effect with its 95 % interval, the mean absolute effect

@@ -81,7 +81,7 @@ class RoundPatcher:
         round: index of the round.
         source: the rollout that activations are taken from.
         update: whether to compute what follows the prediction: the update of the state, and the
-            model's own choice in rounds that contain one.
+            model's choice in rounds that contain one.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class RoundPatcher:
         return [KeyValues(tile(keys, times), tile(values, times))]
 
     def _run_whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
-        """Run patched copies ("cells") of the round from its tokens on, including the model's own
+        """Run patched copies ("cells") of the round from its tokens on, including the model's
         choice if the round contains one.
 
         Args:

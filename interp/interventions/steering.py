@@ -3,10 +3,10 @@ with that of the algorithm after the corresponding change.
 
 In a handwired transformer, a change of the algorithm's state corresponds to an exact change of the
 latents: the smallest one that its readout shows. In any other model the direction is fitted
-(:func:`fitted_direction`), or passed by the user, such as a probe's. Random directions of equal
-norm are the control. If doses move the prediction as in the algorithm, this is evidence that the
-model *uses* the direction near these inputs. Large doses leave the range of the data; agreement is
-not required there.
+(:func:`fitted_direction`), or passed by the user, such as the direction of a probe. Random
+directions of equal norm are the control. If doses move the prediction as in the algorithm, this is
+evidence that the model *uses* the direction near these inputs. Large doses leave the range of the
+data; agreement is not required there.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=3).double()
@@ -286,8 +286,9 @@ class Doses:
             number of the memory, such as "log_weights[e_1]", which then increases by 1.
         sizes: the doses, as multiples of the change.
         direction: the corresponding change of the carried state, ``[row, width]``, such as a
-            probe's direction. By default a handwired transformer's exact one; for other models, the
-            :func:`fitted_direction` on the steered episodes.
+            probe's direction. By default, it is the exact change for a handwired transformer
+            (:func:`state_direction`), and for other models the :func:`fitted_direction` on the
+            steered episodes.
     """
 
     change: ArrayLike | str
@@ -323,8 +324,8 @@ def steer(
         algorithm: the algorithm that the model is compared with.
         doses: the change of the memory, its multiples, and the direction.
         round: index of the round; negative numbers count from the end.
-        of: index of the outcome whose probability is read: an integer for all episodes, or one
-            integer per episode. For expert advice, for example, it can be the outcome that the
+        of: index of the outcome of which the probability is read: an integer for all episodes, or
+            one integer per episode. For expert advice, for example, it can be the outcome that the
             expert with the raised weight votes for, which becomes likelier.
         n_random: number of random directions of equal norm, for the control.
         seed: seed of the random directions.
@@ -460,7 +461,7 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
 
     Args:
         base: the rollout, which determines the number of episodes and the outcomes.
-        of: index of one outcome for all episodes, or one index per episode; anything else is
+        of: index of one outcome for all episodes, or one index per episode; other values are
             refused.
     """
     numbers, n_outcomes = array_of("of", of), base.layout.n_outputs

@@ -141,10 +141,11 @@ class Measure:
         key: name of the measure in Python and JSON, such as "state".
         claim: a sentence, without a full stop, that could be false of a model.
         number: the measured value with its interval; NaN without a measurement.
-        threshold: for a "yes" the whole interval must lie on this threshold's ``side``.
+        threshold: threshold for a "yes": the whole interval must lie on that side of it on which
+            the claim is true (``side``).
         side: "above" if the claim is true above the threshold, "below" if it is true below.
-        no_threshold: second threshold: for a "no" the whole interval must lie on its other side.
-            None if it equals ``threshold``.
+        no_threshold: threshold for a "no": the whole interval must lie on the side of it on which
+            the claim is false. None if it equals ``threshold``.
         unit: the unit of the number, such as "R2" or "share of rounds".
         is_share: True if the number is a share between 0 and 1: its odds are compared with those of
             controls. False if it is an amount, which is compared itself. The threshold of a share
@@ -652,8 +653,8 @@ def _row_name(row: Mapping[Hashable, Any]) -> str:
 
 
 class Result:
-    """Base class for the dataclasses of results, each of which has a sentence with the finding, a
-    table and a figure.
+    """Base class of results, which are dataclasses. A result has a sentence with the finding, a
+    table (:meth:`to_frame`) and a figure (:meth:`plot`).
 
     By default the sentence and the figure show the table's main numeric column
     (:func:`pick_number_column`).

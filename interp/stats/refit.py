@@ -179,11 +179,12 @@ def totals(
     """Estimate the squared error that the best constant prediction, the true mean, has on each
     episode. These are the reference losses of R2.
 
-    Squared distances from the mean of all episodes would be too small, by a share 1/n if whole
-    episodes differ. Each value's distance from the overall mean is therefore multiplied by its
-    distance from the mean of the *other* episodes. This has no such bias (exactly so for episodes
-    of equal length). For values y with overall mean m, an episode gets ``sum (y - m)^2 + (sum (y -
-    m))^2 / steps of the other episodes``. All episodes of a group count as one long episode.
+    Squared distances from the mean of all episodes would be too small: by a share 1/n for n
+    episodes, if values differ only between episodes. Each value's distance from the overall mean is
+    therefore multiplied by its distance from the mean of the *other* episodes. This has no such
+    bias (exactly so for episodes of equal length). For values y with overall mean m, an episode
+    gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the other episodes``. All episodes of a group
+    count as one long episode.
 
     Args:
         values: the target, ``[episode, round, output]``.

@@ -885,7 +885,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
     Args:
         name: name of the argument or field.
         value: what was passed.
-        kind: its annotation, resolved to a type.
+        kind: annotation of the argument or field, resolved to a type.
         default: the parameter's default, which is always accepted. If the default is NaN or
             infinite, other values may be so, too.
         finite: True to refuse numbers that are NaN or infinite.

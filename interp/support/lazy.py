@@ -83,7 +83,8 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     the same file. Subpackages are imported on first use, too.
 
     Returns:
-        What the package's ``__init__`` assigns to ``__getattr__``, ``__dir__`` and ``__all__``.
+        A tuple of three, which the package's ``__init__`` assigns to ``__getattr__``, ``__dir__``
+        and ``__all__``.
     """
     path = sys.modules[package].__path__
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")

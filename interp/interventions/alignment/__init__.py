@@ -106,7 +106,7 @@ class AlignmentResult(Result):
         fits: condition -> the trained subspace.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: number of the person who played each scored episode; intervals resample
-            persons. Without persons, every episode has a number of its own.
+            persons. Without persons, every episode has a different number.
     """
 
     variable: str
@@ -233,8 +233,7 @@ def align(
         model: a model that predicts one of several outcomes.
         base, source: paired episodes, or the model's rollouts of them. The source's variable is put
             into the base.
-        algorithm: the algorithm, whose choices after an interchange of the variable are the
-            targets.
+        algorithm: the algorithm; its choices after an interchange of the variable are the targets.
         variable: key of the variable.
         sites: one site. In a transformer: a site of the residual stream with a position up to the
             prediction, such as "resid_post[1]@p?". In any model: the carried state ("latent"), a

@@ -148,7 +148,7 @@ def make_pairs(
     all, but at least one.
 
     Args:
-        algorithm: the algorithm, whose choices after the interchange are the targets.
+        algorithm: the algorithm; its choices after the interchange are the targets.
         base_values, source_values: the algorithm's variables in base and source episodes,
             ``[episode, round, ...]``.
         variable: key of the variable that is set to its value in the source.
@@ -350,7 +350,7 @@ class RoundsWithSite:
         model: the model.
         runs: base and source rollouts.
         rounds: indices of the rounds.
-        site: the site whose activation is changed.
+        site: the site at which the activation is changed.
 
     Attributes:
         own, source: activations at the site in base and source, ``[row, width]``. At several
@@ -568,8 +568,8 @@ class Search:
         steps: maximum number of Adam steps from each random start.
         restarts: maximum number of random starts.
         seed: seed of the starts and the batches.
-        held_out: share of the episodes that are used only for scoring, the last ones; the others
-            train.
+        held_out: share of the episodes that are used only for scoring, the last ones. The first
+            ones are for training and for deciding when to stop.
         smooth: model to train with if the model itself has hard choices without gradients, such as
             ``circuits.differentiable(model)``. The learned subspace is scored in the model itself;
             the untrained control is a copy of ``smooth`` with random weights.
@@ -611,7 +611,7 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
     Args:
         rounds: runs rounds with the subspace interchanged.
         training: pairs to train on.
-        stopping: pairs whose loss selects the step and the start.
+        stopping: pairs on which the loss selects the step and the start.
         rank: number of dimensions of the subspace.
         search: settings. A start solves the task if its loss is a tiny share of the loss without an
             intervention.
@@ -697,7 +697,7 @@ def _start(
         rounds: runs rounds with the subspace interchanged.
         frame: orthonormal directions that the subspace lies in.
         rank: number of dimensions of the subspace.
-        training, stopping: pairs to train on, and pairs whose loss decides when to stop.
+        training, stopping: pairs to train on, and pairs on which the loss decides when to stop.
         search: settings.
         seed: seed of the start.
         solved: stopping loss that is low enough to end the training.
