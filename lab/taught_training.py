@@ -205,7 +205,7 @@ def run_round(
         layout: layout of the round.
         tokens, latents, values, slots: inputs of the round.
     """
-    resid = model.run_from(model.embedded(tokens, latents, values), n_read=layout.n_read)
+    resid = model.run_from(model.embed_round(tokens, latents, values), n_read=layout.n_read)
     read = model.ln_final(resid)
     logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
     update = model.update(read[:, -layout.n_after], tokens.shape[1])

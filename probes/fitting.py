@@ -428,7 +428,7 @@ def untrained_runs(
                 )
             _RUNS[key] = run_of_copy  # at the end: the first are forgotten first
             runs.append(replace(run_of_copy, model=fresh))
-        copies.append(partial(Rollout.joined, runs))
+        copies.append(partial(Rollout.join, runs))
     while sum(map(_count_bytes, _RUNS.values())) > _MOST_KEPT:
         del _RUNS[next(iter(_RUNS))]
     return copies, elsewhere
@@ -448,7 +448,7 @@ def _count_bytes(run: Rollout) -> int:
 
 def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
     """Return the arrays, such as token ids, that a machine reads as input for these episodes."""
-    tensors = model.layout.fit(episodes).encoded(episodes).tensors()
+    tensors = model.layout.fit(episodes).encode_with_missing(episodes).tensors()
     return [tensor.numpy() for tensor in tensors.values()]
 
 

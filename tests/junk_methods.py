@@ -9,7 +9,7 @@ from typing import Any
 from tests.junk import PACKAGES, right
 
 STEPS = (
-    "embedded",
+    "embed_round",
     "nothing_past",
     "prepare",
     "read_out",
@@ -29,7 +29,7 @@ LEFT_OUT = {
     "EdgeGraph.forward": "a step inside a round, as above",
     **{
         f"Algorithm.{name}": "a step inside a round: run checks the episodes"
-        for name in ("advance", "needed")
+        for name in ("advance", "list_dependencies")
     },
     "Measure.from_dict": "reads what to_dict wrote; its reader says which file is damaged",
     "HookedLatentTransformer.hooks": "TransformerLens' own context manager does the work when it is entered",

@@ -63,7 +63,7 @@ def test_counting_algorithms_keep_the_counts_bitwise(seed):
 @few
 @given(seeds, st.floats(0.05, 1), st.floats(0, 0.99))
 def test_q_learning_is_the_recorded_table_bitwise(seed, alpha, gamma):
-    episodes = steps(seed).relearned(alpha=alpha, gamma=gamma)
+    episodes = steps(seed).relearn(alpha=alpha, gamma=gamma)
     values = tasks.get("qlearning").algorithm("q_learning", alpha=alpha, gamma=gamma).run(episodes)
     assert_array_equal(values["table"], episodes.q_tables[:, :-1])
     assert_array_equal(values["next_table"], episodes.q_tables[:, 1:])
@@ -262,7 +262,7 @@ def test_bad_values_and_interchanges_are_refused():
 def test_a_variant_exchanges_equations_and_refuses_what_is_not_there():
     base = tasks.get("experts").algorithm("weighted_majority", gain=0.5)
     doubled = ("log_weights", "match"), lambda v: v["log_weights"] + 2 * v["match"]
-    varied = base.varied(
+    varied = base.make_variant(
         "doubled", "twice the gain", {"gain": 2}, {"next_log_weights": doubled}, memory=""
     )
     episodes = experts.sample(3, 6, 4, seed=0)
@@ -273,7 +273,7 @@ def test_a_variant_exchanges_equations_and_refuses_what_is_not_there():
     expected = 2 * varied.run(episodes)["match"].cumsum(1)
     assert np.array_equal(varied.run(episodes)["next_log_weights"], expected)
     assert base.run(episodes)["next_log_weights"] == pytest.approx(expected / 4)
-    refuses("next_weights", base.varied, "other", "another", {}, {"next_weights": doubled})
+    refuses("next_weights", base.make_variant, "other", "another", {}, {"next_weights": doubled})
 
 
 def test_a_table_of_variables_says_what_depends_on_what():

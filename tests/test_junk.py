@@ -257,7 +257,7 @@ JUNK_OF_METHODS = {
     "AdaptedMachine.run_with_cache": ({}, "got nothing; give episodes"),
     "HookedLatentTransformer.run_with_hooks": ({"fwd_hooks": ["x"]}, "got nothing; give episodes"),
     "ProbeScore.of": ({"losses": np.ones(1), "references": ARRAY_OF_TEXT}, "references must be"),
-    "Rollout.joined": ({"runs": []}, "runs is empty"),
+    "Rollout.join": ({"runs": []}, "runs is empty"),
     "Interaction.episodes": ({}, "no round is played yet"),
     "Task.sets_for": (
         {"n_episodes": 2, "n_rounds": 2, "seed": 0, "n_arms": 2},

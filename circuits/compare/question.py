@@ -371,7 +371,7 @@ def pooled(subject: Participant) -> Rollout:
     pool).
     """
     samples = subject.samples
-    return Rollout.joined([subject.run(samples.known), subject.run(samples.test)])
+    return Rollout.join([subject.run(samples.known), subject.run(samples.test)])
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
@@ -563,7 +563,7 @@ def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
         start = algorithm.initial(episodes)
         return {**start, **{key: _centre(start[key]) for key in centred}}
 
-    return algorithm.varied(
+    return algorithm.make_variant(
         algorithm.key, algorithm.name, algorithm.parameters, changes, initial=initial
     )
 

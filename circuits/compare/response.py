@@ -202,7 +202,7 @@ def _measure_responses(edits: Edits, model: Machine) -> Array:
     for t in range(last):
         parts = [part for part in edits.parts if part.round == t]
         encoded = [base.layout.encode(part.episodes.select(part.rows)) for part in parts]
-        fed = EncodedRounds.joined([model.prepare(rounds) for rounds in encoded])
+        fed = EncodedRounds.join([model.prepare(rounds) for rounds in encoded])
         rows = np.concatenate([part.rows for part in parts])
         experiment = Experiment(
             model,

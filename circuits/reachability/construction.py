@@ -19,7 +19,7 @@ from interp.support.checks import integer
 from interp.support.errors import require, require_known
 from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.algorithms import breadth_first
-from interp.tasks.reachability.episodes import joined
+from interp.tasks.reachability.episodes import join_batches
 from interp.tasks.reachability.layout import ReachabilityRound
 
 _FOLDER = Path(__file__).parent
@@ -259,7 +259,7 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Re
     n_each = max(1, n_episodes // 2)
     regimes = ("uniform", "path")
     parts = [sample(n_each, n_rounds, n_nodes, n_edges, regime, seed) for regime in regimes]
-    return joined(parts, " and ".join(regimes))
+    return join_batches(parts, " and ".join(regimes))
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:

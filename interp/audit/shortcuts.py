@@ -77,7 +77,7 @@ class Adversarial:
         """
         layout = self.trials[0].layout
         parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
-        predictions = sequential(model, EncodedRounds.joined(parts), layout, "own").predictions
+        predictions = sequential(model, EncodedRounds.join(parts), layout, "own").predictions
         losses = []
         first = 0
         for trial in self.trials:

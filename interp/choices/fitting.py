@@ -352,7 +352,7 @@ class Distributions:
         counted = np.concatenate([counted_rounds(batch) for batch in self.batches])
         missing = None if counted.all() else ~counted
         n_episodes, n_rounds = counted.shape
-        state = algorithm.unrolled(start, inputs, n_episodes, n_rounds, missing=missing)
+        state = algorithm.unroll(start, inputs, n_episodes, n_rounds, missing=missing)
         return {**state, **inputs}
 
 

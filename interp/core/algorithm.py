@@ -371,8 +371,8 @@ class Algorithm:
         do = {} if do is None else do
         for key in do:
             self.variable(key)
-        state = self._given("the state", state, self.state)
-        inputs = self._given("inputs", inputs, self._inputs)
+        state = self._check_values("the state", state, self.state)
+        inputs = self._check_values("inputs", inputs, self._inputs)
         values = _compute(self.variables, state, inputs, do)
         after = {key: values[NEXT + key] for key in self.state}
         later = dict(after)
@@ -407,9 +407,11 @@ class Algorithm:
                 "values",
                 self,
                 episodes,
-                make=lambda: self._run_with_missing(episodes, self.carried(episodes)),
+                make=lambda: self._run_with_missing(
+                    episodes, self.compute_states_and_inputs(episodes)
+                ),
             )
-        return self._run_with_missing(episodes, self.carried(episodes, do), do)
+        return self._run_with_missing(episodes, self.compute_states_and_inputs(episodes, do), do)
 
     def _run_with_missing(
         self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
@@ -419,7 +421,7 @@ class Algorithm:
 
         Args:
             episodes: the episodes, which have the mask of missing rounds.
-            carried: state and inputs, as returned by :meth:`carried`.
+            carried: state and inputs, as returned by :meth:`compute_states_and_inputs`.
             do: values that variables are set to, by key.
         """
         state, inputs = carried
@@ -431,7 +433,9 @@ class Algorithm:
                 values[NEXT + key] = keep_missing(missing, values[key], values[NEXT + key])
         return values
 
-    def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
+    def compute_states_and_inputs(
+        self, episodes: Episodes, do: Values | None = None
+    ) -> tuple[Values, Values]:
         """Compute the state before every round and the inputs of every round, the arguments of
         :meth:`step`.
 
@@ -445,7 +449,7 @@ class Algorithm:
             of each input -> its values, ``[episode, round, ...]`` each.
         """
         inputs = self.read(episodes)
-        state = self.unrolled(
+        state = self.unroll(
             self.start(episodes),
             inputs,
             n_episodes=len(episodes),
@@ -455,7 +459,7 @@ class Algorithm:
         )
         return state, inputs
 
-    def unrolled(
+    def unroll(
         self,
         state: Values,
         inputs: Values,
@@ -481,8 +485,8 @@ class Algorithm:
         """
         sizes = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1))
         do = {} if do is None else do
-        state = self._given("the state", state, self.state, sizes[:1])
-        inputs = self._given("inputs", inputs, self._inputs, sizes)
+        state = self._check_values("the state", state, self.state, sizes[:1])
+        inputs = self._check_values("inputs", inputs, self._inputs, sizes)
         for key, value in do.items():
             self.variable(key)
             shape = np.shape(value)[:2]
@@ -515,14 +519,14 @@ class Algorithm:
         ``[episode, ...]``. Refuse episodes of another task.
         """
         self._refuse_others(episodes)
-        return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
+        return self._check_values("initial", self.initial(episodes), self.state, (len(episodes),))
 
     def read(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
         """Return a dictionary: key of each input variable -> its values in every round,
         ``[episode, round, ...]``. Refuse episodes of another task.
         """
         self._refuse_others(episodes)
-        return self._given(
+        return self._check_values(
             "inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds)
         )
 
@@ -532,7 +536,7 @@ class Algorithm:
             f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}",
         )
 
-    def _given(
+    def _check_values(
         self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...] = ()
     ) -> dict[str, NDArray[Any]]:
         """Check that one of the algorithm's functions returned a mapping of the right keys to
@@ -625,7 +629,7 @@ class Algorithm:
         _, values_after = self.step(state=base, inputs=base, do={key: value})
         return values_after
 
-    def varied(
+    def make_variant(
         self,
         key: str,
         name: str,
@@ -671,7 +675,7 @@ class Algorithm:
                 reached.add(variable.key)
         return reached
 
-    def needed(self, keys: Sequence[str]) -> tuple[Variable, ...]:
+    def list_dependencies(self, keys: Sequence[str]) -> tuple[Variable, ...]:
         """Return the variables that one round must compute to update some state variables, each
         variable after those that it depends on.
 
@@ -686,7 +690,7 @@ class Algorithm:
 
     @cached_property
     def _needed(self) -> tuple[Variable, ...]:
-        return self.needed(self.state)
+        return self.list_dependencies(self.state)
 
     def advance(
         self,
@@ -709,7 +713,7 @@ class Algorithm:
         if keys is None:
             keys, variables = self.state, self._needed
         else:
-            variables = self.needed(keys)
+            variables = self.list_dependencies(keys)
         values = _compute(variables, state, inputs, do or {})
         return {key: values[NEXT + key] for key in keys}
 
@@ -874,7 +878,7 @@ class Family:
         names = list(inspect.signature(make).parameters)
 
         @wraps(make)
-        def make_checked(*args: Any, **parameters: Any) -> Algorithm:
+        def make_and_check(*args: Any, **parameters: Any) -> Algorithm:
             values = {**dict(zip(names, args, strict=False)), **parameters}
             for name in known & values.keys():
                 value = values[name]
@@ -886,7 +890,7 @@ class Family:
                 number(f"{name} of {self.key!r}", value, *bounds)
             return make(*args, **parameters)
 
-        object.__setattr__(self, "make", make_checked)
+        object.__setattr__(self, "make", make_and_check)
 
 
 def in_words(given: Mapping[str, Any]) -> str:
@@ -936,13 +940,13 @@ def variable_table(
             classes from the values of all variables.
 
     Returns:
-        A function ``made(algorithm, equations, scored)`` -> tuple of variables. ``algorithm`` is
+        A function ``make(algorithm, equations, scored)`` -> tuple of variables. ``algorithm`` is
         the algorithm's key, ``equations`` is key of each variable -> its equation (None for inputs
         and states), and ``scored`` is key of a variable -> its field :attr:`Variable.scored`.
     """
     rows = {row.pop("name"): row for row in read_rows(path)}
 
-    def made(
+    def make(
         algorithm: str,
         equations: Mapping[str, Equation | None],
         scored: Mapping[str, Equation] | None = None,
@@ -959,7 +963,7 @@ def variable_table(
             variables.append(Variable(key, equation=equation, scored=scores.get(key), **row))
         return tuple(variables)
 
-    return made
+    return make
 
 
 def maker(
@@ -982,7 +986,7 @@ def maker(
             (:attr:`Algorithm.distribution`).
 
     Returns:
-        A function ``made(key, name, equations, memory, *, rows, more, **parameters)`` -> algorithm.
+        A function ``make(key, name, equations, memory, *, rows, more, **parameters)`` -> algorithm.
         ``key`` and ``name`` are those of the algorithm. ``equations`` maps the key of each variable
         except inputs to its equation (None for states). ``memory`` is the key of the variable that
         summarises earlier rounds. ``rows`` is the key of another algorithm, if that one's rows of
@@ -990,7 +994,7 @@ def maker(
         ``parameters`` are recorded in the algorithm.
     """
 
-    def made(
+    def make(
         key: str,
         name: str,
         equations: Mapping[str, Equation | None],
@@ -1023,4 +1027,4 @@ def maker(
             written=memory and NEXT + memory,
         )
 
-    return made
+    return make

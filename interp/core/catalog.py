@@ -27,11 +27,11 @@ def every() -> tuple[Task, ...]:
     """Return all tasks: first those that this package ships, in alphabetical order of their
     folders, then those that users registered.
     """
-    return tuple({**_load_shipped(), **_REGISTERED}.values())
+    return tuple({**_load_tasks(), **_REGISTERED}.values())
 
 
 @cache
-def _load_shipped() -> dict[str, Task]:
+def _load_tasks() -> dict[str, Task]:
     """Import the tasks that this package ships, and return them by key. The result is cached, since
     patching looks tasks up for every measurement.
     """

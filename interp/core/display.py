@@ -53,12 +53,12 @@ def lacks(machine: Machine, *keys: str) -> str:
     return f"not applicable: {machine.name} has no {' and no '.join(dict.fromkeys(missing))}"
 
 
-def drawn(figure: Any) -> Any:
+def add_png(figure: Any) -> Any:
     """Add a PNG representation to a matplotlib figure and return the figure, so that notebooks
     display it although pyplot did not make it.
 
     >>> from matplotlib.figure import Figure
-    >>> drawn(Figure(figsize=(1, 1)))._repr_png_()[:4]
+    >>> add_png(Figure(figsize=(1, 1)))._repr_png_()[:4]
     b'\\x89PNG'
     """
 
@@ -71,17 +71,17 @@ def drawn(figure: Any) -> Any:
     return figure
 
 
-def described(machine: Machine) -> str:
+def format_machine(machine: Machine) -> str:
     """Describe a machine in a few lines of text: its kind and size, the channels of its carried
     state, the positions of a round, and its named heads.
 
     >>> import interp
-    >>> print(described(interp.load("wma-handwired", n_experts=2)).partition("; ")[0])
+    >>> print(format_machine(interp.load("wma-handwired", n_experts=2)).partition("; ")[0])
     wma-handwired, a handwired machine of experts
     """
     kind = "handwired" if machine.is_handwired else "learned"
     heads = machine.points.get("pattern")
-    size = f"points {_shorten(machine.points)}"
+    size = f"points {_abbreviate(machine.points)}"
     if heads is not None:
         size = f"{heads.n_layers} layers of {heads.n_heads} heads"
     n_weights = sum(parameter.numel() for parameter in machine.parameters())  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def described(machine: Machine) -> str:
     lines = [
         f"{machine.name}, a {kind} machine of {machine.layout.task}; {size}",
         f"  carries from round to round: {', '.join(channels)}",
-        f"  a round: {_shorten(machine.layout.labels)}",
+        f"  a round: {_abbreviate(machine.layout.labels)}",
     ]
     lines[0] += f"; {n_weights:,} weights, {precision} on {machine.device}"
     config = getattr(machine, "config", None)
@@ -99,7 +99,7 @@ def described(machine: Machine) -> str:
         for head, name in enumerate(names):
             if name != "-":
                 labels.append(f"L{layer}H{head} {_strip_number(name)}")
-        lines.append(f"  heads of layer {layer}: {_shorten(labels)}")
+        lines.append(f"  heads of layer {layer}: {_abbreviate(labels)}")
     return "\n".join(map(one_line, lines[:12]))
 
 
@@ -108,7 +108,7 @@ def _strip_number(name: str) -> str:
     return re.sub(r"^[0-9.]+ ", "", name)
 
 
-def _shorten(names: Any) -> str:
+def _abbreviate(names: Any) -> str:
     """Join ``names`` to one string; if there are more than 8, "..." replaces the middle ones."""
     names = list(map(str, names))
     if len(names) > _MOST_NAMES:

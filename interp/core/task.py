@@ -350,7 +350,7 @@ class BaseEpisodes:
         >>> played, played.lengths.tolist()
         (ExpertEpisodes(2 episodes of 1 to 3 rounds, 3 of which count, 2 experts, custom regime), [3, 1])
         """
-        return cls._of_fields(**padded(cls.round_arrays, values))
+        return cls._of_fields(**pad_rounds(cls.round_arrays, values))
 
     @classmethod
     def _of_fields(cls, **values: Any) -> Self:
@@ -431,7 +431,7 @@ class BaseEpisodes:
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+def pad_rounds(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Pad lists of unequal length to one number of rounds, and mark the missing rounds.
 
     A round is missing after the end of its episode, where a value is NaN or None, and where the
@@ -446,7 +446,7 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
         A copy of ``given`` in which the fields to pad are arrays ``[episode, round, ...]``, and
         ``missing`` is Bool[episode, round].
 
-    >>> padded(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
+    >>> pad_rounds(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
     [[False, False], [False, True]]
     """
     absent = [name for name in names if name not in given]

@@ -270,7 +270,7 @@ class EdgeGraph:
         counter, model = FiringCounter(hooks), self.model
         with model.hooks(fwd_hooks=counter.hooks):
             if before is None:
-                before = 0, model.embedded(rounds.tokens, latents, rounds.values)
+                before = 0, model.embed_round(rounds.tokens, latents, rounds.values)
             layer, resid = before
             out = model.read_out(model.run_from(resid, layer), latents)
         assert counter.fired == [1] * len(hooks), (

@@ -478,7 +478,7 @@ class Outcome:
             return layout.distribution(prediction).double()
         if self.key == "state":
             decode = self.decode or model.read_state
-            carried = layout.written(decode(carried), slots)
+            carried = layout.select_slot_part(decode(carried), slots)
         axes = slots.ndim
         if carried.ndim == axes:
             return carried.unsqueeze(-1).double()
@@ -1139,7 +1139,7 @@ def _run_next(
             prediction, latents = done.prediction, done.latents
         elif is_last and runs_from(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
-            prediction, _ = fed.settled(predicted, latents, latents)
+            prediction, _ = fed.undo_missing(predicted, latents, latents)
         else:
             done = run_round(model, fed, latents, base.layout, base.commit, (), stepper)
             prediction, latents = done.prediction, done.latents

@@ -431,7 +431,7 @@ def _play_algorithm(
     n_later = episodes.n_rounds - round
     predictions = []
     for beginning in beginnings:
-        later = receiver.unrolled(beginning, inputs, n_episodes=len(episodes), n_rounds=n_later)
+        later = receiver.unroll(beginning, inputs, n_episodes=len(episodes), n_rounds=n_later)
         _, computed = receiver.step(later, inputs)
         predictions.append(receiver.distribution(computed))
     return predictions

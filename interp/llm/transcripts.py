@@ -102,7 +102,7 @@ def import_rounds(
     rounds = code_rounds(table)
     bits = {label: bit for bit, label in enumerate(rounds.labels)}
     answers = table.texts("choice").iloc[:, 0].map(bits)
-    reading = table.said(rounds.sessions, rounds.counted)
+    reading = table.make_report(rounds.sessions, rounds.counted)
     # The importer finds the condition in the prompt's name.
     prompt = f"{played.name}-hist" if played.protocol == "note" else played.name
     name = model or text_table.path.name.partition(".")[0]

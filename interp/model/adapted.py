@@ -506,7 +506,7 @@ class AdaptedMachine(HookedMachine):
         )
         return fresh
 
-    def said(self) -> str:
+    def describe_for_digest(self) -> str:
         """Return the text that :meth:`digest` includes besides the weights: a description of the
         model, and its outputs in six rounds.
 
@@ -725,7 +725,7 @@ def _require_names(channels: Sequence[Channel]) -> None:
 
 def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
     """Refuse points at submodules that do not exist, or that cannot call hooks."""
-    parts = _named(module)
+    parts = _list_modules(module)
     known = list(parts)
     for name, part in parts.items():
         known += [f"{name}.{gate}" for gate in gates(part)]
@@ -777,7 +777,7 @@ def layout_for(
     return record.layout(**record.complete_sizes(sizes or {}))
 
 
-def _named(module: nn.Module) -> dict[str, nn.Module]:
+def _list_modules(module: nn.Module) -> dict[str, nn.Module]:
     """Return every submodule of a module by name; a submodule that is used twice is listed under
     both names.
     """
@@ -789,5 +789,5 @@ def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
     the points, by the cell's name.
     """
     parents = {point.module.rpartition(".")[0] for point in points}
-    parts = _named(module).items()
+    parts = _list_modules(module).items()
     return {name: OpenedCell(part) for name, part in parts if name in parents and gates(part)}

@@ -28,7 +28,7 @@ from torch import Tensor
 from interp.core import catalog
 from interp.core.algorithm import Episodes
 from interp.core.machine import Component, Machine, Stepped
-from interp.model.hooked import written
+from interp.model.hooked import count_writes
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import replay, sequential
 from interp.model.run import Rollout, room
@@ -91,7 +91,7 @@ class _Case:
         """The state that the first round reads, ``[episode, row, width]``."""
         return self.machine.initial(len(self.episodes), self.layout).clone()
 
-    def fed(self, t: int) -> EncodedRounds:
+    def get_inputs(self, t: int) -> EncodedRounds:
         """Return the inputs of round ``t`` of every episode."""
         return self._fed.at(t).each(torch.clone)
 
@@ -101,7 +101,7 @@ class _Case:
         steps = []
         carried = self.start
         for t in range(min(N_ROUNDS, self.n_rounds)):
-            step = self.machine.step(carried, self.fed(t))
+            step = self.machine.step(carried, self.get_inputs(t))
             steps.append(step)
             carried = step.carried.clone()
         return steps
@@ -110,7 +110,7 @@ class _Case:
         """Run round 1 of the episodes with the indices ``rows``, and return the prediction and the
         state.
         """
-        fed = self.fed(1).each(lambda part: part[rows])
+        fed = self.get_inputs(1).each(lambda part: part[rows])
         return self.machine.step(self.run.latents[rows, 1].clone(), fed)
 
 
@@ -143,7 +143,7 @@ def _check_shapes(case: _Case) -> Iterator[str]:
     if not is_state:
         yield f"what round 0 reads has shape {tuple(start.shape)}; its channels say [episode, {rows}, {width}]"
         return
-    prediction, carried = case.machine.step(start, case.fed(0))
+    prediction, carried = case.machine.step(start, case.get_inputs(0))
     if carried.shape != start.shape or carried.dtype != start.dtype:
         leaves = f"{tuple(carried.shape)} {carried.dtype}"
         yield (
@@ -173,22 +173,22 @@ def _check_probabilities(case: _Case) -> Iterator[str]:
 def _check_purity(case: _Case) -> Iterator[str]:
     module: Any = case.machine
     start = case.start
-    fed = case.fed(0)
+    fed = case.get_inputs(0)
     inputs = [start, *fed.tensors().values()]
     tensors = {**module.state_dict(keep_vars=True), **dict(module.named_buffers())}
-    writes_to_inputs = [written(tensor) for tensor in inputs]
-    writes = {name: written(tensor) for name, tensor in tensors.items()}
+    writes_to_inputs = [count_writes(tensor) for tensor in inputs]
+    writes = {name: count_writes(tensor) for name, tensor in tensors.items()}
     start_again = start.clone()
     with torch.random.fork_rng(devices=[]):
         torch.rand(1)  # elsewhere than where a step that seeds the generator leaves it
         generator = torch.random.get_rng_state()
         first = module.step(start, fed)
-        module.step(first.carried.clone(), case.fed(case.n_rounds - 1))
-        again = module.step(start_again, case.fed(0))
+        module.step(first.carried.clone(), case.get_inputs(case.n_rounds - 1))
+        again = module.step(start_again, case.get_inputs(0))
         draws = not torch.equal(generator, torch.random.get_rng_state())
-    if writes_to_inputs != [written(tensor) for tensor in inputs]:
+    if writes_to_inputs != [count_writes(tensor) for tensor in inputs]:
         yield "a round writes into what it was given: compute what is carried anew (h = h + x, never h += x)"
-    changed = [name for name, tensor in tensors.items() if writes[name] != written(tensor)]
+    changed = [name for name, tensor in tensors.items() if writes[name] != count_writes(tensor)]
     if draws:
         changed.append("the global generator")
     if not all(map(_is_same, first, again)):
@@ -203,7 +203,7 @@ def _check_purity(case: _Case) -> Iterator[str]:
 def _check_channels(case: _Case) -> Iterator[str]:
     t = max(1, case.n_rounds // 2)
     others = torch.arange(len(case.episodes)).roll(1)
-    fed = case.fed(t).each(lambda part: part[others])
+    fed = case.get_inputs(t).each(lambda part: part[others])
     swapped = case.machine.step(case.run.latents[others, t], fed)
     expected = Stepped(case.run.predictions[others, t], case.run.latents[others, t + 1])
     if _compare_results(swapped, expected) > case.close:
@@ -334,17 +334,17 @@ def _check_reference(case: _Case) -> Iterator[str]:
 
 
 def _check_points(case: _Case) -> Iterator[str]:
-    plain = case.machine.step(case.start, case.fed(0))
+    plain = case.machine.step(case.start, case.get_inputs(0))
     for component in case.machine.points.values():
         for layer in range(component.n_layers or 1):
             name = component.hook.format(layer=layer)
             yield from _check_point(case, component, name, plain)
     for key, tap in getattr(case.machine, "taps", {}).items():
         if tap.point.alive is not None:
-            yield from _check_halted(case, key, tap, plain)
+            yield from _check_halted_rows(case, key, tap, plain)
 
 
-def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
+def _check_halted_rows(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
     """Yield a sentence if rows that have halted, according to a point's ``alive=``, still influence
     the result.
 
@@ -360,7 +360,7 @@ def _check_halted(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[s
     tap.disturbs = True
     try:
         with case.machine.hooks(fwd_hooks=[(name, lambda activation, hook: None)]):
-            disturbed = case.machine.step(case.start, case.fed(0))
+            disturbed = case.machine.step(case.start, case.get_inputs(0))
     finally:
         tap.disturbs = False
     gap = _compare_results(plain, disturbed)
@@ -387,13 +387,13 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
         shapes.append(tuple(activation.shape) if isinstance(activation, Tensor) else None)
 
     with case.machine.hooks(fwd_hooks=[(name, look)]):
-        hooked = case.machine.step(case.start, case.fed(0))
+        hooked = case.machine.step(case.start, case.get_inputs(0))
     shape = shapes[0] if shapes else None
     n_axes = 2 + len(component.axes.split())
     n_rows = len(plain.carried)
     if len(shapes) != 1:
         remedy = ""
-        if _is_compiled(case.machine):
+        if _has_compiled_parts(case.machine):
             remedy = "; compiled modules call no hooks: adapt the module that was compiled"
         yield f"the point {name!r} fires {len(shapes)} times in a round, which must be once{remedy}"
     elif shape is None or len(shape) != n_axes or shape[0] != n_rows:
@@ -411,7 +411,7 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
         yield f"a hook at {name!r} that changes nothing moves the result by {gap:.1g}"
 
 
-def _is_compiled(module: Any) -> bool:
+def _has_compiled_parts(module: Any) -> bool:
     """Return whether torch.compile was applied to any part of a model."""
     parts = module.modules()
     return any(hasattr(part, "_orig_mod") or part._compiled_call_impl for part in parts)

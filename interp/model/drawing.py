@@ -55,7 +55,7 @@ def draw_anew(
         for name, buffer in buffers.items():
             if buffer.isnan().all():  # a constant that nothing initialises, such as a mask
                 buffer.copy_(constants[name])
-    _require_initialised(machine, fresh, weights)
+    _require_fresh_weights(machine, fresh, weights)
     addresses = {weight.data_ptr() for weight in machine.parameters() if weight.numel()}
     is_separate = addresses.isdisjoint(weight.data_ptr() for weight in fresh.parameters())
     require(
@@ -70,7 +70,7 @@ def _select_real(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
     return {name: tensor for name, tensor in tensors if tensor.is_floating_point()}
 
 
-def _require_initialised(
+def _require_fresh_weights(
     machine: HookedMachine, fresh: HookedMachine, weights: dict[str, Any]
 ) -> None:
     """Refuse a copy of a model in which a weight was not initialised, or which has no weights.

@@ -24,7 +24,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
 from interp.core.algorithm import Episodes
-from interp.core.display import described
+from interp.core.display import format_machine
 from interp.core.machine import Channel, Component, Stepped
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.locks import MachineLock, exclusive
@@ -75,7 +75,7 @@ class HookedMachine(HookedRootModule):
 
     def __repr__(self) -> str:
         try:
-            return described(self)
+            return format_machine(self)
         except (AttributeError, NotImplementedError):  # a machine that is still being made
             return super().__repr__()
 
@@ -306,7 +306,7 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def _digest(self) -> str:
-        sha = hashlib.sha256(self.said().encode())
+        sha = hashlib.sha256(self.describe_for_digest().encode())
         for name, tensor in sorted(self.state_tensors().items()):
             sha.update(name.encode())
             sha.update(bytes_of(tensor))
@@ -350,7 +350,9 @@ class HookedMachine(HookedRootModule):
             for name, value in vars(part).items():
                 if isinstance(value, (str, int, float)) and name != "training":
                     plain.append(value)
-        writes = [(tensor.data_ptr(), written(tensor)) for tensor in tensors if tensor is not None]
+        writes = [
+            (tensor.data_ptr(), count_writes(tensor)) for tensor in tensors if tensor is not None
+        ]
         return (*writes, tuple(plain))
 
 
@@ -397,7 +399,7 @@ def has_hooks(module: nn.Module) -> bool:
     return any(_hooks_of(module))
 
 
-def written(tensor: Tensor) -> int:
+def count_writes(tensor: Tensor) -> int:
     """Return how often a tensor was written to in place; 0 for inference tensors, which have no
     counter.
     """
@@ -420,7 +422,7 @@ def _refuse_misfits(name: str, function: Any) -> Any:
     ``name`` is the hook point, for the error message.
     """
 
-    def run_checked(activation: Tensor, hook: Any) -> Tensor | None:
+    def run_and_check(activation: Tensor, hook: Any) -> Tensor | None:
         try:
             result = function(activation, hook=hook)
         except TypeError as error:
@@ -442,7 +444,7 @@ def _refuse_misfits(name: str, function: Any) -> Any:
             f"None to change nothing; it gave {got}"
         )
 
-    return run_checked
+    return run_and_check
 
 
 class FiringCounter:

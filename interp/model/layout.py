@@ -95,7 +95,7 @@ class EncodedRounds:
         return self.each(lambda part: part[rows])
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def join(cls, parts: Sequence[Self]) -> Self:
         """Concatenate batches of encoded episodes along the first axis."""
         tensors = [part.tensors() for part in parts]
         if any(part.missing is not None for part in parts):
@@ -115,7 +115,7 @@ class EncodedRounds:
         index = torch.tensor(list(rounds), device=self.tokens.device)
         return self.each(lambda part: part[:, index].flatten(0, 1))
 
-    def between(self, first: int, stop: int) -> Self:
+    def slice_rounds(self, first: int, stop: int) -> Self:
         """Return the rounds from ``first`` to ``stop - 1`` of every episode."""
         return self.each(lambda part: part[:, first:stop])
 
@@ -123,7 +123,9 @@ class EncodedRounds:
         """Return round ``t`` of every episode."""
         return self.each(lambda part: part[:, t])
 
-    def settled(self, prediction: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    def undo_missing(
+        self, prediction: Tensor, before: Tensor, after: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Correct the results of rounds so that missing rounds (missed trials and padding) have no
         effect.
 
@@ -287,7 +289,7 @@ class RoundLayout:
         ids = [self.token_ids.get(label, 0) for label in self.labels]
         return torch.tensor(ids).repeat(*sizes, 1)
 
-    def encoded(self, episodes: Episodes) -> EncodedRounds:
+    def encode_with_missing(self, episodes: Episodes) -> EncodedRounds:
         """Return ``episodes`` encoded as a model's input, like :meth:`encode`, and marked with the
         rounds that are missing.
         """
@@ -434,7 +436,7 @@ class RoundLayout:
         """
         return state.unsqueeze(-2)
 
-    def written(self, state: Tensor, slots: Tensor) -> Tensor:
+    def select_slot_part(self, state: Tensor, slots: Tensor) -> Tensor:
         """Return the part of the algorithm's state that a round's update writes.
 
         A round writes one latent, and each latent contains a part of the state. In Q-learning the

@@ -42,7 +42,9 @@ _SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
 _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
 
 
-def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
+def can_run_plainly(
+    model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED
+) -> bool:
     """Return whether the blocks of ``model`` can run in their quicker form, :class:`PlainBlock`,
     with the same results and without missing a hook.
 
@@ -68,12 +70,12 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
             if type(module) not in _KINDS:
                 return False
             waiting.extend(module._modules.values())
-        if not _is_run_as_written(module, served):
+        if not _has_original_forward(module, served):
             return False
     return True
 
 
-def _is_run_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
+def _has_original_forward(module: nn.Module, served: tuple[str, ...]) -> bool:
     """Return whether a module has its original ``forward`` and no hooks; served hook points may
     have hooks.
 

@@ -98,7 +98,7 @@ def rollout(
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
     _refuse_large_run(model, episodes, layout)
-    encoded = _cut_rounds(model.prepare(layout.encoded(episodes)), n_rounds)
+    encoded = _cut_rounds(model.prepare(layout.encode_with_missing(episodes)), n_rounds)
     n_rounds = encoded.tokens.shape[1]
     chosen = select_rounds(rounds, n_rounds)
     names = [] if names_filter is None else model.hook_names(names_filter)
@@ -180,7 +180,7 @@ def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
         1 <= n_rounds <= available,
         f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}",
     )
-    return encoded.between(0, n_rounds)
+    return encoded.slice_rounds(0, n_rounds)
 
 
 def _sort_hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
@@ -295,7 +295,7 @@ def require_own(
         return run
     layout = model.layout.fit(episodes)
     if encoded is None:
-        encoded = model.prepare(layout.encoded(episodes))
+        encoded = model.prepare(layout.encode_with_missing(episodes))
     commit = commit or run.commit
     is_same = commit == run.commit and _holds(run, encoded, layout)
     require(is_same, "give a rollout of the same episodes with the same commit")
@@ -374,7 +374,7 @@ def run_round(
             if not torch.equal(tokens, encoded.tokens):
                 encoded = replace(encoded, tokens=tokens)
                 result = forward(latents, encoded)
-    prediction, carried = encoded.settled(result.prediction, latents, result.carried)
+    prediction, carried = encoded.undo_missing(result.prediction, latents, result.carried)
     return Step(prediction, carried, encoded)
 
 
@@ -413,22 +413,22 @@ def sequential(
     first_hooked = min(hooks, default=0)
     n_unhooked = min(hooks, default=n_rounds)
     if clean is None and n_unhooked and not (recorder.hooks or chooses):
-        clean = _unroll(model, encoded.between(0, n_unhooked), layout, commit)
+        clean = _unroll(model, encoded.slice_rounds(0, n_unhooked), layout, commit)
         if clean is not None and not hooks:
             return clean
 
-    def is_changed(t: int) -> bool:
+    def has_edits(t: int) -> bool:
         return t in hooks if hold else t >= first_hooked
 
     def is_run(t: int) -> bool:
-        return clean is None or is_changed(t) or t in recorder.places
+        return clean is None or has_edits(t) or t in recorder.places
 
     def run_or_take(t: int, latents: Tensor, forward: Any) -> Step:
         if is_run(t):
             recorder.t = t
             step = run_round(model, encoded.at(t), latents, layout, commit, step=forward)
             recorder.mark_missing(step.fed.missing)
-        if clean is not None and not is_changed(t):
+        if clean is not None and not has_edits(t):
             step = Step(clean.predictions[:, t], clean.latents[:, t + 1], clean.fed.at(t))
         if clean is not None and hold:
             step = replace(step, latents=clean.latents[:, t + 1])
@@ -479,7 +479,7 @@ def _unroll(
     carried = [latents.unsqueeze(1)]
     with torch.no_grad(), threads_for(model):
         for start in range(0, n_rounds, size):
-            part = encoded.between(start, start + size)
+            part = encoded.slice_rounds(start, start + size)
             stepped = unroll(carried[-1][:, -1], part)
             if stepped is None:
                 return None
@@ -532,7 +532,7 @@ def _run_without_hooks(
             recorder.rows = slice(start, start + size)
             part = encoded.select(recorder.rows)
             runs.append(sequential(model, part, layout, commit, recorder=recorder))
-        whole = runs[0] if len(runs) == 1 else Rollout.joined(runs)
+        whole = runs[0] if len(runs) == 1 else Rollout.join(runs)
         return replace(whole, episodes=episodes, settings=_settings(model, commit))
 
     def run_own() -> Rollout:
@@ -737,7 +737,7 @@ def replay(
     for name, chunks in parts.items():
         activations = torch.cat(chunks)
         if activations.is_floating_point():
-            activations, _ = fed.settled(activations, latents, carried)
+            activations, _ = fed.undo_missing(activations, latents, carried)
         cache[name] = activations.unflatten(0, by_round)
-    predictions, carried = fed.settled(predictions, latents, carried)
+    predictions, carried = fed.undo_missing(predictions, latents, carried)
     return predictions.unflatten(0, by_round), carried.unflatten(0, by_round), cache

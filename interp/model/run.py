@@ -63,7 +63,7 @@ class Rollout:
 
     @classmethod
     @checked
-    def joined(cls, runs: Sequence[Rollout]) -> Rollout:
+    def join(cls, runs: Sequence[Rollout]) -> Rollout:
         """Concatenate rollouts of one model over different episodes of the same sizes."""
         first = non_empty("runs", runs)[0]
         cache = Cache()
@@ -71,7 +71,7 @@ class Rollout:
             cache[name] = torch.cat([run.cache[name] for run in runs])
         predictions = torch.cat([run.predictions for run in runs])
         latents = torch.cat([run.latents for run in runs])
-        fed = EncodedRounds.joined([run.fed for run in runs])
+        fed = EncodedRounds.join([run.fed for run in runs])
         return replace(
             first, predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None
         )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from interp.model.hooked import has_hooks, written
+from interp.model.hooked import count_writes, has_hooks
 from interp.model.layout import add_axes
 from interp.support.checks import checked_fields, integer, shown
 from interp.support.errors import InputError, require, require_known
@@ -211,9 +211,9 @@ class Halting:
         whole = self._spread(value)
         alive = add_axes(self.alive.to(whole.device), whole.ndim)
         visible = whole.masked_fill(~alive, torch.nan)
-        n_writes = written(visible)
+        n_writes = count_writes(visible)
         result = hook_point(visible)
-        if result is visible and written(visible) == n_writes:
+        if result is visible and count_writes(visible) == n_writes:
             if self.disturbs and len(value) == self.n_rows:
                 return torch.where(alive, value, 1 - value)
             return value

@@ -37,7 +37,7 @@ from interp.model.hooked import AS_REAL
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.lens import LensSurface
 from interp.model.locks import exclusive
-from interp.model.plain import PlainBlock, unobserved
+from interp.model.plain import PlainBlock, can_run_plainly
 from interp.support.checks import MOST_GB, checked, fit, shown
 from interp.support.errors import InputError, require
 from interp.support.session import once
@@ -162,7 +162,7 @@ class HookedLatentTransformer(LensSurface):
         """
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
-        resid = self.run_from(self.embedded(tokens, latents, values))
+        resid = self.run_from(self.embed_round(tokens, latents, values))
         return self.read_out(resid, latents)
 
     @exclusive
@@ -183,14 +183,14 @@ class HookedLatentTransformer(LensSurface):
         _check_round(self, tokens, latents, values)
         n_positions = tokens.shape[1]
         n_prefix = self.layout_of_length[n_positions].predict_position + 1
-        prefix = self.embedded(tokens, self.hook_latents(latents), values)[:, :n_prefix]
+        prefix = self.embed_round(tokens, self.hook_latents(latents), values)[:, :n_prefix]
         read = self.ln_final(self.run_from(prefix, n_read=1))[:, 0]
         return self.read_prediction(self.unembed(read), n_positions)
 
     # The parts of a round, for callers that run only some of them.
 
     @exclusive
-    def embedded(
+    def embed_round(
         self,
         tokens: Int[Tensor, "batch pos"],
         latents: Float[Tensor, "batch latent d_model"],
@@ -410,7 +410,7 @@ class HookedLatentTransformer(LensSurface):
         """Return whether nothing watches the blocks as they run: no hook, no gradient and no flag
         that hooks need. Results of an earlier run may then be used instead of running again.
         """
-        return unobserved(self, self.cfg, served=())
+        return can_run_plainly(self, self.cfg, served=())
 
     @property
     def channels(self) -> tuple[Channel, ...]:  # type: ignore[override]
@@ -493,7 +493,7 @@ class HookedLatentTransformer(LensSurface):
     name = property(attrgetter("config.name"))
     origin = property(attrgetter("config.origin"))
 
-    def said(self) -> str:
+    def describe_for_digest(self) -> str:
         """Return the text that :meth:`digest` includes besides the weights: the configuration as
         JSON, and the factor by which old latents are multiplied if training is changing it.
         """
@@ -599,7 +599,7 @@ class _Stepper:
                 start = min(choice_position, layout.update_position)
                 return self._step_from(start, carried, fed, layout)
             n_read = layout.n_read if self.is_quiet and not self.model.is_handwired else None
-            resid = self.model.embedded(fed.tokens, carried, fed.values)
+            resid = self.model.embed_round(fed.tokens, carried, fed.values)
             read = self.model.run_from(resid, n_read=n_read, blocks=self.blocks)
             normalized = self.model.ln_final(read)
             prediction = self._predict(normalized, layout)
@@ -621,7 +621,7 @@ class _Stepper:
             The prediction, and the latents that the next round reads.
         """
         model = self.model
-        resid = model.embedded(fed.tokens, carried, fed.values)
+        resid = model.embed_round(fed.tokens, carried, fed.values)
         if self.last is not None and self.last.is_of(carried, fed):
             past = [_cut_past(known, start) for known in self.last.past]
             resid = model.run_from(
@@ -688,7 +688,7 @@ def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[P
         narrow: whether heads of a handwired model that write only zeros, and unused columns, are
             left out.
     """
-    if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
+    if type(model) is not HookedLatentTransformer or not can_run_plainly(model, model.cfg):
         return None
     return [PlainBlock(block, model.is_handwired, narrow) for block in model.blocks]
 

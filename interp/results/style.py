@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import matplotlib
 from matplotlib.figure import Figure
 
-from interp.core.display import drawn
+from interp.core.display import add_png
 from interp.results.palette import INK, LIGHT, PAPER, STYLE
 from interp.support import foreign
 from interp.support.checks import checked
@@ -48,7 +48,7 @@ def styled(draw: _Draw) -> _Draw:
     @wraps(draw)
     def inner(*args: Any, **kwargs: Any) -> Figure:
         with house_style():
-            return drawn(draw(*args, **kwargs))
+            return add_png(draw(*args, **kwargs))
 
     return checked(inner)  # type: ignore[return-value]
 

@@ -211,7 +211,7 @@ _PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
 """Lapse -> name of its parameter."""
 
 
-def lapsed(
+def add_lapse(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
     """Return a function that makes a variant of an algorithm with a lapse. It takes the parameters
@@ -224,7 +224,7 @@ def lapsed(
         key: key of the variant; by default that of the algorithm with a suffix.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
-    >>> dict(lapsed(stopped, weighted_majority)(gain=0.5, last=4).parameters)
+    >>> dict(add_lapse(stopped, weighted_majority)(gain=0.5, last=4).parameters)
     {'gain': 0.5, 'last': 4}
     """
     name = _PARAMETERS[lapse]
@@ -245,7 +245,7 @@ def _check_rounds(name: str, value: float) -> None:
 
 def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of the input variables on which the algorithm's next state depends."""
-    needed = algorithm.needed(algorithm.state)
+    needed = algorithm.list_dependencies(algorithm.state)
     return tuple(variable.key for variable in needed if variable.role == "input")
 
 
@@ -401,4 +401,4 @@ def _vary(
     if is_variable and written.removeprefix(NEXT) not in states:
         written = NEXT + algorithm.memory  # a part of what the round would have written
     all_parameters = {**algorithm.parameters, **parameters}
-    return algorithm.varied(key, name, all_parameters, changes, written=written)
+    return algorithm.make_variant(key, name, all_parameters, changes, written=written)

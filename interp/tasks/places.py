@@ -76,7 +76,7 @@ class Model:
         config = getattr(machine, "config", None)
         self.replaces = getattr(config, "latent_update", "replace") != "add"
 
-    def carried(self, key: str, otherwise: str) -> str:
+    def pick_state(self, key: str, otherwise: str) -> str:
         """Return ``key`` if the model's algorithm carries the variable of this key from round to
         round; otherwise return ``otherwise``.
 

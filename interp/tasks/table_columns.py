@@ -159,7 +159,7 @@ def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)
 
 
-def spelled(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a column's name in lower case without separators, so that spellings can be compared:
     "trialnum" for "Trial_Num".
     """
@@ -180,13 +180,13 @@ def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) 
     free = [name for name in table.names if name not in used]
     matches: list[str] = []
     for pattern in _SPELLINGS[role]:
-        matches += [name for name in free if re.fullmatch(pattern, spelled(name))]
+        matches += [name for name in free if re.fullmatch(pattern, normalize_name(name))]
     if role == "reward":
         return tuple(matches[:1]) or _find_gain_and_loss(free)
     if role == "session" or takes_all:
         return tuple(matches)
     if role in ("choice", "action"):
-        plausible = [name for name in matches if not is_measured(table.cells[name])]
+        plausible = [name for name in matches if not is_measurement_like(table.cells[name])]
         matches = plausible or matches
     return tuple(matches[:1])
 
@@ -198,14 +198,14 @@ def _find_gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
     Args:
         names: names of the columns to search.
     """
-    by_spelling = {spelled(name): name for name in names}
+    by_spelling = {normalize_name(name): name for name in names}
     for gain, loss in (("gain", "loss"), ("gains", "losses"), ("win", "loss"), ("wins", "losses")):
         if gain in by_spelling and loss in by_spelling:
             return by_spelling[gain], by_spelling[loss]
     return ()
 
 
-def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
+def is_measurement_like(cells: pd.Series | pd.DataFrame) -> bool:
     """Return True if cells look like measurements, such as reaction times, and not like labels.
 
     This is so if there are at least 5 different values, all of them numbers, and one of these

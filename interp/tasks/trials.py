@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 from interp.support.checks import checked_result, number, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.chat_file import open_chats
-from interp.tasks.table_columns import NONE, Columns, choose_columns, is_measured, spelled
+from interp.tasks.table_columns import (
+    NONE,
+    Columns,
+    choose_columns,
+    is_measurement_like,
+    normalize_name,
+)
 from interp.tasks.table_file import TextTable, read_text_table
 
 _Array = NDArray[Any]
@@ -309,7 +315,7 @@ class TrialTable:
         words = self.table.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_TRUE | _FALSE)
         self.refuse(wrong, name, "must be yes or no, 1 or 0")
-        if re.match("(is)?free", spelled(name)):
+        if re.match("(is)?free", normalize_name(name)):
             self.remarks.append(
                 f"{name!r} says where a choice was free: the other trials are forced."
             )
@@ -432,7 +438,9 @@ class TrialTable:
         """
         n_labels, n_trials = len(counts), len(self.table.cells)
         limit = self.options.most_arms
-        is_measurement = limit is None and is_measured(pd.Series(list(counts), dtype=object))
+        is_measurement = limit is None and is_measurement_like(
+            pd.Series(list(counts), dtype=object)
+        )
         limit = MOST_LABELS if limit is None else limit
         remedy = (
             f"name the column of the {kind}, or give most_arms={n_labels} (--most-arms {n_labels})"
@@ -447,7 +455,7 @@ class TrialTable:
 
     # Rewards.
 
-    def scaled(self, rewards: pd.Series) -> tuple[pd.Series, float]:
+    def scale_rewards(self, rewards: pd.Series) -> tuple[pd.Series, float]:
         """Divide rewards by the option ``scale`` or, if that is None, by their typical size.
 
         Args:
@@ -479,7 +487,7 @@ class TrialTable:
             return columns.iloc[:, 0]
         for name in columns:
             has_no_sign = bool((columns[name].dropna() >= 0).all())
-            if has_no_sign and spelled(str(name)).startswith("loss"):
+            if has_no_sign and normalize_name(str(name)).startswith("loss"):
                 columns[name] = -columns[name]
                 self.remarks.append(
                     f"{name!r} is subtracted from the reward: no number of it is below 0."
@@ -622,7 +630,7 @@ class TrialTable:
 
     # What was read.
 
-    def played(
+    def select_sessions(
         self, sessions: Sequence[tuple[str, pd.Index]], counted: pd.Series, needed: str
     ) -> list[tuple[str, pd.Index]]:
         """Return the sessions in which at least one trial counts; emit a warning with the number of
@@ -644,7 +652,7 @@ class TrialTable:
             )
         return played
 
-    def said(
+    def make_report(
         self,
         sessions: Sequence[tuple[str, pd.Index]],
         counted: pd.Series,
@@ -716,7 +724,7 @@ class TrialTable:
         """
         return [values.loc[rows].to_numpy(float) for _, rows in sessions]
 
-    def padded(
+    def pad_sessions(
         self, sessions: Sequence[tuple[str, pd.Index]], values: pd.Series | pd.DataFrame
     ) -> _Array:
         """Arrange values by session in one array, with NaN after the end of a shorter session.
@@ -943,7 +951,7 @@ def _find_suspicious_number(numbers: Mapping[str, float]) -> str | None:
 
 
 def _is_missed_word(label: str) -> bool:
-    return spelled(label) in _MISSED_WORDS or not re.search(r"\w", label)
+    return normalize_name(label) in _MISSED_WORDS or not re.search(r"\w", label)
 
 
 def _is_code_of_numbers(code: str) -> bool:

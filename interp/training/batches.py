@@ -312,7 +312,7 @@ class RoundsLoss(nn.Module):
         """
         model = self.model
         payloads = None if layout.payload is None else values
-        resid = model.embedded(tokens, latents, payloads)
+        resid = model.embed_round(tokens, latents, payloads)
         if layout.choice_position is None or self.commit == "target":
             read = model.ln_final(model.run_from(resid, n_read=layout.n_read))
             logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
@@ -322,7 +322,7 @@ class RoundsLoss(nn.Module):
             read = model.ln_final(model.run_from(resid[:, :n_prefix], past=past, n_read=1))
             logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
             tokens = layout.commit(tokens, logits.argmax(-1))
-            suffix = model.embedded(tokens, latents, payloads)[:, n_prefix:]
+            suffix = model.embed_round(tokens, latents, payloads)[:, n_prefix:]
             read = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_after))
         return logits, model.update(read[:, -layout.n_after], layout.n_positions)
 

@@ -103,14 +103,14 @@ def _inverted() -> Algorithm:
         return np.where(is_lapse, 1 - plain(v), plain(v))
 
     change = {"prediction": (("weights", "log_weights", "votes"), invert)}
-    return majority.varied("inverted_rarely", "inverted rarely", majority.parameters, change)
+    return majority.make_variant("inverted_rarely", "inverted rarely", majority.parameters, change)
 
 
 def _label_stuck() -> Algorithm:
     """Return Weighted Majority that always takes the true label to be 1."""
     majority = experts.weighted_majority(GAIN)
     change = {"match": (("votes",), lambda v: v["votes"].astype(np.int64))}
-    return majority.varied("label_stuck", "label stuck", majority.parameters, change)
+    return majority.make_variant("label_stuck", "label stuck", majority.parameters, change)
 
 
 def _opposite() -> Algorithm:
@@ -118,7 +118,7 @@ def _opposite() -> Algorithm:
     base = search.breadth_first()
     plain: Any = base.variable("member").equation
     change = {"member": (("reached", "candidates"), lambda v: plain(v)[..., ::-1])}
-    return base.varied("opposite", "opposite", base.parameters, change)
+    return base.make_variant("opposite", "opposite", base.parameters, change)
 
 
 def _bidirectional() -> Algorithm:
@@ -162,7 +162,7 @@ def _bidirectional() -> Algorithm:
         parents=("backward", "candidates", "source", "target"),
         equation=grow,
     )
-    return base.varied(
+    return base.make_variant(
         "bidirectional",
         "search from both ends",
         {},

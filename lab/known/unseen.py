@@ -296,7 +296,7 @@ def _majority(key: str, update: Equation, *reads: str) -> Algorithm:
     """Return Weighted Majority with another update of its log-weights."""
     base = experts.weighted_majority(GAIN)
     changes = {"next_log_weights": (("log_weights", "match", *reads), update)}
-    return base.varied(key, key.replace("_", " "), base.parameters, changes)
+    return base.make_variant(key, key.replace("_", " "), base.parameters, changes)
 
 
 def _capped(v: Values) -> _Array:
@@ -335,7 +335,7 @@ def _squared() -> Algorithm:
         return p**2 / (p**2 + (1 - p) ** 2)
 
     changes = {"prediction": (("weights", "votes"), sharpen)}
-    return base.varied("squared_vote", "squared vote", base.parameters, changes)
+    return base.make_variant("squared_vote", "squared vote", base.parameters, changes)
 
 
 def _every_other() -> Algorithm:
@@ -350,7 +350,7 @@ def _learner(key: str, next_column: Equation, *reads: str) -> Algorithm:
     """Return Q-learning with another column of the action taken, that acts as the reference does."""
     base = q_learning()
     changes = {"next_column": (("column", "td_error", "change", *reads), next_column)}
-    return base.varied(key, key.replace("_", " "), {}, changes)
+    return base.make_variant(key, key.replace("_", " "), {}, changes)
 
 
 def _large_errors(v: Values) -> _Array:
@@ -380,7 +380,7 @@ def _clipped(v: Values) -> _Array:
 def _bootstrap_from(key: str, value: Callable[[_Array], _Array]) -> Algorithm:
     base = q_learning()
     changes = {"maximum": (("next_values",), lambda v: value(v["next_values"]))}
-    return base.varied(key, key.replace("_", " "), {}, changes)
+    return base.make_variant(key, key.replace("_", " "), {}, changes)
 
 
 def _second_best(values: _Array) -> _Array:
@@ -395,14 +395,14 @@ def _optimistic() -> Algorithm:
         first = start(episodes)
         return {**first, "table": np.ones_like(first["table"])}
 
-    return base.varied("optimistic", "optimistic", {}, {}, initial=begin)
+    return base.make_variant("optimistic", "optimistic", {}, {}, initial=begin)
 
 
 def _searching(key: str, next_reached: Equation, *reads: str) -> Algorithm:
     base = search.breadth_first()
     parents = base.variable("next_reached").parents
     changes = {"next_reached": (tuple(dict.fromkeys((*parents, "reached", *reads))), next_reached)}
-    return base.varied(key, key.replace("_", " "), {}, changes)
+    return base.make_variant(key, key.replace("_", " "), {}, changes)
 
 
 def _expand(v: Values) -> _Array:

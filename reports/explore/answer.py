@@ -465,7 +465,7 @@ def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Map
         The algorithm's variables ``[1, round, ...]`` by key.
     """
     states = bench.select_values([view.episode])
-    start, inputs = bench.algorithm.carried(episodes)
+    start, inputs = bench.algorithm.compute_states_and_inputs(episodes)
     state = {key: value[:, 0] for key, value in start.items()}
     steps = []
     for t in range(bench.n_rounds):

@@ -63,7 +63,7 @@ def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
     base, rule = breadth_first(), heuristic(of).variable("prediction")
     assert rule.equation is not None
     if rounds is None:
-        return base.varied(key, key, {}, {"prediction": (rule.parents, rule.equation)})
+        return base.make_variant(key, key, {}, {"prediction": (rule.parents, rule.equation)})
     search = base.variable("prediction")
 
     def answer_by_rule_then_search(v: Any) -> Any:
@@ -76,7 +76,7 @@ def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
     after_prediction = base.variables[place + 1 :]
     variables = (ELAPSED, *through_prediction, FOLLOWING, *after_prediction)
     changes = {"prediction": (parents, answer_by_rule_then_search)}
-    varied = base.varied(key, key, {}, changes, variables=variables)
+    varied = base.make_variant(key, key, {}, changes, variables=variables)
     return _starting(varied, base, elapsed=_zeros)
 
 
@@ -100,7 +100,7 @@ def _counting(base: Any, key: str, name: str, predict: Any) -> Any:
     """A machine that counts rounds, and predicts from the count and what ``base`` predicts from."""
     parents = ("elapsed", *base.variable("prediction").parents)
     variables = (ELAPSED, *base.variables, FOLLOWING)
-    varied = base.varied(
+    varied = base.make_variant(
         key,
         name,
         {},
@@ -159,7 +159,7 @@ def _from_the_root() -> Algorithm:
         return np.full(len(episodes), -1.0)
 
     parents = ("kept", *(key for key in rule.parents if key != "root"))
-    varied = base.varied(
+    varied = base.make_variant(
         "fromtheroot",
         "undirected distance",
         {},
@@ -174,7 +174,7 @@ def _idle_majority() -> Any:
     """Weighted Majority's log-weights are carried, and the majority of the round is answered."""
     vote = majority_vote().variable("prediction")
     changes = {"prediction": (vote.parents, vote.equation)}
-    varied = weighted_majority(0.5).varied(
+    varied = weighted_majority(0.5).make_variant(
         "idle", "a majority vote beside idle weights", {}, changes
     )
     return by_algorithm.machine(varied, EXPERTS.layout(n_experts=4), name="idle weights")

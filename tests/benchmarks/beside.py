@@ -151,7 +151,7 @@ class HandWritten:
     def __init__(self, model: Any, episodes: Any) -> None:
         self.model = model
         self.layout = model.layout.fit(episodes)
-        self.tokens = model.prepare(self.layout.encoded(episodes)).tokens
+        self.tokens = model.prepare(self.layout.encode_with_missing(episodes)).tokens
         n_positions = self.tokens.shape[-1]
         self.codes = model.W_pos[model.position_ids[n_positions, :n_positions]]
         self.blocks = []
@@ -220,7 +220,7 @@ def run_by_hand(model: Any, episodes: Any, cached: int) -> Numbers:
 def run_modules(model: Any, episodes: Any, names: list[str]) -> Numbers:
     """The model's own modules round by round, with hooks that write to tensors made before."""
     layout = model.layout.fit(episodes)
-    encoded = model.prepare(layout.encoded(episodes))
+    encoded = model.prepare(layout.encode_with_missing(episodes))
     n_episodes, n_rounds, _ = encoded.tokens.shape
     latents = model.initial(n_episodes, layout)
     predictions, carried = [], [latents]
@@ -253,7 +253,7 @@ def gru_rows(n_episodes: int = 64, n_rounds: int = 100) -> list[Row]:
 
     @torch.no_grad()
     def bare(whole: bool) -> Numbers:
-        encoded = machine.prepare(layout.encoded(episodes))
+        encoded = machine.prepare(layout.encode_with_missing(episodes))
         rows = encoded.rows(range(n_rounds))
         heard = module.hear(reader.after(rows)).unflatten(0, (n_episodes, n_rounds))
         question = reader.before(rows).unflatten(0, (n_episodes, n_rounds))

@@ -240,7 +240,7 @@ def test_free_rollouts_on_the_chain_equal_the_tabular_learner() -> None:
     mdps = mdp.sample_mdps(6, 4, 2, seed=0, regime="chain")
     model = circuits.load("qlearning-handwired", n_states=4, n_actions=2)
     played, run = interp.play(model, mdps, 60, seed=3, epsilon=0.2)
-    replayed = played.relearned(alpha=0.1, gamma=0.9).q_tables
+    replayed = played.relearn(alpha=0.1, gamma=0.9).q_tables
     table_error = np.abs(model.read_state(run.latents).numpy() - replayed)
     assert table_error.max() < 1e-13
     learner = tabular.run(tabular.QLearner(epsilon=0.2), mdps, 60, seed=3)

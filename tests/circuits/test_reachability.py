@@ -14,7 +14,7 @@ from circuits.exactness import check
 from circuits.reachability import reachability
 from circuits.reachability.construction import PLAN
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
-from interp.tasks.reachability.episodes import joined
+from interp.tasks.reachability.episodes import join_batches
 from tests.refusals import refuses
 
 SMALL = (6, 9)
@@ -37,7 +37,7 @@ def battery(
         )
         for regime in regimes
     ]
-    return joined(parts, " and ".join(regimes))
+    return join_batches(parts, " and ".join(regimes))
 
 
 def errors(

@@ -157,7 +157,7 @@ def waiting(gain: float = 0.5) -> Algorithm:
         nothing = np.zeros((len(episodes), episodes.n_experts))
         return {**base.initial(episodes), "waits": nothing}
 
-    return base.varied(
+    return base.make_variant(
         "waiting",
         "Weighted Majority that waits",
         base.parameters,

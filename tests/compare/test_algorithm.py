@@ -83,7 +83,7 @@ def uneven(by):
         return values["log_weights"] + gain * values["match"]
 
     changes = {"next_log_weights": (("log_weights", "label", "match"), step)}
-    return experts.weighted_majority(0.5).varied("uneven", "uneven", {}, changes)
+    return experts.weighted_majority(0.5).make_variant("uneven", "uneven", {}, changes)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def weighed_misses(subject, algorithm, batches):
 def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_changed(sets):
     """Of a thousandth more of a step, in proportion to the label, or not; what counts rounds stays as it is."""
     faster = {"next_counts": (("counts", "match"), lambda v: v["counts"] + 1.0005 * v["match"])}
-    count = experts.bayes().varied("more", "more", {}, faster)
+    count = experts.bayes().make_variant("more", "more", {}, faster)
     cases = (
         (experts.weighted_majority(0.5), experts.weighted_majority(0.50025)),
         (experts.bayes(), count),

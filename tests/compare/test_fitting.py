@@ -219,13 +219,13 @@ def test_sets_are_of_one_task(episodes):
 @pytest.fixture
 def runs(monkeypatch):
     """Counts the runs of an algorithm's state."""
-    counted, unrolled = [], Algorithm.unrolled
+    counted, unrolled = [], Algorithm.unroll
 
     def counting(self, *given, **options):
         counted.append(self.key)
         return unrolled(self, *given, **options)
 
-    monkeypatch.setattr(Algorithm, "unrolled", counting)
+    monkeypatch.setattr(Algorithm, "unroll", counting)
     return counted
 
 

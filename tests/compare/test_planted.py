@@ -28,7 +28,7 @@ HITS = {
     )
 }
 LINEAR = ("scaled", "rotated", "stretched", "permuted and padded")
-EVIDENCE = MAJORITY.varied("evidence", "hits less misses", {"gain": 0.5}, HITS)
+EVIDENCE = MAJORITY.make_variant("evidence", "hits less misses", {"gain": 0.5}, HITS)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,9 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
     algorithm = interp.tasks.get("qlearning").explains(plain)
     budget = replace(SMALL, known=32, rounds=20)
     lowest = {"choice": (("next_values",), lambda v: v["next_values"].argmin(-1))}
-    flipped = by_algorithm.machine(algorithm.varied("least", "least", {}, lowest), plain.layout)
+    flipped = by_algorithm.machine(
+        algorithm.make_variant("least", "least", {}, lowest), plain.layout
+    )
     samples = Samples.draw(plain, budget, {"n_states": 4, "n_actions": 3})
     hard, soft_participant, tied = (
         Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (flipped, ""))

@@ -269,7 +269,7 @@ def _from_the_set_before():
         return {**base.initial(episodes), "old": nothing}
 
     member = (("old", *plain.parents), from_old)
-    varied = base.varied(
+    varied = base.make_variant(
         "before", "before", {}, {"member": member}, variables=(old, *base.variables, next_old)
     )
     return makers.computed(replace(varied, initial=initial))

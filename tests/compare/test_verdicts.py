@@ -303,7 +303,7 @@ def test_small_changes_have_names_and_the_one_that_explains_most_is_said():
     plain = weighted_majority(0.3)
     leak = lambda v: 0.98 * v["log_weights"] + 0.3 * v["match"]  # noqa: E731
     changes = {"next_log_weights": (("log_weights", "match"), leak)}
-    leaky = plain.varied("leaky", "leaky", {}, changes)
+    leaky = plain.make_variant("leaky", "leaky", {}, changes)
     residual, change = _measure_left(predictor(leaky), plain, sets, 0)
     assert residual.high < 0.1
     assert change.startswith("a leak alone leaves 0.0")

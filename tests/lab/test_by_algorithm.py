@@ -7,7 +7,7 @@ import torch
 import interp
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.lapses import lapsed, window
+from interp.tasks.lapses import add_lapse, window
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
@@ -20,7 +20,7 @@ EXPERTS, TABLES, GRAPHS = ExpertRound(4), QLearningRound(4, 3), ReachabilityRoun
 MADE = {
     "a vector": (experts.weighted_majority(0.5), EXPERTS, 4),
     "a vector and a number": (experts.bayes(), EXPERTS, 5),
-    "classes": (lapsed(window, experts.bayes)(window=3), EXPERTS, 16),
+    "classes": (add_lapse(window, experts.bayes)(window=3), EXPERTS, 16),
     "nothing": (experts.majority_vote(), EXPERTS, 1),
     "a table and visits": (q.q_learning(), TABLES, 24),
     "several tables": (q_rivals.sarsa(), TABLES, 36),

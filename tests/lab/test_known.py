@@ -11,7 +11,7 @@ from interp.choices.fitting import predictor
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.lapses import lapsed, late, stopped, window
+from interp.tasks.lapses import add_lapse, late, stopped, window
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
@@ -68,7 +68,7 @@ PREDICTORS = [
 ]
 LAPSES_OF_BAYES = [
     ("experts", "bayes_fading", lambda: rivals.bayes_fading(decay=0.98)),
-    ("experts", "bayes_window", lambda: lapsed(window, experts.bayes)(0.1, 0.8, window=7)),
+    ("experts", "bayes_window", lambda: add_lapse(window, experts.bayes)(0.1, 0.8, window=7)),
     ("experts", "fixed_share", lambda: rivals.fixed_share(1.3, 0.04)),
     (
         "experts",
@@ -78,8 +78,8 @@ LAPSES_OF_BAYES = [
 ]
 FURTHER_RIVALS = [
     ("experts", "deaf_majority", lambda: rivals.deaf_majority(0.7, 2, 1)),
-    ("experts", "bayes_late", lambda: lapsed(late, experts.bayes)(lag=1)),
-    ("experts", "bayes_stopped", lambda: lapsed(stopped, experts.bayes)(0.2, 0.9, last=10)),
+    ("experts", "bayes_late", lambda: add_lapse(late, experts.bayes)(lag=1)),
+    ("experts", "bayes_stopped", lambda: add_lapse(stopped, experts.bayes)(0.2, 0.9, last=10)),
     ("experts", "sigmoid_vote", lambda: rivals.sigmoid_vote(0.15)),
     ("experts", "follow_previous_winners", experts.follow_previous_winners),
 ]

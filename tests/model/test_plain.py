@@ -80,7 +80,7 @@ def cuts(draw, model):
 
 def in_parts(model, round_, layer, start, n_read):
     """A round's residual streams: of all positions up to a layer, and from there of the last ones on their own."""
-    resid = model.run_from(model.embedded(*round_), 0, layer)
+    resid = model.run_from(model.embed_round(*round_), 0, layer)
     past = [block.nothing_past(len(resid)) for block in model.blocks[layer:]]
     whole = model.run_from(resid[:, :start], layer, past=past)
     return resid, whole, model.run_from(resid[:, start:], layer, past=iter(past), n_read=n_read)

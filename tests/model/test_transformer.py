@@ -153,7 +153,7 @@ def test_a_round_in_pieces_is_the_round(n_layers):
     tokens, latents = inputs(model)
     whole, cache = model.run_with_cache(tokens, latents)
     expected = cache[f"blocks.{n_layers - 1}.hook_resid_post"]
-    embedded, n = model.embedded(tokens, latents), tokens.shape[1]
+    embedded, n = model.embed_round(tokens, latents), tokens.shape[1]
     for cuts in ((n,), (1, n), (n - 2, n), (3, 4, n - 1, n)):
         past, start = [block.nothing_past(len(tokens)) for block in model.blocks], 0
         for stop in cuts:

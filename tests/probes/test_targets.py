@@ -178,7 +178,7 @@ def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
     """The episodes' own learning rate and discount are the defaults."""
     recorded = walks.q_tables[:, 1:].reshape(6, 25, -1)
     np.testing.assert_array_equal(targets.table(walks).values, recorded)
-    relearned = walks.relearned(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
+    relearned = walks.relearn(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
     np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, relearned, atol=1e-12)
     table_of_rewards = get("no_bootstrap.table")(walks).values
     assert table_of_rewards.max() <= walks.rewards.max()

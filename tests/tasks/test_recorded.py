@@ -146,7 +146,7 @@ def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_c
             assert np.array_equal(before[2:], alone[key])
     if task == "qlearning":
         assert np.array_equal(ragged.q_tables[0, 1], ragged.q_tables[0, 2])
-        filled = ragged.relearned(
+        filled = ragged.relearn(
             transitions={"rewards": np.where(ragged.missing, 0.3, ragged.rewards)}
         )
         assert np.array_equal(filled.q_tables, ragged.q_tables)
@@ -222,7 +222,7 @@ def test_missed_trials_are_left_out_of_a_source_and_a_state_after_them_is_the_sa
     missing = np.arange(5) == missed_rounds[:, None]
     missing[0, 2:] = True
     if task == "qlearning":
-        ragged = replace(whole, missing=None).relearned(transitions={"missing": missing})
+        ragged = replace(whole, missing=None).relearn(transitions={"missing": missing})
     else:
         ragged = replace(whole, missing=missing)
     drawn = interp.tasks.get(task).of_recorded(ragged).sample(4, 99, seed=0)

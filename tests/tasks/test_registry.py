@@ -181,7 +181,7 @@ def learning(pulls, change):
 def computing(pulls, **changes):
     """The pulls with an algorithm that differs in fields, or ``varied``: key -> (parents, equation)."""
     varied = changes.pop("varied", {})
-    make = lambda: replace(pulls.laplace().varied("laplace", "L", {}, varied), **changes)  # noqa: E731
+    make = lambda: replace(pulls.laplace().make_variant("laplace", "L", {}, varied), **changes)  # noqa: E731
     return replace(
         pulls.PULLS, algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "L", "L", make),))
     )

@@ -213,7 +213,7 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Cou
         table: the Q-table to compare with, "after" or "before" the round's update.
     """
     greedy = _find_greedy(batch, table)
-    greedy_gamma0 = _find_greedy(batch.relearned(gamma=0.0), table)
+    greedy_gamma0 = _find_greedy(batch.relearn(gamma=0.0), table)
     n_greedy = greedy.sum(axis=-1)
     target = greedy / n_greedy[..., None]  # uniform over the greedy actions
     target_gamma0 = greedy_gamma0 / greedy_gamma0.sum(axis=-1, keepdims=True)
@@ -338,7 +338,7 @@ def _find_greedy_rounds(
     """
     per_batch = []
     for chosen, batch in zip(choices, batches, strict=True):
-        greedy = _find_greedy(batch.relearned(gamma=gamma), table)
+        greedy = _find_greedy(batch.relearn(gamma=gamma), table)
         shares = bellman.entries_at(greedy, chosen) / greedy.sum(axis=-1)
         per_batch.append((shares * batch.counted).sum(axis=1))
     return np.concatenate(per_batch)

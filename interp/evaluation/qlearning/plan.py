@@ -35,7 +35,7 @@ from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.qlearning.layout import served
+from interp.tasks.qlearning.layout import get_size_ranges
 from interp.tasks.qlearning.mdps import EVALUATION, SHIFTS
 
 _EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
@@ -50,7 +50,7 @@ def _sizes(model: Machine) -> list[tuple[int, int]]:
     """Return a list of all pairs (n_states, n_actions) that a model supports, with at least two
     states and two actions.
     """
-    (least_states, most_states), (least_actions, most_actions) = served(model)
+    (least_states, most_states), (least_actions, most_actions) = get_size_ranges(model)
     states = range(max(least_states, 2), most_states + 1)
     actions = range(max(least_actions, 2), most_actions + 1)
     return list(product(states, actions))

@@ -107,7 +107,7 @@ def _algorithm(
     """
     for parameter, value in parameters.items():
         _check_bounds(parameter, value, _BOUNDS.get(parameter, _ANY))
-    softmax = {"arm_probabilities": _choose_among_offered}
+    softmax = {"arm_probabilities": _choose_among_offers}
     return _make(key, name, {**equations, **softmax}, memory, **parameters)
 
 
@@ -118,7 +118,7 @@ def _for_each_arm(parameter: _Parameter) -> _Array:
     return np.asarray(parameter)[..., None]
 
 
-def _choose_among_offered(v: Values) -> _Array:
+def _choose_among_offers(v: Values) -> _Array:
     """Return the softmax of the logits over the arms on offer, ``[..., arm]``; other arms have
     probability 0.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from interp.support.errors import InputError, require
 from interp.tasks.bandit.episodes import BanditEpisodes
-from interp.tasks.table_columns import NONE, spelled
+from interp.tasks.table_columns import NONE, normalize_name
 from interp.tasks.trials import ReadingOptions, TrialTable, open_trials
 
 _Array = NDArray[Any]
@@ -59,16 +59,16 @@ def read_choices(
     has_choice = chosen.notna()
     rewards = table.rewards(has_choice)
     _ask_about_rare(table, labels, rewards)
-    scaled, scale = table.scaled(rewards)
+    scaled, scale = table.scale_rewards(rewards)
     is_paid = has_choice & rewards.notna()
-    sessions = table.played(table.sessions(), is_paid, "choice and reward")
-    rounds = _Rounds(table.padded(sessions, chosen), table.padded(sessions, scaled))
+    sessions = table.select_sessions(table.sessions(), is_paid, "choice and reward")
+    rounds = _Rounds(table.pad_sessions(sessions, chosen), table.pad_sessions(sessions, scaled))
     if offers:
-        rounds.set_offers(table.padded(sessions, offers[0]))
+        rounds.set_offers(table.pad_sessions(sessions, offers[0]))
     forced = None
     if "forced" in table.columns:
         is_forced = table.flags("forced").astype(float)
-        forced = table.padded(sessions, is_forced) == 1
+        forced = table.pad_sessions(sessions, is_forced) == 1
     _remark_offers(table, arms, chosen)
     n_unpaid = int(rounds.unpaid.sum())
     if n_unpaid:
@@ -86,7 +86,7 @@ def read_choices(
         offers=rounds.offers,
         forced=forced,
         unpaid=rounds.unpaid if n_unpaid else None,
-        reading=table.said(sessions, has_choice, scale),
+        reading=table.make_report(sessions, has_choice, scale),
     )
 
 
@@ -332,7 +332,7 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
             )
     if "options" in table.columns or "pairs" in table.columns:
         return
-    looks = [name for name in table.columns.unused if _looks_offered(name, table, arms)]
+    looks = [name for name in table.columns.unused if _may_name_offer(name, table, arms)]
     if len(looks) > 1:
         quoted, names = ", ".join(map(repr, looks)), " ".join(looks)
         table.remarks.append(
@@ -340,7 +340,7 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
             f"if they are, give options={names} (--options {names})."
         )
     for name in table.columns.unused:
-        if name not in looks and _looks_paired(name, table, chosen):
+        if name not in looks and _may_name_pair(name, table, chosen):
             table.remarks.append(
                 f"{name!r} looks like which arms were on offer and is not used: if it is, give pairs={name} "
                 f"(--pairs {name})."
@@ -357,12 +357,12 @@ def _has_forced_look(name: str, table: TrialTable) -> bool:
     """
     cells = table.table.cells[name].dropna()
     labels = set(cells.str.lower())
-    is_named = re.fullmatch("(is)?(forced?|free|instructed)(choice|trial)?s?", spelled(name))
+    is_named = re.fullmatch("(is)?(forced?|free|instructed)(choice|trial)?s?", normalize_name(name))
     is_told = bool(labels & {"forced", "free"})
     return len(labels) == 2 and (is_told or is_named is not None)
 
 
-def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
+def _may_name_offer(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
     """Return True if a column may have the label of an arm on offer.
 
     This is so if all its labels are arms (of more than two), or if its name has a word such as
@@ -392,7 +392,7 @@ def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
     return False
 
 
-def _looks_paired(name: str, table: TrialTable, chosen: pd.Series) -> bool:
+def _may_name_pair(name: str, table: TrialTable, chosen: pd.Series) -> bool:
     """Return True if a column may name the pair of arms on offer.
 
     This is so if all its labels look like 12 or A-B and its name fits. It is also so if the set of
@@ -408,7 +408,7 @@ def _looks_paired(name: str, table: TrialTable, chosen: pd.Series) -> bool:
     if not 2 <= len(labels) <= 20:
         return False
     splits = [re.fullmatch(r"([a-z]\W?[a-z]|\d\W?\d)", label.lower()) for label in labels]
-    if all(splits) and re.search("pair|type|stim|option|offer|context", spelled(name)):
+    if all(splits) and re.search("pair|type|stim|option|offer|context", normalize_name(name)):
         return True
     arms_by_label = set()
     for _, arms in chosen.dropna().groupby(cells):

@@ -86,7 +86,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     """
     model = Model(machine)
     memory = model.memory
-    counts = model.carried("counts", memory)
+    counts = model.pick_state("counts", memory)
     if not model.has_layers:
         return Place(memory), Place(counts, outcome="state")
     predicted = [

@@ -188,7 +188,7 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
         labels=table.by_session(rounds.sessions, rounds.truth),
         participants=[who for who, _ in rounds.sessions],
         regime="recorded",
-        reading=table.said(rounds.sessions, rounds.counted),
+        reading=table.make_report(rounds.sessions, rounds.counted),
     )
 
 
@@ -234,7 +234,7 @@ def code_rounds(table: TrialTable) -> CodedRounds:
     )
     truth = outcome.iloc[:, 0]
     counted = advice.notna().all(axis=1) & truth.notna()
-    sessions = table.played(table.sessions(), counted, "advice and outcome")
+    sessions = table.select_sessions(table.sessions(), counted, "advice and outcome")
     return CodedRounds(advice, truth, labels, counted=counted, sessions=sessions)
 
 

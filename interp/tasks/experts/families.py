@@ -31,7 +31,7 @@ from interp.tasks.experts.posterior import (
     mean_accuracy,
     share,
 )
-from interp.tasks.lapses import fading, lapsed, late, stopped, window
+from interp.tasks.lapses import add_lapse, fading, late, stopped, window
 
 _Array = NDArray[Any]
 
@@ -96,7 +96,7 @@ def bayes_mixture(
         "other_high": other_high,
         "weight": weight,
     }
-    return base.varied(
+    return base.make_variant(
         "bayes_mixture",
         "Bayes predictor of two intervals",
         parameters,
@@ -141,7 +141,7 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
 
     faded = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
     changes = {"accuracies": (("counts", "elapsed"), accuracies)}
-    return faded.varied(faded.key, faded.name, faded.parameters, changes)
+    return faded.make_variant(faded.key, faded.name, faded.parameters, changes)
 
 
 @checked
@@ -165,7 +165,7 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
     changes = {"next_log_weights": (("log_weights", "match"), share_out)}
     base = algorithms.weighted_majority(gain)
-    return base.varied("fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
+    return base.make_variant("fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
@@ -183,7 +183,9 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     base = algorithms.bayes()
     changes = {"log_odds": (("counts", "elapsed"), log_odds)}
     variables = tuple(v for v in base.variables if v.key != "accuracies")
-    return base.varied("sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables)
+    return base.make_variant(
+        "sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables
+    )
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
@@ -201,7 +203,7 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
 
     changes = {"prediction": (("votes",), predict)}
     base, parameters = algorithms.majority_vote(), {"accuracy": accuracy}
-    return base.varied("fixed_vote", "fixed log-odds vote", parameters, changes)
+    return base.make_variant("fixed_vote", "fixed log-odds vote", parameters, changes)
 
 
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
@@ -249,12 +251,12 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
     inputs, others = base.variables[:2], base.variables[2:]
     variables = (*inputs, *VARIABLES(key, {"heard": hear}), *others)
     parameters = {"gain": gain, "expert": expert, "hears": hears}
-    return base.varied(key, name, parameters, changes, variables=variables)
+    return base.make_variant(key, name, parameters, changes, variables=variables)
 
 
-late_majority = lapsed(late, algorithms.weighted_majority, "late_majority")
-majority_window = lapsed(window, algorithms.weighted_majority, "majority_window")
-fading_majority = lapsed(fading, algorithms.weighted_majority, "fading_majority")
+late_majority = add_lapse(late, algorithms.weighted_majority, "late_majority")
+majority_window = add_lapse(window, algorithms.weighted_majority, "majority_window")
+fading_majority = add_lapse(fading, algorithms.weighted_majority, "fading_majority")
 
 
 def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
@@ -268,7 +270,7 @@ def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         make: function that makes an algorithm from parameters such as ``low`` and ``high``.
     """
 
-    def made(**parameters: float) -> Algorithm:
+    def make_with_room(**parameters: float) -> Algorithm:
         for name in list(parameters):
             if name.endswith("room"):
                 prefix = name.removesuffix("room")
@@ -280,7 +282,7 @@ def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
                 parameters[f"{prefix}high"] = min(1.0, low + width)
         return make(**parameters)
 
-    return made
+    return make_with_room
 
 
 # The grid of each parameter in a fit, unless a family has its own. A gain and a number of rounds
@@ -330,9 +332,9 @@ def _bayes_families() -> tuple[Family, ...]:
         _WEIGHT,
     )
     few = (_FEW_LOWS, _FEW_ROOMS)
-    windowed = lapsed(window, algorithms.bayes)
-    delayed = lapsed(late, algorithms.bayes)
-    ended = lapsed(stopped, algorithms.bayes)
+    windowed = add_lapse(window, algorithms.bayes)
+    delayed = add_lapse(late, algorithms.bayes)
+    ended = add_lapse(stopped, algorithms.bayes)
     extensions = (
         ("bayes_mixture", "Bayes predictor of two intervals", bayes_mixture, mixed),
         ("bayes_fading", "Bayes predictor of fading counts", bayes_fading, (_DECAY, _LOW, _ROOM)),
@@ -355,7 +357,7 @@ def _majority_families() -> tuple[Family, ...]:
     """Return the family of Weighted Majority, followed by the families that extend it."""
     plain = Searched("gain", _FINE_GAIN)
     windowed_gain = replace(_GAIN, enters=("log_weights",))
-    stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
+    stopped_majority = add_lapse(stopped, algorithms.weighted_majority, "stopped_majority")
     name = "Weighted Majority"
     extensions = (
         ("fading_majority", f"{name} that forgets", fading_majority, (_GAIN, _DECAY)),

@@ -46,7 +46,7 @@ def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     changes = {"prediction": (("votes",), predict)}
     parameters = {"expert": expert, "agrees": agrees}
     base = algorithms.majority_vote()
-    return base.varied("one_expert", "what one expert says", parameters, changes)
+    return base.make_variant("one_expert", "what one expert says", parameters, changes)
 
 
 def _first_leader() -> Algorithm:
@@ -61,7 +61,7 @@ def _first_leader() -> Algorithm:
 
     changes = {"prediction": (("leads", "votes"), predict)}
     base = algorithms.follow_the_leader()
-    return base.varied("first_leader", "follow the first leader", {}, changes)
+    return base.make_variant("first_leader", "follow the first leader", {}, changes)
 
 
 def player_families(n_experts: int) -> tuple[Family, ...]:

@@ -164,11 +164,11 @@ def steering() -> Steering:
 # Corruptions.
 
 
-def _relearned(episodes: MDPEpisodes, **transitions: Any) -> MDPEpisodes:
-    return episodes.relearned(transitions=transitions)
+def _replace_transitions(episodes: MDPEpisodes, **transitions: Any) -> MDPEpisodes:
+    return episodes.relearn(transitions=transitions)
 
 
-exchange_history = partial(task.exchange_history, remade=_relearned)
+exchange_history = partial(task.exchange_history, remade=_replace_transitions)
 
 
 def _change_reward(
@@ -190,7 +190,7 @@ def _change_reward(
             return reward
         return (episodes.rewards[:, t] + 0.5) % 1.0
 
-    return in_one_round("rewards", edit, remade=_relearned)(episodes, round)
+    return in_one_round("rewards", edit, remade=_replace_transitions)(episodes, round)
 
 
 def corruptions() -> tuple[Corruption, ...]:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.core.task import BaseEpisodes, episode_array, freeze, length_of, padded
+from interp.core.task import BaseEpisodes, episode_array, freeze, length_of, pad_rounds
 from interp.support.checks import (
     array_of,
     check_fields,
@@ -51,7 +51,7 @@ _PASSED_ON = (
     "missing",
     "participants",
 )
-"""Fields that :meth:`MDPEpisodes.relearned` keeps."""
+"""Fields that :meth:`MDPEpisodes.relearn` keeps."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,10 +240,10 @@ class MDPEpisodes(BaseEpisodes):
             given: arguments of :meth:`from_transitions` by name. ``states``, ``actions``,
                 ``rewards`` and ``next_states`` are lists with one list of rounds per episode.
         """
-        return cls.from_transitions(**{"mdps": None, **padded(_TRANSITIONS, given)})
+        return cls.from_transitions(**{"mdps": None, **pad_rounds(_TRANSITIONS, given)})
 
     @checked
-    def relearned(
+    def relearn(
         self,
         alpha: float | None = None,
         gamma: float | None = None,
@@ -272,7 +272,7 @@ class MDPEpisodes(BaseEpisodes):
         return MDPEpisodes.from_transitions(self.mdps, **fields, initial=self.q_tables[:, 0])
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> MDPEpisodes:
-        return replace(self, noise=None).relearned(transitions=arrays)
+        return replace(self, noise=None).relearn(transitions=arrays)
 
     n_rounds = length_of("states", 1, "Rounds of the longest episode.")
     n_states = length_of("q_tables", 2, "States of every MDP.")
@@ -309,7 +309,7 @@ class MDPEpisodes(BaseEpisodes):
         """
         return bellman.greedy_sets(self.next_values_after)
 
-    def permuted(
+    def permute(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPEpisodes:
         """Return the same episodes with renumbered states and actions.
@@ -325,7 +325,7 @@ class MDPEpisodes(BaseEpisodes):
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
         tables = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
         tables = np.take_along_axis(tables, old_actions[:, None, None, :], 3)
-        mdps = None if self.mdps is None else self.mdps.permuted(states, actions)
+        mdps = None if self.mdps is None else self.mdps.permute(states, actions)
         new_states, new_actions = states[rows, self.states], actions[rows, self.actions]
         next_states = states[rows, self.next_states]
         noise = self.noise
@@ -379,8 +379,10 @@ def read(
     acted = moves.notna().all(axis=1)
     rewards = table.rewards(acted)
     counted = acted & rewards.notna()
-    scaled, scale = table.scaled(rewards.where(counted))
-    sessions = table.played(table.sessions(), counted, "state, next_state, action and reward")
+    scaled, scale = table.scale_rewards(rewards.where(counted))
+    sessions = table.select_sessions(
+        table.sessions(), counted, "state, next_state, action and reward"
+    )
     columns_of = {"states": state, "actions": action, "next_states": next_state}
     labels = {
         name: table.by_session(sessions, cells.iloc[:, 0]) for name, cells in columns_of.items()
@@ -395,7 +397,7 @@ def read(
         alpha=alpha,
         gamma=gamma,
     )
-    return replace(episodes, reading=table.said(sessions, counted, scale))
+    return replace(episodes, reading=table.make_report(sessions, counted, scale))
 
 
 def _check_rounds(

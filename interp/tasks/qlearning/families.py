@@ -23,7 +23,7 @@ from scipy import special
 from interp.core.algorithm import NEXT, Algorithm, Equation, Family, Searched, Values, Variable
 from interp.support.checks import checked, number
 from interp.support.errors import require
-from interp.tasks.lapses import lapsed, late, stopped
+from interp.tasks.lapses import add_lapse, late, stopped
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.algorithms import VARIABLES, no_bootstrap, pair, q_learning
 
@@ -39,7 +39,7 @@ def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     )
 
 
-late_q, stopped_q = lapsed(late, _plain, "late_q"), lapsed(stopped, _plain, "stopped_q")
+late_q, stopped_q = add_lapse(late, _plain, "late_q"), add_lapse(stopped, _plain, "stopped_q")
 
 
 # The grid of each parameter in a fit, unless a family has its own.

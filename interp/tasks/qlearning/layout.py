@@ -144,7 +144,7 @@ class QLearningRound(SizedRound):
         return rearrange(state, "... state action -> ... action state")
 
     @checked
-    def written(self, state: Tensor, slots: Tensor) -> Tensor:
+    def select_slot_part(self, state: Tensor, slots: Tensor) -> Tensor:
         """Return the column of the Q-table that a round's update writes, ``[..., state]``: the
         values, in all states, of the action that was taken.
 
@@ -177,7 +177,7 @@ def _get_noise(episodes: MDPEpisodes) -> Tensor:
     return torch.from_numpy(episodes.noise)
 
 
-def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
+def get_size_ranges(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the sizes that a Q-learning model supports, such as ``((2, 8), (2, 4))``: the smallest
     and largest number of states, then the smallest and largest number of actions.
     """
@@ -214,6 +214,6 @@ def _find_nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, i
         model: the model.
         n_states, n_actions: the wanted numbers.
     """
-    (least_states, most_states), (least_actions, most_actions) = served(model)
+    (least_states, most_states), (least_actions, most_actions) = get_size_ranges(model)
     nearest_states = min(max(n_states, least_states), most_states)
     return nearest_states, min(max(n_actions, least_actions), most_actions)

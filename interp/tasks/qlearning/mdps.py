@@ -142,7 +142,7 @@ class MDPs:
             bernoulli=self.bernoulli[chosen],
         )
 
-    def permuted(
+    def permute(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPs:
         """Return the same MDPs with renumbered states and actions.

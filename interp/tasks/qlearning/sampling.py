@@ -407,7 +407,7 @@ def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
     rng, n_episodes = stream(seed, "relabel"), len(drawn)
     states = np.tile(np.arange(drawn.n_states), (n_episodes, 1))
     actions = np.tile(np.arange(drawn.n_actions), (n_episodes, 1))
-    return drawn.permuted(rng.permuted(states, axis=1), rng.permuted(actions, axis=1))
+    return drawn.permute(rng.permuted(states, axis=1), rng.permuted(actions, axis=1))
 
 
 def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 1) -> None:

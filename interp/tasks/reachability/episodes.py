@@ -268,7 +268,7 @@ class ReachabilityEpisodes(BaseEpisodes):
 
 
 @checked
-def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
+def join_batches(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
     """Concatenate batches of episodes with equal numbers of nodes, rounds and edges to one batch.
 
     Args:

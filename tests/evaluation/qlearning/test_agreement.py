@@ -60,7 +60,7 @@ def test_the_ceiling_for_each_number_of_actions(grid, n_actions, ceiling):
 def test_the_table_that_never_bootstraps_scores_as_its_own_control():
     """Given as predictions, it gains nothing over itself and never follows the other table on disputed steps."""
     e = mdp.sample(400, 50, 4, 3, seed=0)
-    result = agreement(perfect(e.relearned(gamma=0.0)), e)
+    result = agreement(perfect(e.relearn(gamma=0.0)), e)
     assert result.get("disputed", "all").estimate == 0.0
     assert result.get("disputed_gamma0", "all").estimate == 1.0
     assert abs(result.get("untied_gain", "all").estimate) < 0.01

@@ -33,7 +33,7 @@ def batches():
 def test_the_discount_followed_is_that_of_the_table_that_chose(batches):
     """Choices of the gamma = .9 table are told from those of the gamma = 0 and gamma = .5 tables, without decoding."""
     for gamma in (0.0, 0.5, 0.9):
-        choices = [batch.relearned(gamma=gamma).greedy for batch in batches]
+        choices = [batch.relearn(gamma=gamma).greedy for batch in batches]
         discount = followed_discount(choices, batches)
         best = discount.beside[gamma,]
         assert best["best_low"] <= gamma <= best["best_high"]

@@ -15,10 +15,10 @@ from interp.tasks.experts.algorithms import (
 )
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
-from interp.tasks.lapses import fading, lapsed, late, stopped, window
+from interp.tasks.lapses import add_lapse, fading, late, stopped, window
 from tests.refusals import refuses
 
-STOPPED = lapsed(stopped, weighted_majority, "stopped_majority")
+STOPPED = add_lapse(stopped, weighted_majority, "stopped_majority")
 
 
 @pytest.fixture(scope="module")
@@ -87,17 +87,17 @@ def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
 def test_lapses_outside_their_range_are_refused():
     refuses(r"decay must lie in \(0, 1\], got 0", families.bayes_fading, decay=0.0)
     message = "window must be a number of rounds >= 1, got 0"
-    refuses(message, lapsed(window, bayes), window=0)
+    refuses(message, add_lapse(window, bayes), window=0)
     refuses(message, families.majority_window, window=0)
     message = "lag must be an integer >= 0, got -1"
     refuses(message, families.late_majority, lag=-1)
-    refuses(message, lapsed(late, bayes), lag=-1)
+    refuses(message, add_lapse(late, bayes), lag=-1)
 
 
 def test_last_rounds_outside_their_range_are_refused():
     message = "last must be a number of rounds >= 1, got 0"
     refuses(message, STOPPED, last=0)
-    refuses(message, lapsed(stopped, bayes), last=0)
+    refuses(message, add_lapse(stopped, bayes), last=0)
 
 
 def test_parameters_outside_their_range_are_refused():
@@ -158,11 +158,11 @@ MAJORITY, BAYES = weighted_majority(0.7), bayes(0.2, 0.8)
     ("lapsed", "base"),
     [
         (families.late_majority(0.7, lag=0), MAJORITY),
-        (lapsed(late, bayes)(0.2, 0.8, lag=0), BAYES),
+        (add_lapse(late, bayes)(0.2, 0.8, lag=0), BAYES),
         (families.majority_window(0.7, window=15), MAJORITY),
-        (lapsed(window, bayes)(0.2, 0.8, window=15), BAYES),
+        (add_lapse(window, bayes)(0.2, 0.8, window=15), BAYES),
         (STOPPED(0.7, last=15), MAJORITY),
-        (lapsed(stopped, bayes)(0.2, 0.8, last=15), BAYES),
+        (add_lapse(stopped, bayes)(0.2, 0.8, last=15), BAYES),
         *((families.deaf_majority(0.7, 5, hears), MAJORITY) for hears in (0, 0.5, 1)),
     ],
     ids=lambda algorithm: algorithm.key,
@@ -177,7 +177,10 @@ def test_a_lapse_that_is_none_leaves_the_base(episodes, lapsed, base):
 
 @pytest.mark.parametrize(
     ("late", "base"),
-    [(families.late_majority(0.7, lag=2), MAJORITY), (lapsed(late, bayes)(0.2, 0.8, lag=2), BAYES)],
+    [
+        (families.late_majority(0.7, lag=2), MAJORITY),
+        (add_lapse(late, bayes)(0.2, 0.8, lag=2), BAYES),
+    ],
     ids=["majority", "bayes"],
 )
 def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, base):
@@ -188,7 +191,7 @@ def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, b
 
 
 @pytest.mark.parametrize(
-    "stopped", [STOPPED(0.7, last=4), lapsed(stopped, bayes)(0.2, 0.8, last=4)]
+    "stopped", [STOPPED(0.7, last=4), add_lapse(stopped, bayes)(0.2, 0.8, last=4)]
 )
 def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
     values, base = stopped.run(episodes), MAJORITY if "gain" in stopped.parameters else BAYES
@@ -204,7 +207,7 @@ def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
     ("windowed", "base"),
     [
         (families.majority_window(0.7, window=4), MAJORITY),
-        (lapsed(window, bayes)(0.2, 0.8, window=4), BAYES),
+        (add_lapse(window, bayes)(0.2, 0.8, window=4), BAYES),
     ],
     ids=["majority", "bayes"],
 )
@@ -229,9 +232,9 @@ def test_a_fraction_of_a_round_counts_as_that_fraction(episodes, family, option)
 
 
 def test_a_fraction_of_a_round_counts_as_that_fraction_in_counts(episodes):
-    shorter = lapsed(stopped, bayes)(last=4).run(episodes)["counts"]
-    between = lapsed(stopped, bayes)(last=4.25).run(episodes)["counts"]
-    longer = lapsed(stopped, bayes)(last=5).run(episodes)["counts"]
+    shorter = add_lapse(stopped, bayes)(last=4).run(episodes)["counts"]
+    between = add_lapse(stopped, bayes)(last=4.25).run(episodes)["counts"]
+    longer = add_lapse(stopped, bayes)(last=5).run(episodes)["counts"]
     assert between == pytest.approx(0.75 * shorter + 0.25 * longer)
 
 

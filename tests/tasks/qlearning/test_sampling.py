@@ -146,7 +146,7 @@ def test_permuting_states_and_actions_permutes_the_table(n_states, n_actions, al
     e = mdp.sample(3, 8, n_states, n_actions, seed=seed, alpha=alpha, gamma=gamma)
     states = permutations(3, n_states, seed)
     actions = permutations(3, n_actions, seed + 1)
-    p = e.permuted(states, actions)
+    p = e.permute(states, actions)
     transitions = (p.states, p.actions, p.rewards, p.next_states)
     start = np.zeros((3, n_states, n_actions))
     learned = bellman.replay_tables(*transitions, start, alpha, gamma)
@@ -203,10 +203,10 @@ def test_select_and_relearned_keep_the_rest():
     part = e.select([3, 3, 7])
     assert (part.states == e.states[[3, 3, 7]]).all()
     assert part.mdps.families[2] == e.mdps.families[7]
-    flat = e.relearned(gamma=0.0)
+    flat = e.relearn(gamma=0.0)
     assert (flat.actions == e.actions).all()
     assert flat.gamma == 0.0
-    assert (e.relearned().q_tables == e.q_tables).all()
+    assert (e.relearn().q_tables == e.q_tables).all()
 
 
 def episodes() -> MDPEpisodes:
@@ -307,7 +307,7 @@ def test_worlds_and_names_of_other_episodes_are_refused():
     refuses("3 rows but there are 1 MDPs", replace, episodes(), mdps=first_mdp)
     message = "states must hold a permutation of 0 to 2 for each of the 3 episodes"
     actions = np.tile([0, 1], (3, 1))
-    refuses(message, episodes().permuted, np.zeros((3, 3), int), actions)
+    refuses(message, episodes().permute, np.zeros((3, 3), int), actions)
 
 
 def test_negative_rewards_are_allowed():

@@ -69,7 +69,7 @@ def test_the_table_without_bootstrapping_averages_rewards():
     visits = np.zeros((30, 3, 2))
     rows = np.arange(30)[:, None]
     np.add.at(visits, (rows, e.states, e.actions), 1)
-    learned = e.relearned(gamma=0.0).q_tables[:, -1]
+    learned = e.relearn(gamma=0.0).q_tables[:, -1]
     expected = (1 - 0.9**visits) * e.mdps.rewards
     np.testing.assert_allclose(learned, expected, atol=1e-12)
 
@@ -114,7 +114,7 @@ def test_parameters_outside_their_range_are_refused():
 def test_runs_that_are_none_are_refused():
     refuses("n_rounds must be an integer >= 1, got 0", run, QLearner(), CHAIN, 0, seed=0)
     episodes = mdp.sample(1, 2, 2, 2)
-    refuses("alpha must lie in", lambda: episodes.relearned(alpha=2.0).q_tables)
+    refuses("alpha must lie in", lambda: episodes.relearn(alpha=2.0).q_tables)
 
 
 @pytest.mark.parametrize("regime", ["grid", "chain", "ladder"])
