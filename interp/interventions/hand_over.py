@@ -124,7 +124,8 @@ def hand_over(
 
     Args:
         run: a rollout of the model from which the memory is taken.
-        round: index of the first round that the receiver plays, at least 1.
+        round: index of the first round that the receiver plays, at least 1; negative numbers count
+            from the end.
         to: the receiver: a model of the same task and sizes, or an algorithm, which gets the
             variables directly.
         via: algorithm that defines the decoded variables. By default it is the receiver, if that is
@@ -176,7 +177,8 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
 
     Args:
         run: a rollout of the model.
-        round: index of the round that reads the state, at least 1.
+        round: index of the round that reads the state, at least 1; negative numbers count from the
+            end.
         via: algorithm that defines the decoded variables.
         n_known: number of episodes for fitting the decoder.
 
@@ -251,7 +253,8 @@ def state_difference(
         first: a rollout.
         second: a rollout of another model on the same episodes, or of the same model on as many
             other episodes.
-        round: index of the round that reads the states, at least 1.
+        round: index of the round that reads the states, at least 1; negative numbers count from the
+            end.
         via: the algorithm; by default the one that explains the first model.
         n_known: number of sampled episodes on which the decoders are fitted.
 

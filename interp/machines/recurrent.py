@@ -383,8 +383,9 @@ def depth(
     """Make a machine from a module that thinks about one question; each recurrence is a round.
 
     The question is read in the first round and then carried along; inputs of later rounds are
-    ignored. Each round runs the block once, from the state after the previous round, and predicts
-    from the result. More rounds than in training are possible. An example is in
+    ignored. Each round runs the block (the submodule ``core``) once, from the state after the
+    previous round, and predicts from the result. The hook points ``entered`` and ``recurrence`` are
+    the block's input and output. More rounds than in training are possible. An example is in
     docs/method/kinds-of-machine.md.
 
     Args:
@@ -444,12 +445,13 @@ def depth(
 def _require_own_pass(
     machine: AdaptedMachine, cycles: int, whole: Callable[[Any, Any], Tensor]
 ) -> None:
-    """Refuse a machine whose last prediction differs from the module's original forward pass.
+    """Refuse a machine if its last prediction differs from the module's original forward pass.
 
     Args:
         machine: the machine.
         cycles: number of rounds, equal to the number of recurrences in the module's forward pass.
-        whole: function ``(module, question)`` -> the scores of the module's forward pass.
+        whole: function ``(module, fed)`` -> the scores of the module's forward pass, where ``fed``
+            is the encoded first round.
     """
     episodes = catalog.get(machine.layout.task).sample_for(machine, 4, cycles, 0)
     run = rollout(machine, episodes)

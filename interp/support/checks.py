@@ -528,7 +528,8 @@ def find_device(name: Any) -> Any:
 
 
 def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
-    """Return numbers as a NumPy array of the same shape; float16 becomes float64.
+    """Return numbers as a NumPy array of the same shape. A tensor of half precision becomes
+    float32, and a float16 array float64.
 
     Args:
         what: name of the values in the error message.

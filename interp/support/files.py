@@ -50,10 +50,11 @@ _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Write a file under a temporary name, then rename it to ``path``, so that no reader sees a
-    partial file.
+    """Write a file under a temporary name, rename it to ``path``, and return the path. So no reader
+    sees a partial file.
 
-    If ``write`` fails, no file remains, and an existing ``path`` is unchanged.
+    Missing folders are created. If ``write`` fails, no file remains, and an existing ``path`` is
+    unchanged.
 
     Args:
         path: the file to write.

@@ -129,7 +129,7 @@ def entry(kind: str) -> ModuleType:
 
 
 class _Deferred(ModuleType):
-    """A package whose ``__init__`` has not run yet.
+    """A package with an ``__init__`` that has not run yet.
 
     Names that ``__init__`` would import from the package's modules are imported from there. Reading
     any other attribute runs ``__init__``.

@@ -139,8 +139,8 @@ class AlignmentResult(Result):
 
         Args:
             condition: "learned" or the name of a control.
-            informative: whether only pairs count in which setting the variable changes the
-                algorithm's choice.
+            informative: True counts only pairs in which setting the variable changes the
+                algorithm's choice. False counts all pairs without a tied choice (:attr:`decided`).
         """
         require_known("condition", condition, self.hits)
         counted = self.informative if informative else self.decided
@@ -154,15 +154,15 @@ class AlignmentResult(Result):
 
         Args:
             condition: "learned" or the name of a control.
-            informative: whether only pairs count in which setting the variable changes the
-                algorithm's choice.
+            informative: True counts only pairs in which setting the variable changes the
+                algorithm's choice. False counts all pairs without a tied choice (:attr:`decided`).
         """
         return self.interval(condition, informative).estimate
 
     @property
     def sentence(self) -> str:
         """The finding in a sentence: how often the learned subspace makes the model choose as the
-        algorithm does, and how often the best control does.
+        algorithm does, and how often the best control does (without "arbitrary labels").
         """
         others = {
             name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)
@@ -183,11 +183,12 @@ class AlignmentResult(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per condition: "learned" or the name of a control.
 
-        ``iia`` is the interchange accuracy over all pairs (95 % interval ``low`` to ``high``), and
-        ``iia_informative`` that over the pairs in which setting the variable changes the
-        algorithm's choice (``low_informative`` to ``high_informative``; ``n_informative`` is their
-        number). ``train_accuracy`` is the accuracy on the informative training pairs. Further
-        columns are ``variable``, ``site`` and ``rank``.
+        ``iia`` is the interchange accuracy over all pairs without a tied choice, with its 95 %
+        interval ``low`` to ``high``. ``iia_informative`` is the accuracy over the pairs in which
+        setting the variable changes the algorithm's choice, with its interval ``low_informative``
+        to ``high_informative``; ``n_informative`` is the number of these pairs. It is NaN for the
+        control "arbitrary labels", which has no such pairs. ``train_accuracy`` is the accuracy on
+        the informative training pairs. Further columns are ``variable``, ``site`` and ``rank``.
         """
         rows = []
         n_informative = int(self.informative.sum())

@@ -245,8 +245,8 @@ def identified_rank(
     Each pair has two values of the variable, one in the base and one in the source. On the line
     between them, there is a point at which the algorithm's choice changes. How this point shifts
     when an element of the variable is changed gives the normal of the decision boundary. The result
-    is the rank of the normals of all pairs. For a class variable, an element with k classes has
-    k - 1 directions.
+    is the rank of the normals of all pairs; without informative pairs, it is the number of
+    elements. For a class variable, an element with k classes has k - 1 directions.
 
     Args:
         algorithm: the algorithm.
