@@ -5,7 +5,7 @@ set of algorithms that differ only in their parameters.
 
 * ``explain``: find the families that explain a player's choices
   (:func:`~interp.choices.explain.explain_choices`);
-* ``scoring``: the loss of each family on held-out choices;
+* ``scoring``: the cross-validated loss of each family;
 * ``predictive``: compare a player's statistics with those of simulated players of a family;
 * ``fitting``, ``optimum``: fit a family's parameters, to one player or to many at once;
 * ``link``: from a predicted distribution to choices, with a temperature and a lapse rate;

@@ -30,13 +30,13 @@ FEWEST_RUNS = 8
 @dataclass(frozen=True, repr=False)
 @checked_result
 class PlayerBehaviour(Result):
-    """Which algorithms explain the choices of one group of runs: one language model in one
-    condition and regime.
+    """Which algorithms explain the choices of one group of runs of the experts task. A group has
+    one language model, one condition and one regime.
 
     Attributes:
         model: name of the language model.
         condition: name of the protocol in which it was run, such as "online-note".
-        regime: the distribution that the episodes were sampled from.
+        regime: name of the distribution that the episodes were sampled from.
         n: number of runs.
         found: the explanation of their choices; None if there are fewer than :data:`FEWEST_RUNS`
             runs.
@@ -61,7 +61,9 @@ class PlayerBehaviour(Result):
 
     @property
     def group(self) -> dict[str, str]:
-        """The language model, the condition and the regime: name of a table's column -> value."""
+        """The group as a mapping with the keys "model", "condition" and "regime", which are also
+        columns of the tables.
+        """
         return {"model": self.model, "condition": self.condition, "regime": self.regime}
 
     @property
@@ -87,11 +89,16 @@ class PlayerBehaviour(Result):
         """Return a table with one row for the group of runs.
 
         The columns are model, condition, regime, n (number of runs), verdict and plays_like
-        (:attr:`answer`). If the choices were explained, also closest (key of the family with the
-        lowest held-out loss), set (keys of the confidence set), parameters, lapse and temperature
-        (of the closest family), nats and floor_nats (held-out loss per choice of the closest
-        family, and of the best family without a memory, each with bounds _low and _high) and
-        agreement. If there are repeated runs, also repeated and ceiling, with bounds.
+        (:attr:`answer`). Groups with at least :data:`FEWEST_RUNS` runs have more columns:
+
+        * closest: key of the family of algorithms with the lowest cross-validated loss;
+        * set: keys of all families in the confidence set;
+        * parameters, lapse (share of uniform guesses) and temperature: of the closest family;
+        * nats and floor_nats: cross-validated loss per choice of the closest family, and of the
+          best family that ignores earlier rounds; with bounds, such as nats_low and nats_high;
+        * agreement: share of choices that are the closest family's likeliest outcome.
+
+        With repeated runs, there are also :attr:`repeated` and :attr:`ceiling`, with bounds.
         """
         row: dict[str, Any] = {
             **self.group,
@@ -160,8 +167,8 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
         acts: the list that :func:`behaviour` returns: one result per group of runs.
 
     Returns:
-        Name -> table; empty if ``acts`` is empty. The tables "families" and "machines" are about
-        the groups whose choices were explained.
+        Name -> table; empty if ``acts`` is empty. The tables "families" and "machines" leave out
+        groups with fewer than :data:`FEWEST_RUNS` runs.
 
         * "behaviour" has one row per group (:meth:`PlayerBehaviour.to_frame`).
         * "families" has one row per group and family of algorithms. The columns are those of

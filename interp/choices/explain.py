@@ -1,10 +1,10 @@
 """Find the algorithms that explain a player's choices, from the choices alone.
 
-:func:`explain_choices` compares families of algorithms by their loss on held-out choices
-(:mod:`interp.choices.scoring`). Its answer is a confidence set: all families whose loss the data
-cannot distinguish from the lowest loss. This is the model confidence set of Hansen, Lunde and
-Nason. If the set has one family, that family is named as the answer. ``docs/method/choices.md``
-describes the method and what it is not evidence of.
+:func:`explain_choices` compares families of algorithms by their cross-validated loss, the loss on
+held-out choices (:mod:`interp.choices.scoring`). Its answer is the model confidence set of Hansen,
+Lunde and Nason: all families with a loss that the data cannot distinguish from the lowest loss. If
+the set has one family, that family is named as the answer. ``docs/method/choices.md`` describes the
+method and what it is not evidence of.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ Verdict = Literal["named", "several", "no memory", "none"]
 @dataclass(frozen=True)
 @checked_result
 class BesideMachine:
-    """Whether a player chooses as a machine (a network or another model) does.
+    """Comparison of a player's choices with the predictions of a machine, such as a network.
 
-    The loss of a machine is minus the log of the probability that it gives to the player's choice.
-    It is held out: the temperature and lapse rate of the choices are fitted to other choices.
+    The loss of a machine is minus the log of the probability that it gives to the player's choice,
+    in nats. It is cross-validated: the temperature and the lapse rate (share of uniform guesses)
+    that map the machine's predictions to choices are fitted to other choices than those scored.
 
     Attributes:
-        over_floor: nats per choice by which the machine's held-out loss is lower than that of the
-            best family without a memory.
-        over_untrained: nats per choice by which the machine's held-out loss is lower than that of
-            an untrained copy of the machine; NaN without a copy.
-        left: nats per choice by which the best family's held-out loss is lower than the machine's.
-        check: the player's statistics compared with those of simulated players who choose by the
-            machine's predictions.
+        over_floor: loss per choice of the best memoryless family of algorithms (its predictions do
+            not depend on earlier rounds), minus the machine's loss.
+        over_untrained: loss per choice of an untrained copy of the machine, minus the machine's
+            loss; NaN without a copy.
+        left: the machine's loss per choice, minus that of the best family of algorithms.
+        check: statistics of the player's choices, compared with those of simulated players who
+            choose by the machine's predictions.
     """
 
     over_floor: Interval
@@ -75,8 +76,9 @@ class BesideMachine:
     def measure(self) -> Measure:
         """The claim that the player chooses as the machine does.
 
-        It holds if the machine beats both the best family without a memory and its untrained copy,
-        and if the best family beats the machine by less than .02 nats per choice.
+        It holds if the machine's loss is lower than that of the best memoryless family and lower
+        than that of an untrained copy, and if the best family's loss is lower than the machine's by
+        less than .02 nats per choice.
         """
         saved = Measure(
             "beside",
@@ -126,24 +128,26 @@ class ChoiceExplanation(Result):
     """Which families of algorithms explain a player's choices.
 
     The loss of a family is minus the log of the probability that it gives to a choice, in nats. It
-    is held out: every choice is scored with parameters that were fitted to three quarters of the
-    player's data, of which the choice is no part. A unit is an independent part of these data: a
-    participant, an episode or a block of trials. No unit is divided between fit and score.
+    is cross-validated: the family's parameters are fitted to three quarters of the player's data,
+    and the choices in the other quarter are scored. A unit is an independent part of the data: a
+    participant, an episode or a block of trials. All choices of a unit are in the same quarter.
 
     Attributes:
-        scores: key of a family -> its score; the family with the lowest held-out loss is first.
-        units: held-out loss, summed over the choices of each unit, ``[unit, family]``. Families are
-            in the order of ``scores``.
-        p_values: key of a family -> its p-value; the model confidence set contains the families
-            with a p-value of at least .05 (1 - :data:`LEVEL`).
-        checks: key of a family -> posterior-predictive check, for each family in the set.
+        scores: key of a family -> its score; the family with the lowest loss is first.
+        units: loss summed over the choices of each unit, ``[unit, family]``. Families are in the
+            order of ``scores``.
+        p_values: key of a family -> p-value of the hypothesis that it predicts as well as the best
+            family. The confidence set contains the families with a p-value of at least .05 (1 -
+            :data:`LEVEL`).
+        checks: key of a family -> posterior-predictive check, for each family in the confidence
+            set.
         n_choices: number of choices.
         agreement: share of choices that are the likeliest outcome of the best family, with
             parameters that were fitted to other choices. Choices where several outcomes are
             likeliest are left out.
-        algorithm: the best family's algorithm at its fitted parameters; None if the best one is a
-            constant guess.
-        beside: name of a machine -> whether the player chooses as the machine does.
+        algorithm: the best family's algorithm with the parameters that were fitted to all choices;
+            None if the best family is a constant guess.
+        beside: name of a machine -> comparison of the player's choices with its predictions.
     """
 
     scores: Mapping[str, FamilyScore]
@@ -157,44 +161,44 @@ class ChoiceExplanation(Result):
 
     @property
     def closest(self) -> str:
-        """The key of the family of algorithms with the lowest held-out loss, whether or not it
-        explains the choices.
+        """The key of the family of algorithms with the lowest cross-validated loss, whether or not
+        it explains the choices.
         """
         return next(iter(self.scores))
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
-        """The keys of the families of algorithms whose held-out loss the data cannot distinguish
-        from the lowest one, as a tuple; the family with the lowest loss is first.
+        """The keys of all families of algorithms with a cross-validated loss that the data cannot
+        distinguish from the lowest one. The family with the lowest loss is first.
         """
         least_p = 1 - LEVEL
         return tuple(key for key in self.scores if self.p_values[key] >= least_p)
 
     @property
     def floor(self) -> str:
-        """The key of the memoryless family with the lowest held-out loss. The predictions of a
-        memoryless family do not depend on earlier rounds.
+        """The key of the memoryless family with the lowest cross-validated loss. The predictions of
+        a memoryless family do not depend on earlier rounds.
         """
         return next(key for key, score in self.scores.items() if score.memoryless)
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """Name of a parameter -> its value, for the closest family (lowest held-out loss), fitted
-        to all choices.
+        """Name of a parameter -> its value, fitted to all choices, for the closest family (lowest
+        cross-validated loss).
         """
         return self.scores[self.closest].parameters
 
     @property
     def intervals(self) -> Mapping[str, Interval]:
         """Name of a real-valued parameter -> its 95 % profile likelihood interval, for the closest
-        family (lowest held-out loss).
+        family (lowest cross-validated loss).
         """
         return self.scores[self.closest].intervals
 
     @property
     def bound_sentence(self) -> str:
-        """A sentence with the closest family's parameters that lie at an end of the searched range;
-        empty if there are none.
+        """A sentence that names the parameters of the closest family (lowest cross-validated loss)
+        that lie at an end of the searched range, with their values; "" if there are none.
         """
         score = self.scores[self.closest]
         at_bound = {name: score.parameters[name] for name in score.at_bound}
@@ -204,30 +208,29 @@ class ChoiceExplanation(Result):
 
     @property
     def nats(self) -> Interval:
-        """The held-out loss of the closest family of algorithms (lowest held-out loss), in nats per
-        choice, with its interval.
+        """The lowest cross-validated loss of all families of algorithms, in nats per choice, with
+        its 95 % confidence interval.
         """
         return _mean_of(self.units[:, 0], self.n_choices)
 
     @property
     def floor_nats(self) -> Interval:
-        """The held-out loss of the best memoryless family (predictions do not depend on earlier
-        rounds), in nats per choice, with its interval.
+        """The cross-validated loss of the best memoryless family (its predictions do not depend on
+        earlier rounds), in nats per choice, with its 95 % confidence interval.
         """
         return _mean_of(self._of(self.floor), self.n_choices)
 
     @property
     def over_floor(self) -> Interval:
-        """Held-out loss of the best family without a memory minus that of the closest family, in
-        nats per choice, with its 95 % confidence interval.
+        """Cross-validated loss of the best memoryless family (its predictions do not depend on
+        earlier rounds) minus that of the best family, in nats per choice, with its 95 % confidence
+        interval.
         """
         return self.behind(self.floor)
 
     def behind(self, key: str) -> Interval:
-        """Return a family's held-out loss minus that of the closest family, in nats per choice.
-
-        Its 95 % confidence interval is computed from the differences of the two losses in each
-        unit, such as a participant.
+        """Return the cross-validated loss of a family minus the lowest loss of all families, in
+        nats per choice, with the 95 % confidence interval of this difference.
 
         Args:
             key: key of the family.
@@ -240,8 +243,8 @@ class ChoiceExplanation(Result):
     @property
     def verdict(self) -> Verdict:
         """One of four: "named" (one family explains the choices), "several" (more than one does),
-        "no memory" (a family without a memory predicts as well as any), "none" (no candidate
-        explains the choices).
+        "no memory" (a family that ignores earlier rounds predicts as well as the best one), "none"
+        (no family explains the choices).
         """
         if not any(check.passes for check in self.checks.values()):
             return "none"
@@ -258,8 +261,9 @@ class ChoiceExplanation(Result):
     def measure(self) -> Measure:
         """The claim that the choices depend on earlier rounds.
 
-        Its number is the nats per choice by which the closest family's held-out loss is lower than
-        that of the best family without a memory.
+        Its number is :attr:`over_floor`: the loss of the best family that ignores earlier rounds,
+        minus the loss of the best family, in nats per choice. The claim holds if the number is
+        above 0.
         """
         return Measure(
             "memory",
@@ -275,8 +279,8 @@ class ChoiceExplanation(Result):
 
     @property
     def answer(self) -> str:
-        """A phrase that names the families of algorithms that explain the choices, or says that
-        none does.
+        """A phrase that names the families of algorithms that explain the choices, such as
+        "Rescorla-Wagner or win-stay lose-shift", or says that none does.
         """
         names = [self.scores[key].name for key in self.confidence_set]
         closest = self.scores[self.closest].name
@@ -314,8 +318,8 @@ class ChoiceExplanation(Result):
         return f"{score.name} ({words})" if words else score.name
 
     def _draw(self, figures: Any) -> Any:
-        """Draw how much each family's held-out loss exceeds the lowest one; families without a
-        memory are grey.
+        """Draw how much each family's cross-validated loss exceeds the lowest one; families without
+        a memory are grey.
 
         Args:
             figures: module with the package's plotting functions.
@@ -327,13 +331,15 @@ class ChoiceExplanation(Result):
         return figures.intervals(drawn, xlabel="nats a choice lost beyond the best, held out")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per family, the one with the lowest held-out loss first.
+        """Return a table with one row per family, the one with the lowest cross-validated loss
+        first.
 
         The columns are:
 
         * family (its key), name, memoryless, parameters (fitted to all choices, in words), at_bound
-          (which of them lie at an end of the searched range), lapse and temperature;
-        * nats: held-out loss per choice;
+          (which of them lie at an end of the searched range), lapse (share of uniform guesses) and
+          temperature;
+        * nats: cross-validated loss per choice;
         * behind, behind_low, behind_high and standard_error: this loss minus that of the first
           family, with its 95 % interval and standard error over units (participants, episodes or
           blocks of trials), in each of which the two losses are subtracted;
@@ -418,14 +424,14 @@ def explain_choices(
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made. At
             least 32 choices.
         families: the candidate families; by default all of the task's.
-        beside: name of a machine -> two sets of predictions on the same episodes, each ``[episode,
-            round, outcome]``. The first is the machine's; the second is that of an untrained copy,
-            or None.
+        beside: machines to compare the player with: name -> (predictions of the machine,
+            predictions of an untrained copy or None). Predictions are probabilities on the same
+            episodes, ``[episode, round, outcome]``.
         seed: seed of the bootstrap over units (participants, episodes or blocks of trials).
 
     Returns:
-        The families with their held-out losses, the confidence set and the comparison with each
-        machine.
+        The families with their cross-validated losses, those of them that explain the choices, and
+        the comparison with each machine.
 
     Raises:
         InputError: if choices have another shape, are not indices of outcomes, or are fewer than
@@ -456,8 +462,8 @@ def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[
         families: key -> candidate family.
 
     Returns:
-        For each player a list of scores: one for each family in the given order, then that of the
-        guess.
+        For each player a list of scores: one for each family, in the order of ``families``, then
+        that of the guess.
     """
     by_family = score_families(data, families)
     first = next(iter(by_family.values()))[0]
@@ -481,8 +487,8 @@ def _best_place(scores: Sequence[FamilyScore]) -> int:
 
 
 def checked_choices(episodes: Any, choices: Any) -> Array:
-    """Check choices, and return them as floats ``[episode, round]``. Those in rounds that are not
-    scored become NaN.
+    """Check choices, and return them as floats, ``[episode, round]``. Choices in rounds that the
+    task does not score become NaN.
 
     Args:
         episodes: what the player saw.
@@ -536,7 +542,7 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
 
 
 def _in_unit(family: Family, episodes: Any) -> Family:
-    """Return a family whose parameters are searched in the units of the data.
+    """Return the family with the ranges of its parameters in the units of the data.
 
     A parameter may have a unit, such as that of the rewards. The values of its grid are divided by
     the usual size of this quantity in the episodes.
@@ -574,7 +580,7 @@ def explanation_of(
         scores: the player's score of every family, and of a constant guess.
         families: key -> candidate family.
         seed: seed of the bootstrap over units (participants, episodes or blocks of trials).
-        beside: name -> comparison of the player with a machine.
+        beside: name of a machine -> comparison of the player with it; stored in the result.
 
     Returns:
         Which families explain the player's choices, with the p-value of each family.
@@ -618,7 +624,7 @@ def sum_units(
     Args:
         losses: loss of each choice, ``[episode, round]``.
         units: index of the unit of each choice, ``[episode, round]``.
-        known: where a choice was made, ``[episode, round]``.
+        known: True where a choice was made, ``[episode, round]``.
 
     Returns:
         The sums, ``[unit]``.
@@ -636,6 +642,10 @@ def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
         player: index of the player.
         q: the family's probability of each outcome, ``[episode, round, outcome]``; only the
             player's episodes.
+
+    Returns:
+        Statistics, such as how often a choice is repeated after a success, of the player and of
+        simulated players.
     """
     rows = data.rows(player)
     known = data.known[rows]
@@ -689,8 +699,8 @@ def _hold_beside(
 
 
 def _measure_gain(data: ChoiceData, baseline: FamilyScore, score: FamilyScore) -> Interval:
-    """Return the held-out loss of ``baseline`` minus that of ``score``, in nats per choice, with
-    its 95 % confidence interval. Participants are the independent units.
+    """Return the cross-validated loss of ``baseline`` minus that of ``score``, in nats per choice,
+    with its 95 % confidence interval over units (participants, episodes or blocks of trials).
 
     Args:
         data: the player's choices.

@@ -1,7 +1,8 @@
 """The link from a predicted distribution to choices: a temperature and a lapse rate.
 
-A player whose algorithm predicts the distribution p over K outcomes chooses an outcome with the
-probability q. The lapse rate is the share of choices that are uniform guesses::
+A player's algorithm predicts the distribution p over K outcomes. The player chooses an outcome with
+probability q, where T is the temperature. The lapse rate is the share of choices that are uniform
+guesses::
 
     q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
 
@@ -72,10 +73,11 @@ class Link:
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def spread(self, n_choices: int) -> Link:
-        """Return a copy whose lapse rate (share of uniform guesses) is large enough that no
-        held-out choice has probability 0.
+        """Return a copy with a lapse rate (share of uniform guesses) above 0, so that no choice has
+        probability 0.
 
-        The lapse rate becomes at least 1 / (n + 2), and at temperature 0 at least .01.
+        A lapse rate below 1 / (n + 2) is raised to this value, and at temperature 0 at least to
+        .01. Choices that the link was not fitted to can then be scored.
 
         Args:
             n_choices: number n of the choices that the link was fitted to.
@@ -126,8 +128,9 @@ class ChoiceLikelihood:
     Args:
         p: predicted distributions, ``[choice, outcome]``.
         choices: index of the chosen outcome, ``[choice]``.
-        tempered: whether the algorithm has its own temperature. If False, uniform distributions
-            count as ties, and are replaced by the frequencies of the choices made in them.
+        tempered: whether the temperature is a parameter of the algorithm. If False, uniform
+            distributions count as ties, and are replaced by the frequencies of the choices made in
+            them.
     """
 
     def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool) -> None:
@@ -149,9 +152,13 @@ class ChoiceLikelihood:
         self.is_certain = bool((likeliest >= 1 - _CERTAIN).all())
 
     def chances(self, temperature: float) -> Array:
-        """Return the probability of each choice, ``[choice]``, at a temperature and lapse rate 0.
+        """Return the probability of each choice without uniform guesses (lapse rate 0),
+        ``[choice]``.
 
-        Choices in rounds with a uniform predicted distribution are left out.
+        Unless ``tempered``, choices in rounds with a uniform predicted distribution are left out.
+
+        Args:
+            temperature: the temperature; 0 takes the likeliest outcome.
         """
         if temperature == 0:
             return self._likeliest
@@ -159,8 +166,8 @@ class ChoiceLikelihood:
         return np.asarray(1 / ratios.sum(-1))
 
     def nats(self, lapse: float, temperature: float) -> float:
-        """Return the total loss in nats of all choices, except those in rounds with a uniform
-        predicted distribution.
+        """Return the loss in nats, summed over the choices. Unless ``tempered``, choices in rounds
+        with a uniform predicted distribution are left out.
 
         Args:
             lapse: the lapse rate (share of uniform guesses).
@@ -170,8 +177,10 @@ class ChoiceLikelihood:
         return -float(np.log(chances).sum())
 
     def best_temperature(self, lapse: float) -> float:
-        """Return the temperature above 0 that has the least loss, for a given lapse rate (share of
-        uniform guesses).
+        """Return the temperature above 0 with the least loss.
+
+        Args:
+            lapse: the lapse rate (share of uniform guesses), which stays fixed.
         """
         fit = optimize.minimize_scalar(
             lambda log: self.nats(lapse, float(np.exp(log))),
@@ -182,10 +191,12 @@ class ChoiceLikelihood:
         return float(np.exp(fit.x))
 
     def best_lapse(self, temperature: float) -> float:
-        """Return the lapse rate (share of uniform guesses) with the least loss, for a given
-        temperature.
+        """Return the lapse rate (share of uniform guesses) with the least loss.
 
         The loss is convex in the lapse rate, so bisection finds the minimum.
+
+        Args:
+            temperature: the temperature, which stays fixed.
         """
         chances = self.chances(temperature)
         low, high = 0.0, 1.0
@@ -232,14 +243,15 @@ def fit_link(
     Args:
         p: predicted distributions, ``[episode, round, outcome]``.
         choices: index of the chosen outcome, ``[episode, round]``.
-        use: which choices to fit to, ``[episode, round]``.
-        tempered: whether the algorithm has its own temperature; the link's temperature is then 1.
+        use: True where a choice is fitted to, ``[episode, round]``.
+        tempered: whether the temperature is a parameter of the algorithm; the fitted temperature is
+            then 1.
         may_lapse: whether lapse rates above 0 are tried. They are always tried if some choice has
             probability 0 without one.
 
     Returns:
-        The map from predictions to choices (link) with the fitted temperature and lapse rate, and
-        its loss in nats per choice.
+        The loss in nats per choice, and the fitted temperature and lapse rate as a link, which maps
+        predictions to choices.
     """
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered)
     candidates = _without_lapse(likelihood, tempered)
@@ -261,7 +273,7 @@ def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candid
 
     Args:
         likelihood: the likelihood of the choices.
-        tempered: whether the algorithm has its own temperature; the link's temperature is then 1.
+        tempered: whether the temperature is a parameter of the algorithm; the link's is then 1.
     """
     if tempered:
         return [_Candidate(likelihood.nats(0.0, 1.0), 0.0, 1.0)]
@@ -281,7 +293,7 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempe
     Args:
         likelihood: the likelihood of the choices.
         best: the best link with lapse rate 0; None if there is none.
-        tempered: whether the algorithm has its own temperature.
+        tempered: whether the temperature is a parameter of the algorithm.
     """
     if best is None:
         return True
@@ -299,7 +311,7 @@ def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
 
     Args:
         likelihood: the likelihood of the choices.
-        tempered: whether the algorithm has its own temperature; the link's temperature is then 1.
+        tempered: whether the temperature is a parameter of the algorithm; the link's is then 1.
     """
     if tempered:
         temperatures: tuple[float, ...] = (1.0,)

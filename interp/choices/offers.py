@@ -3,9 +3,9 @@
 An option is an outcome that can be chosen, such as an arm. Episodes may record which options each
 round offered, in the order in which they were shown
 (:attr:`~interp.tasks.bandit.BanditEpisodes.offers`). An offered option has a *slot*: its position
-in this order. A choice is then the index of the chosen slot, and a prediction is the probability of
-each slot, given that one of them is chosen. Without such a record all options are offered, and
-there is no difference between slots and options.
+in this order. A choice is then the index of the chosen slot, and a prediction is a probability of
+each slot; these sum to 1. Without such a record all options are offered, and there is no difference
+between slots and options.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
 
 
 def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the slot of each chosen option: its position among the options that the round offered,
-    ``[episode, round]``; 0 if it was not offered.
+    """Return the slot of each chosen option (its position among the options that the round
+    offered), ``[episode, round]``; 0 if it was not offered.
 
-    >>> slots_of(np.array([[3, 0]]), np.array([[[1, 3], [0, 2]]]))  # 3 of 1 and 3, then 0 of 0 and 2
+    >>> offers = np.array([[[1, 3], [0, 2]]])  # two rounds: options 1 and 3, then 0 and 2
+    >>> slots_of(np.array([[3, 0]]), offers)
     array([[1, 0]])
 
     Args:
@@ -56,8 +57,7 @@ def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> N
 
 
 def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Turn probabilities of all options into probabilities of the options that each round offered,
-    which sum to 1.
+    """Select the probabilities of the options that each round offered, and scale them to sum to 1.
 
     >>> offers = np.array([[[1, 0]]])  # options 1 and 0 are offered
     >>> restrict_to_offers(np.array([[[0.1, 0.3, 0.6]]]), offers)

@@ -52,8 +52,8 @@ _ROUNDS_AT_ONCE = 200_000
 
 
 class RowPredictor:
-    """Predictions of a family for rows that each have their own parameters. A row is a copy of an
-    episode, so that one episode can be predicted with many parameters at once.
+    """Predictions of a family of algorithms with different parameters for each row. A row is a copy
+    of an episode, so that one episode can be predicted with many parameters at once.
 
     Args:
         data: the choices with their episodes.
@@ -91,7 +91,7 @@ class RowPredictor:
         return self._read_out(algorithm, rows, self._states(algorithm, rows))
 
     def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
-        """Yield each point of the family's grid of parameters, with the predictions there.
+        """Yield each point of the family's grid of parameters, with the predictions at this point.
 
         States are computed once for all values of the parameters that affect only the prediction.
 
@@ -117,11 +117,11 @@ class RowPredictor:
                 yield point, self._read_out(self._member(point), rows, states)
 
     def _member(self, values: Array) -> Algorithm:
-        """Return the family's algorithm with given parameters.
+        """Return the family's algorithm with these parameters.
 
         Args:
             values: values of the family's parameters: ``[parameter]``, or ``[parameter, row, 1]``
-                if each row has its own.
+                if they differ between rows.
         """
         return self.family.make(**dict(zip(self._names, values, strict=True)))
 
@@ -342,7 +342,7 @@ def _sums(values: Array, places: Rows) -> Array:
 def minimise(
     problems: Problems, starts: Array, most_steps: int = _MOST_STEPS
 ) -> tuple[Array, Array]:
-    """Minimise the loss of each problem (fit) from a starting point on, by Newton steps whose
+    """Minimise the loss of each problem (fit) from a starting point on, by damped Newton steps. The
     damping is adapted for each problem (Levenberg and Marquardt).
 
     Args:
@@ -416,8 +416,10 @@ def _step(
 @dataclass(frozen=True)
 @checked_result
 class Fit:
-    """The best parameters of a family for every player and mask. A mask says which of the player's
-    choices the parameters were fitted to: mask 0 all, mask 1 + i all but those of fold i.
+    """The best parameters of a family for every player and mask.
+
+    A mask is the set of the player's choices that the parameters were fitted to. Mask 0 contains
+    all choices, mask 1 + i all but those of fold i.
 
     Attributes:
         points: parameters and, last, the lapse rate, ``[player, mask, parameter + 1]``.
@@ -429,8 +431,11 @@ class Fit:
     nats: Array
 
     def better_of(self, other: Fit) -> Fit:
-        """Combine two fits: for every player and mask (set of choices to fit to), take the point
-        with the lower loss. Where the losses are equal, take that of this fit.
+        """Combine two fits: for every player and mask (set of choices to fit to), take the
+        parameters with the lower loss. If the losses are equal, take those of ``self``.
+
+        Args:
+            other: the other fit, with the same players and masks.
         """
         is_better = other.nats < self.nats
         points = np.where(is_better[..., None], other.points, self.points)
@@ -440,9 +445,10 @@ class Fit:
 class PlayerFits:
     """The fits of one family of algorithms to all players.
 
-    A grid is tried first. Fisher scoring then starts from its best points with lapse rate (share of
-    uniform guesses) 0. Where a lapse rate could pay for its penalty, it also starts from points
-    with one.
+    All points of a grid are tried first. Fisher scoring then starts from the best of them with
+    lapse rate (share of uniform guesses) 0. A lapse rate above 0 adds a penalty to the loss. If it
+    could lower the loss by more than the penalty, Fisher scoring also starts from points with a
+    lapse rate.
 
     Args:
         data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.
@@ -458,11 +464,11 @@ class PlayerFits:
         """Fit the family to every player and mask (all choices, or all but one fold).
 
         Args:
-            inner: a family that this one contains as a special case, with its fit. The result is
-                never worse than that fit on all choices.
+            inner: a simpler family, which this one contains as a special case, and its fit. On all
+                choices (mask 0) the result is never worse than this fit.
 
         Returns:
-            The best parameters and losses, for every player and mask.
+            The best parameters and their losses, for every player and mask.
         """
         starts, with_lapse = self._fit_grid()
         if inner is not None:
@@ -516,9 +522,9 @@ class PlayerFits:
         """Return the best members that equal, or are close to, the fitted members of a simpler
         family that this one extends. They serve as starting points.
 
-        Parameters that both families have keep their value; the others take values of the grid. If
-        the simpler family has exactly one parameter that this one lacks, such as one learning rate
-        instead of two, the others may also all take its value.
+        Parameters that both families have keep their value; further ones take values of the grid.
+        If the simpler family has exactly one parameter that this one lacks, such as one learning
+        rate instead of two, all further ones may also take its value.
 
         Args:
             inner: the simpler family.
@@ -548,8 +554,8 @@ class PlayerFits:
 
         Args:
             players: index of the player of each problem.
-            masks: index of the set of choices that each problem is fitted to: 0 is all, others
-                leave out one fold.
+            masks: index of the set of choices that each problem is fitted to: 0 is all, 1 + i all
+                but fold i.
             most_lapse: upper bound of the lapse rate (share of uniform guesses).
         """
         low = np.tile([*self.predict.low, 0.0], (len(players), 1))
@@ -570,8 +576,8 @@ class PlayerFits:
         Args:
             points: parameters and, last, the lapse rate (share of uniform guesses), ``[player,
                 point, parameter + 1]``.
-            masks: for each point, the index of the set of choices whose loss is computed: 0 is all,
-                others leave out one fold.
+            masks: for each point, the index of the set of choices that the loss is summed over: 0
+                is all, 1 + i all but fold i.
         """
         shape = points.shape[:2]
         players = np.repeat(np.arange(shape[0]), shape[1])

@@ -189,9 +189,10 @@ class EachParticipant(Result):
 
         Returns:
             One row per family, with the columns family (its key), name, and three numbers of
-            participants: in_set (their confidence set contains the family), alone (this family is
-            named as the only one) and closest (it has the lowest held-out loss). Participants whose
-            choices no family explains are left out of in_set and alone.
+            participants. In_set counts those with the family in their confidence set, alone those
+            with this family as the only one, and closest those for whom it has the lowest
+            cross-validated loss. Participants with the verdict "none" (no family explains their
+            choices) are left out of in_set and alone.
         """
         explained = self.table[self.table["verdict"] != "none"]
         are_named = self.table[self.table["verdict"] == "named"]
@@ -209,10 +210,11 @@ class EachParticipant(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per participant.
 
-        The columns are participant (its name), closest (key of the family with the lowest held-out
-        loss), verdict, set (keys of the families in the confidence set), nats and floor_nats
-        (held-out loss per choice of the closest family, and of the best family without a memory),
-        saved, saved_low and saved_high (floor_nats minus nats, with its 95 % interval), and for
+        The columns are participant (its name), closest (key of the family with the lowest
+        cross-validated loss), verdict, set (keys of the families in the confidence set), nats and
+        floor_nats (cross-validated loss per choice of the closest family, and of the best family
+        that ignores earlier rounds), saved, saved_low and saved_high (floor_nats minus nats, with
+        its 95 % interval), and for
         each parameter of the closest family, such as rate: rate (the fitted value), rate_low and
         rate_high (its 95 % interval).
         """
@@ -339,7 +341,7 @@ def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
 
     Args:
         counts: number of choices of each participant.
-        at_once: number of choices per part; 1 puts each participant into its own part.
+        at_once: number of choices per part; 1 puts each participant into a separate part.
 
     Returns:
         The indices of each part's participants.

@@ -40,8 +40,8 @@ class Statistic(NamedTuple):
     Attributes:
         observed: the player's value.
         expected: mean over simulated players.
-        spread: standard deviation over simulated players; if participants are known and their
-            standard error is larger, that.
+        spread: standard deviation over simulated players. If it is smaller than the standard error
+            of the player's value over participants, it is this standard error.
         n_choices: number of choices that the statistic averages over.
     """
 
@@ -52,8 +52,8 @@ class Statistic(NamedTuple):
 
     @property
     def z(self) -> float:
-        """The player's value minus the mean of simulated players, in standard deviations of
-        simulated players.
+        """``(observed - expected) / spread``: the difference between the player's value and the
+        mean of simulated players, in standard deviations.
         """
         difference = self.observed - self.expected
         if abs(difference) < _TIED:
@@ -80,7 +80,7 @@ class PredictiveCheck(Result):
     def most(self) -> float:
         """The threshold of the check: a statistic with a larger absolute z-score fails.
 
-        If the player were a simulated one, any of the statistics would fail with probability .01.
+        A simulated player would fail in at least one statistic with a probability of at most .01.
         """
         n_statistics = max(len(self.statistics), 1)
         return float(stats.norm.isf(_LEVEL / 2 / n_statistics))
@@ -127,15 +127,15 @@ def check_predictions(
     participants: NDArray[np.int64] | None = None,
     offers: NDArray[np.int64] | None = None,
 ) -> PredictiveCheck:
-    """Compare statistics of a player's choices with those of simulated players who choose by given
-    probabilities.
+    """Compare statistics of a player's choices with those of simulated players, who choose by the
+    probabilities ``q``.
 
     Args:
         q: the fitted family's probability of each choice, ``[episode, round, outcome]``; or of each
             slot (option offered in the round) if ``offers`` is not None.
         choices: index of the chosen outcome or slot, ``[episode, round]``.
-        known: where a choice was made, ``[episode, round]``.
-        successes: whether each choice was a success, ``[episode, round]``; None if that is unknown.
+        known: True where a choice was made, ``[episode, round]``.
+        successes: True where the choice was a success, ``[episode, round]``; None if unknown.
         participants: index of each episode's participant, to account for differences between
             participants; None for a single player.
         offers: the option in each slot, ``[episode, round, slot]``
@@ -181,14 +181,14 @@ def expected_mean(
     """Compare the mean of a quantity over a player's choices with its mean over simulated players,
     who choose by the probabilities ``q``.
 
-    An example is a quantity that is 1 for the choice that repeats the last one, and 0 for others:
-    its mean is the share of repetitions.
+    For example, let the quantity be 1 for the choice that repeats the last one, and 0 for any other
+    choice. Its mean is the share of repetitions.
 
     Args:
         q: probability of each choice, ``[episode, round, outcome]``.
         values: the value of the quantity for each possible choice, in the same shape.
         choices: index of the choice made, ``[episode, round]``.
-        use: which choices count, ``[episode, round]``; at least one.
+        use: True where a choice counts, ``[episode, round]``; at least one.
         participants: index of each episode's participant. If participants vary more than ``q``
             explains, their variation determines the standard deviation.
 
@@ -244,7 +244,7 @@ def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) ->
     Args:
         episodes: the episodes.
         choices: index of the chosen outcome, ``[episode, scored round]``.
-        first_asked: index of the first scored round.
+        first_asked: index of the first scored round; earlier rounds have no choice.
     """
     rewards = getattr(episodes, "rewards", None)
     if rewards is not None:

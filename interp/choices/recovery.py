@@ -74,7 +74,8 @@ class Recovery(Result):
 
     def confusion(self) -> pd.DataFrame:
         """Return the confusion matrix of families as a table. Its entry in row i and column j is
-        the number of players of family i whose closest family is j.
+        the number of players of family i for whom the fits find j as the closest family (lowest
+        cross-validated loss).
         """
         table = self.to_frame()
         counts = pd.crosstab(table["family"], table["closest"])
@@ -84,7 +85,7 @@ class Recovery(Result):
 
     def sets(self) -> pd.DataFrame:
         """Return a table of shares. Its entry in row i and column j is the share of the players of
-        family i whose confidence set contains the family j.
+        family i that have the family j in their confidence set.
 
         The confidence set of a player contains the families that its choices cannot distinguish
         from the best one.
@@ -96,8 +97,8 @@ class Recovery(Result):
         return in_set.groupby(table["family"], sort=False).mean()
 
     def errors(self) -> pd.DataFrame:
-        """Compare fitted with true parameters, for the players whose closest family is the true
-        one.
+        """Compare fitted with true parameters, for the players for whom the closest family (lowest
+        cross-validated loss) is the true one.
 
         Returns:
             One row per family and parameter, with the columns family, parameter, n (number of
@@ -145,12 +146,13 @@ def recovery(
     seed: int = 0,
     **played: Any,
 ) -> Recovery:
-    """Simulate players of the bandit task, and find the families that explain each one's choices.
+    """Simulate players of the bandit task, and find the families that explain each player's
+    choices.
 
     Args:
         players: families and algorithms. ``n_players`` players with random parameters are drawn
-            from each family; an algorithm is one player with its own parameters, such as
-            ``explanation.algorithm`` of an explanation that :func:`explain_each` found.
+            from each family. An algorithm is one player, such as ``explanation.algorithm`` of an
+            explanation that :func:`explain_each` found.
         n_players: number of players per family.
         within: name of a parameter -> bounds within which it is drawn uniformly. For any other
             parameter, an interval between two neighbouring values of its grid is drawn, all with
