@@ -2,8 +2,8 @@
 
 The checks ask whether the state is used at all, and whether its content matters or only its
 presence. They also ask whether the effect of the state lasts, whether the algorithm's memory can be
-decoded from the state, whether few directions of the state carry the effect, and whether heuristics
-explain the predictions.
+decoded from the state, whether few directions of the state carry the effect, and whether the model
+follows the algorithm or a heuristic.
 
     >>> from interp.audit import THRESHOLDS, audit
     >>> sorted(THRESHOLDS)

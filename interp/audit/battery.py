@@ -37,11 +37,13 @@ class AuditResult(Measured):
         model: name of the model.
         measures: one measure per check. If the state has several channels, such as h and c of an
             LSTM, a measure "used" of each channel follows.
-        tables: name -> table. "without", "used", "by_round" and "presence" have the effects of
-            replacing the state (:mod:`interp.audit.used`: :func:`~interp.audit.used.without`,
-            :func:`~interp.audit.used.table`, ...); "directions" and "doses" of replacing a part of
-            it (:mod:`interp.audit.content`). "shortcuts" has one row per heuristic
-            (:mod:`interp.audit.shortcuts`). A table that does not apply is empty.
+        tables: name -> table. Four tables have the effects of replacing the state: "without"
+            (:func:`interp.audit.used.without`), "used" (:func:`interp.audit.used.table`),
+            "by_round" (:func:`interp.audit.used.by_round`) and "presence"
+            (:func:`interp.audit.used.presence`). Two have the effects of replacing a part of it:
+            "directions" (:func:`interp.audit.content.table`) and "doses"
+            (:func:`interp.audit.content.doses`). "shortcuts" has one row per heuristic
+            (:func:`interp.audit.shortcuts.table`). A table that does not apply is empty.
         settings: {name: value} of sizes, thresholds, seed and versions.
     """
 

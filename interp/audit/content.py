@@ -6,10 +6,11 @@ The effect on predictions is reported as a share of the effect of replacing the 
 control replaces the part in k random directions.
 
 :func:`check_decoding` fits a ridge map from the whole state to the algorithm's memory, and scores
-it on held-out episodes. Its controls are the memory of other episodes, and untrained copies of the model.
-The copies get as many episodes as they need (:data:`interp.stats.refit.PLATEAU`). A fit to few
-episodes is poor. So "cannot be decoded" is reported only if R2 would stay too low even if it rose
-again by as much as from half of the episodes to all. What can be decoded need not be used.
+it by cross-validation over episodes. Its controls are the memory of other episodes, and untrained
+copies of the model. The copies get as many episodes as they need
+(:data:`interp.stats.refit.PLATEAU`). A fit to few episodes is poor. So "cannot be decoded" is
+reported only if R2 would stay too low even if it rose again by as much as from half of the episodes
+to all. What can be decoded need not be used.
 
 The directions are NOT evidence of meaning: they are those in which states vary most.
 """
@@ -193,9 +194,9 @@ def check_directions(trial: Trial, is_used: bool) -> Measure:
     """Check whether few directions of the state carry what lowers the loss. Few means as many as
     the algorithm's memory has dimensions, or 4 if it has no memory.
 
-    The state saves loss, compared with another episode's state. To see whether few directions save
-    as much, every round reads a state that is unchanged in its first principal directions, and is
-    another episode's state in all other directions.
+    The loss is higher if every round reads another episode's state. The difference is the saved
+    loss. To see whether few directions save as much, every round reads a state that is unchanged in
+    its first principal directions, and equals another episode's state in all other directions.
 
     Args:
         trial: the model with its episodes.
@@ -267,7 +268,7 @@ class _Losses(NamedTuple):
         / (donor - unchanged)``, with its interval.
 
         Args:
-            trial: the model with its episodes, whose participants give the interval.
+            trial: the model with its episodes. Their participants are the units of the interval.
         """
         saved = self.donor - self.principal
         return ratio_interval(saved, self.donor - self.unchanged, participants=trial.whose)
@@ -326,9 +327,9 @@ def check_decoding(trial: Trial) -> Measure:
         trial: the model with its episodes.
 
     Returns:
-        A measure: R2 on held-out episodes, over all rounds but the first, with controls and
-        verdict. R2 is the share of the memory's variance that the map explains; the variance is
-        around the mean over episodes in each round.
+        A measure: the cross-validated R2 over all rounds but the first, with controls and verdict.
+        R2 is the share of the memory's variance that the map explains in episodes that it was not
+        fitted to. The variance is around the mean over episodes in each round.
     """
     claim = "The algorithm's memory can be read from its state"
     lacking = _describe_lack(trial)
@@ -373,7 +374,7 @@ def _varies(trial: Trial) -> bool:
 
 def _describe_lack(trial: Trial) -> str:
     """Return what is missing to decode the algorithm's memory, in words, such as "no algorithm with
-    a memory to look for"; "" if nothing is missing.
+    a memory to look for"; "" if the memory can be decoded.
 
     Args:
         trial: the model with its episodes.

@@ -5,8 +5,9 @@ is measured in units of the typical distance between the states of different epi
 visited states, Levenberg-Marquardt steps minimise the speed (Sussillo and Barak, 2013, Neural
 Computation 25). A minimum is a *fixed* point if its speed is 0 up to rounding, and a *slow* point
 if its speed is small. The eigenvalues of the Jacobian of F describe what happens near a point.
-Along a direction whose eigenvalue has a modulus below 1, nearby states return to the point; above 1
-they leave it. At 1 they stay where they are, as on a line or a ring of fixed points.
+Along an eigenvector, nearby states return to the point if the eigenvalue's modulus is below 1, and
+leave the point if it is above 1. At 1 they stay where they are, as on a line or a ring of fixed
+points.
 
 Fixed points are NOT evidence that episodes reach them: a model may have fixed points far from its
 visited states. ``nearest`` is the distance to the nearest visited state.
@@ -89,7 +90,7 @@ def fixed_points(
         model: the model.
         episodes: episodes without missing rounds. The search starts from states that the model
             visits in them.
-        round: index of the round whose inputs are repeated; by default the middle one.
+        round: index of the round that provides the repeated inputs; by default the middle one.
         episode: index of the episode from which these inputs come.
         starts: number of visited states from which the search starts.
         seed: seed for the choice of these states.
@@ -136,7 +137,7 @@ def fixed_points(
 
 @dataclass(frozen=True, eq=False)
 class _HeldRound:
-    """A function from states to states: one round of one episode, with its inputs held fixed.
+    """A function from states to states: one round of one episode, with fixed inputs.
 
     A *point* is a state, flattened and divided by ``unit``.
 
@@ -162,8 +163,8 @@ class _HeldRound:
 
         Args:
             trial: the model with its run.
-            round: index of the round whose inputs are repeated.
-            episode: index of the episode whose inputs are repeated.
+            round: index of the round that provides the repeated inputs.
+            episode: index of the episode from which these inputs come.
         """
         model = trial.model
         run = trial.run
@@ -373,7 +374,7 @@ def _describe(table: pd.DataFrame, subject: str) -> str:
 
     Args:
         table: the table of :class:`FixedPoints`.
-        subject: beginning of the sentence: the model, and the round whose inputs are repeated.
+        subject: beginning of the sentence: the model, and the round with the repeated inputs.
     """
     if table.empty:
         return f"{subject}, has no fixed or slow point where the search started."

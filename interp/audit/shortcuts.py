@@ -40,8 +40,10 @@ _TIE = 1e-6
 @dataclass(frozen=True)
 @checked_result
 class Adversarial:
-    """Episodes on which a heuristic is wrong in the last round and the algorithm is right: the
-    heuristic's loss exceeds the algorithm's by more than .6 of the largest such excess.
+    """Episodes on which a heuristic is wrong in the last round and the algorithm is right.
+
+    An episode is selected if the heuristic's loss minus the algorithm's loss is more than .6 of the
+    largest such difference. A heuristic is an algorithm that carries no state.
 
     Attributes:
         name: name of the heuristic.
@@ -103,8 +105,8 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     wrong in the last round and the algorithm is right.
 
     Args:
-        trial: the model with its episodes, which determine the sizes of the sampled ones, and with
-            the algorithm that it is compared with.
+        trial: the model and the algorithm that it is compared with. The trial's episodes determine
+            the sizes of the sampled episodes.
         heuristic: an algorithm that carries no state.
 
     Returns:
@@ -190,10 +192,11 @@ def table(trial: Trial) -> pd.DataFrame:
         A table with one row per ``heuristic``. ``its_loss`` and ``algorithm_loss`` are the mean
         losses of the heuristic and of the algorithm in the last round. ``explains_more`` is the
         share of the variance of the model's predictions that a linear map from the predictions of
-        both explains on held-out episodes, minus the share that the algorithm explains alone.
-        ``side``, with the ends ``side_low`` and ``side_high`` of its interval, is the share of the
-        ``n`` episodes on which the heuristic is wrong (out of ``drawn``) in which the model's loss
-        is closer to the algorithm's.
+        both explains in episodes that it was not fitted to, minus the share that a map from the
+        algorithm's predictions alone explains. ``n`` is the number of episodes on which the
+        heuristic is wrong and the algorithm right, out of ``drawn`` sampled episodes. ``side`` is
+        the share of the ``n`` episodes in which the model's loss is closer to the algorithm's than
+        to the heuristic's; ``side_low`` and ``side_high`` are the ends of its interval.
     """
     algorithm = trial.algorithm
     rows = []
@@ -270,8 +273,8 @@ def check_side(trial: Trial) -> Measure:
         trial: the model with its episodes.
 
     Returns:
-        A measure for the heuristic that the model follows most: the share of episodes in which the
-        model follows the algorithm.
+        A measure: the share of these episodes in which the model's loss is closer to the
+        algorithm's. It is computed for every heuristic, and the smallest share is returned.
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value

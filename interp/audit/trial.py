@@ -73,8 +73,8 @@ class Budget:
 
     Attributes:
         episodes: number of episodes; at least one per participant if episodes are recorded.
-        rounds: largest number of rounds per episode; fewer if the task has nothing new in later
-            rounds.
+        rounds: largest number of rounds per episode. Episodes are shorter if later rounds of the
+            task contain no new information.
         writes: number of rounds, evenly spaced, in each of which the state is changed once for the
             tables of effects. The checks themselves change the state in every round.
         copies: number of untrained copies of the model. Every check is also made with them, and the
@@ -117,8 +117,8 @@ class Trial:
             rows. If there are several channels, all of them together come first.
         grows: name of the first channel that grows with every round, such as a cache; empty if none
             grows.
-        whose: index of each episode's participant, ``[episode]``; without participants, the index
-            of the episode. These are the units of all intervals.
+        whose: index of each episode's participant, ``[episode]``; if the episodes have no
+            participants, the index of the episode. These are the units of all intervals.
         first_half: True for episodes that belong to the first half of the participants,
             ``[episode]``.
         algorithm: the algorithm that the model is compared with; None if the task has none.
@@ -180,8 +180,8 @@ class Trial:
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        """The names of those regimes of the task whose episodes can be sampled in sizes that the
-        model supports.
+        """The names of the task's regimes (distributions of episodes) that can be sampled in sizes
+        that the model supports.
         """
 
         def serves(regime: str) -> bool:
@@ -206,14 +206,14 @@ class Trial:
 
     @property
     def scored(self) -> slice:
-        """The rounds whose loss counts, as a slice: those that read a state (all but the first) and
-        have a scored prediction.
+        """A slice of the rounds that count in losses: those that read a state (all but the first)
+        and have a scored prediction.
         """
         return slice(max(1, self.task.data.first_asked), None)
 
     @property
     def horizon(self) -> str:
-        """The rounds whose loss counts, in words, such as "in rounds 1 to 11"."""
+        """The rounds that count in losses, in words, such as "in rounds 1 to 11"."""
         return f"in rounds {self.scored.start} to {self.shape[1] - 1}"
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
@@ -288,12 +288,15 @@ class Trial:
 
         Args:
             changed: the changed state for each of ``rounds``, ``[written, episode, row, width]``.
-            rounds: indices of the rounds that read them.
-            horizon: number of rounds to run from each of these rounds on. Predictions of later
-                rounds are copied from the unchanged run. By default to the last round.
-            again: function that changes the states of later rounds, too: ``(index of the round that
-                reads a changed state, index of the later round, state that it would read)`` -> the
-                state that it reads. None to leave them as they follow from the change.
+                The axis ``written`` is that of ``rounds``.
+            rounds: indices of the rounds that read a changed state.
+            horizon: number of rounds to run, including the round that reads the changed state; by
+                default to the last round. Predictions of later rounds are copied from the unchanged
+                run.
+            again: function that also changes the states that later rounds read: ``(index of the
+                round that reads the changed state, index of the later round, state before the later
+                round)`` -> the state that the later round reads. None leaves these states as they
+                follow from the first change.
 
         Returns:
             The predictions of all rounds after each change, ``[written, episode, round, ...]``.
@@ -321,8 +324,8 @@ class Trial:
 
     @cached_property
     def copies(self) -> tuple[Trial, ...]:
-        """Untrained copies of the model, each with the same episodes as the trial. Copies whose
-        predictions are not finite are left out.
+        """Untrained copies of the model, each as a trial with the same episodes. Copies with
+        predictions or states that are not finite are left out.
         """
         finite: list[Trial] = []
         first = self.budget.seed
@@ -340,11 +343,12 @@ class Trial:
         as a control.
 
         Args:
-            number: function that computes the check's number for a copy. It may return None if the
-                check does not apply to the copy, which counts as 0.
+            number: function that computes the check's number for a copy. It returns None if the
+                check does not apply to the copy; this counts as 0.
 
         Returns:
-            {name of the control: the control}; empty if there are no copies.
+            ``{"an untrained copy": control}`` with the best number of all copies; empty if there
+            are no copies.
         """
         scores = []
         for copy in self.copies:

@@ -1,18 +1,18 @@
 """Does the state lower the loss, is it by its content, and for how many rounds?
 
 The state that a round reads is replaced by another one (:class:`Change`), and the model continues
-from there. The checks are decided by the *worth* of a state: the share of the loss that it removes::
+from there. The checks are decided by the *worth* of a state, the share of the loss that it removes::
 
     (loss with the changed state - loss with the state) / loss with the changed state
 
 The state is changed in every round, because a single round has too few answers. The control is the
-worth of the states of untrained copies. The *content* of a state is its information about its own
+same share for untrained copies of the model. The *content* of a state is its information about the
 episode: another episode's state, or the mean state, lacks it and is normal otherwise. A state may
 also lower the loss with respect to the labels of other episodes. That part is not information about
 the episode and is subtracted. In comparisons with the initial state it is not subtracted, because
 the mere presence of a state may help, too.
 
-A worth of 0 does not mean that no prediction depends on the state: predictions may change without
+A share of 0 does not mean that no prediction depends on the state: predictions may change without
 getting worse. So every check also reports the *effect*, the mean distance between predictions with
 the changed and the unchanged state. "does not use" is reported only if the effect is small, too.
 The *cost* in the tables is the rise of the loss. This is NOT evidence of which part of a state is
@@ -40,10 +40,12 @@ from interp.support.session import remembered
 class Change(StrEnum):
     """A replacement for the state that a round reads, such as another episode's state.
 
-    ``INITIAL`` is the state before the first round; ``DONOR`` the state of another episode in the
-    same round, and ``SAME`` that of an episode for which the model gives the same answer; ``LATE``
-    the state that the previous round read; ``MEAN`` the mean over episodes of the states in this
-    round; ``NOISE`` a random state with the same mean and covariance over episodes.
+    * ``INITIAL``: the state before the first round;
+    * ``DONOR``: the state of another episode in the same round;
+    * ``SAME``: the state of another episode for which the model gives the same answer;
+    * ``LATE``: the state that the previous round read;
+    * ``MEAN``: the mean over episodes of the states in this round;
+    * ``NOISE``: a random state with the same mean and covariance over episodes.
     """
 
     INITIAL = "the initial state"
@@ -63,7 +65,7 @@ _LAGS = (0, 1, 2, 4)  # numbers of rounds after a change at which the tables lis
 
 
 def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
-    """Draw, for each episode, another episode (its donor) whose state it receives. Every episode is
+    """Draw, for each episode, another episode (its donor) to take a state from. Every episode is
     the donor of exactly one other.
 
     Args:
@@ -82,8 +84,8 @@ def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
 def draw_donors_alike(
     labels: Int[np.ndarray, " episode"], seed: int
 ) -> tuple[Int[np.ndarray, " episode"], Bool[np.ndarray, " episode"]]:
-    """Draw, for each episode, another episode (its donor) with the same label, whose state it
-    receives.
+    """Draw, for each episode, another episode (its donor) with the same label, to take a state
+    from.
 
     Args:
         labels: label of each episode, such as the model's answer, ``[episode]``.
@@ -91,7 +93,7 @@ def draw_donors_alike(
 
     Returns:
         The index of each episode's donor, and True where there is another episode with this label,
-        each ``[episode]``. An episode with a unique label is its own donor.
+        each ``[episode]``. The donor of an episode with a unique label is the episode itself.
     """
     donor = np.arange(len(labels))
     has_donor = np.zeros(len(labels), bool)
@@ -215,7 +217,7 @@ def _move_by_lag(
     Args:
         trial: determines the rounds of the changes.
         values: the values by round, ``[write, episode, round]``.
-        counted: which entries count, ``[write, episode]``; the others become NaN.
+        counted: True for entries that count, ``[write, episode]``; entries that do not become NaN.
     """
     shifted = np.full(values.shape, np.nan)
     n_rounds = values.shape[2]
@@ -275,31 +277,30 @@ class _Worth(NamedTuple):
 
 
 def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
-    """Measure the worth of the state's content (its information about its own episode): the share
-    of the loss that this information removes.
+    """Measure the share of the loss that the content of the state (its information about the
+    episode) removes.
 
     It is measured twice: compared with another episode's state, and with the mean state. The result
-    whose interval has the higher lower end is returned.
+    with the higher lower end of its interval is returned.
 
     Args:
         trial: the model with its run.
         channel: name of a part of the state, such as h of an LSTM; by default the whole state.
 
     Returns:
-        ``change``, the state that was compared with; ``share``, the worth; and ``effect``, the mean
-        distance between predictions with the changed and the unchanged state. The last two have
-        intervals.
+        ``change``, the state that was compared with; ``share`` of the loss; and ``effect``, the
+        mean distance between predictions with the changed and the unchanged state. The last two
+        have intervals.
     """
     worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Measure the worth of the state: the share of the loss that it removes, compared with another
-    state.
+    """Measure the share of the loss that the state removes, compared with another state.
 
     The first comparison is with states that lack its content (:func:`worth_of_content`). If the
-    lower end of that worth's interval does not reach the threshold, the comparison with the initial
+    lower end of this share's interval does not reach the threshold, the comparison with the initial
     state is returned.
 
     Args:
@@ -317,8 +318,8 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
 @remembered
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
-    """Measure the worth of the state, compared with a replacement in every round: the share of the
-    loss with the replacement that the unchanged state removes.
+    """Measure the share of the loss that the state removes, compared with a replacement in every
+    round: (loss with the replacement - loss with the state) / loss with the replacement.
 
     Args:
         trial: the model with its run.
@@ -335,8 +336,8 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
 def weigh(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
 ) -> _Worth:
-    """Compute the worth of the state from the predictions with a changed state: the share of the
-    loss of these predictions that the unchanged state removes.
+    """Compute, from the predictions with a changed state, the share of their loss that the
+    unchanged state removes.
 
     If the change removes only the content of the state, loss that the state would also save with
     the labels of other episodes is not counted.
@@ -348,8 +349,8 @@ def weigh(
         rounds: slice of the rounds that count.
 
     Returns:
-        ``change``; ``share``, the worth; and ``effect``, the mean distance between predictions with
-        the changed and the unchanged state. The last two have intervals over participants.
+        ``change``; ``share`` of the loss; and ``effect``, the mean distance between predictions
+        with the changed and the unchanged state. The last two have intervals over participants.
     """
     whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
@@ -428,8 +429,8 @@ def check_use(trial: Trial, channel: str) -> Measure:
 
 
 def check_content(trial: Trial) -> Measure:
-    """Check whether the content of the state (its information about its own episode) lowers the
-    loss. It does not if another episode's state, or the mean state, serves as well.
+    """Check whether the content of the state (its information about the episode) lowers the loss.
+    It does not if another episode's state, or the mean state, serves as well.
 
     Args:
         trial: the model with its run.
@@ -520,10 +521,8 @@ def check_duration(trial: Trial) -> Measure:
 
 
 def _measure_worth_later(trial: Trial, change: str) -> _Worth:
-    """Return the worth of the state's content one round later.
-
-    In each round, the state is changed. The worth is the share of the loss in the next round that
-    the unchanged state removes.
+    """Return the share of the next round's loss that the unchanged state removes, compared with a
+    state that is changed in one round. Every round is changed in turn.
 
     Args:
         trial: the model with its run.
@@ -611,7 +610,8 @@ def by_round(trial: Trial) -> pd.DataFrame:
 
 
 def without(trial: Trial) -> pd.DataFrame:
-    """Measure the worth and the effect of the state by replacing it in every round.
+    """Measure how much the state lowers the loss and changes predictions, by replacing it in every
+    round.
 
     Args:
         trial: the model with its run.

@@ -229,7 +229,7 @@ class _Command(TyperCommand):
 
     The help of an option, or the end of a command's help, may contain ``<module:function>``. It is
     replaced by what the function returns, such as the names in a registry. The function is called
-    only when the help is printed, so that nothing else waits for its imports.
+    only when the help is printed, so that commands do not wait for its imports.
     """
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -271,8 +271,7 @@ class _Command(TyperCommand):
 
 
 def _require_value(before: str, word: str) -> None:
-    """Refuse an empty word on the command line, and an option with an equals sign and nothing after
-    it.
+    """Refuse an empty word on the command line, and an option with an equals sign but no value.
 
     Args:
         before: the word before it, which the error message names if ``word`` is empty.
@@ -313,8 +312,8 @@ def command(
         group: the group of commands that it belongs to: ``interp`` or ``interp llm``.
         sizes: "none", "one" or "several": whether the sizes of every task are options, and whether
             each of them takes one number or several.
-        of: parameter of the command -> function whose parameters become options. The command gets
-            their values as a mapping.
+        of: parameter of the command -> function. The function's parameters become options, and the
+            command gets their values as a mapping.
         torch: whether the command runs models. torch is then imported on one thread, while a
             terminal shows a spinner.
         more: further lines for the end of the help. ``<module:function>`` in them is replaced by
@@ -376,7 +375,7 @@ def command(
 
 
 def _duration(called: str, values: Mapping[str, Any]) -> str:
-    """Return a sentence that says how long a command takes, if that was measured; else "".
+    """Return a sentence that says how long a command takes; "" if that was not measured.
 
     Args:
         called: name of the command.
@@ -478,7 +477,7 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
 
 def _shell_kind(annotation: Any) -> Any:
     """Return the type of an option's values for a parameter's annotation: a list of words if the
-    annotation allows a list beside other types, else the annotation itself.
+    annotation is a union of types with a list among them, otherwise the annotation itself.
     """
     kinds = [typing.get_origin(kind) for kind in typing.get_args(annotation)]
     return list[str] | None if len(kinds) > 2 and list in kinds else annotation
@@ -573,13 +572,13 @@ def _stopped_after(seconds: float) -> Iterator[None]:
 class Say:
     """The output of one run of a command, in one of three forms.
 
-    By default it is text. With ``--json`` it is one JSON object, printed at the end, and nothing
-    else on standard output. With ``--quiet`` it is only the paths of the files that were written.
+    By default it is text. With ``--json``, standard output has only one JSON object, printed at the
+    end. With ``--quiet``, it has only the paths of the files that were written.
 
     Args:
         command: name of the command.
-        as_json: whether ``--json`` was given.
-        quiet: whether ``--quiet`` was given.
+        as_json: True with ``--json``.
+        quiet: True with ``--quiet``.
 
     Attributes:
         until_done: contexts that stay open until the command ends.
@@ -594,7 +593,7 @@ class Say:
         self._files: list[str] = []
 
     def line(self, text: object) -> None:
-        """Print ``text`` as a line; nothing with ``--json`` or ``--quiet``."""
+        """Print ``text`` as a line, unless ``--json`` or ``--quiet`` is set."""
         if self.is_for_people:
             typer.echo(plain(text))
 
@@ -603,8 +602,7 @@ class Say:
         typer.echo(plain(text), err=True)
 
     def facts(self, **values: Any) -> None:
-        """Set fields of the JSON object of ``--json``; nothing is printed in the other forms of
-        output.
+        """Set fields of the JSON object of ``--json``. The other forms of output do not have them.
 
         Args:
             values: name of a field -> value.

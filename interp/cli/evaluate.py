@@ -183,7 +183,7 @@ def _models(say: Say) -> None:
 
 
 def _list_model_rows(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the model's own numbers from each table of an evaluation, without those of baselines.
+    """Return the model's numbers from each table of an evaluation, without those of baselines.
 
     Args:
         tables: the tables of the evaluation, by name.

@@ -109,8 +109,8 @@ def _refuse_idle(
         player: the player's name in the error message.
         settings: all settings with their values.
         used: names of the settings that have an effect.
-        options: names of the settings whose options are named without the setting's ``max_``, such
-            as ``--retries`` for ``max_retries``.
+        options: names of the settings with an option that lacks the ``max_`` of the setting's name,
+            such as ``--retries`` for ``max_retries``.
     """
     usual = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}
     idle = []

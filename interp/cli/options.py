@@ -32,7 +32,7 @@ from interp.support.workers import bar, share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
-    """Return an option that takes whole numbers, and whose help says the minimum.
+    """Return an option that takes whole numbers and says the minimum in its help.
 
     Args:
         what: what is counted; the first words of the help.
@@ -53,14 +53,13 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
 
 
 def size_of_work(given: int | None, quick: bool, few: int, many: int) -> int:
-    """Return a number of episodes or rounds: the one given, or else a default that depends on
-    ``--quick``.
+    """Return the number of episodes or rounds that the user set, or a default if the user set none.
 
     Args:
-        given: number given by the user; None or 0 if there is none.
-        quick: whether ``--quick`` was given.
+        given: the user's number; None or 0 if there is none.
+        quick: whether ``--quick`` is set, which determines the default.
         few: default with ``--quick``.
-        many: default without it.
+        many: default without ``--quick``.
     """
     if given:
         return given
@@ -171,8 +170,8 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
 
     Args:
         task: the task that the episodes belong to.
-        recorded: the words of ``--recorded``: FILE, then NAME=COLUMN for columns whose names differ
-            from the default.
+        recorded: the words of ``--recorded``: FILE, then NAME=COLUMN for each column with a name
+            that differs from the default.
 
     Raises:
         InputError: if the task cannot read tables, or a NAME is unknown.
@@ -227,7 +226,7 @@ def end_share(say: Say, folder: Path, shard: str) -> None:
 
     Args:
         say: prints the output of the command.
-        folder: folder of the parts. If its work was never divided, nothing is printed.
+        folder: folder of the parts. If its work was never divided, the function does not print.
         shard: the share that this command computed, such as "2/64"; "" if it put all parts
             together.
     """
@@ -298,8 +297,8 @@ def say_what_was_read(say: Say, episodes: Any) -> None:
 
     Args:
         say: prints the output of the command.
-        episodes: the recorded episodes; nothing is printed if they have no record of how they were
-            read.
+        episodes: the recorded episodes. If they have no record of how they were read, the function
+            does not print.
     """
     if episodes.reading is not None:
         say.line(episodes.reading.summary())
@@ -309,7 +308,7 @@ def say_what_was_read(say: Say, episodes: Any) -> None:
 def use(
     say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None
 ) -> Any:
-    """Make analyses use recorded episodes, a given algorithm, or both, until the command ends.
+    """Make analyses use recorded episodes, an algorithm, or both, until the command ends.
 
     Args:
         say: prints the output of the command.
@@ -318,7 +317,7 @@ def use(
         hypothesis: the words of ``--hypothesis``: KEY of an algorithm and its parameters, if any.
 
     Returns:
-        The recorded episodes; None if no FILE is given.
+        The recorded episodes; None without a FILE.
     """
     if not (recorded or hypothesis):
         return None
@@ -389,7 +388,7 @@ def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> di
     "n_experts".
 
     Args:
-        task: the task; other sizes than its own are refused.
+        task: the task; sizes that it does not have are refused.
         name: name of the model, for the error message.
         sizes: name of an option -> value.
 
@@ -441,7 +440,7 @@ def study(
         say: prints the output of the command.
         name: name of the model, or a checkpoint folder.
         sizes: sizes by option, such as ``{"experts": 4}``.
-        sampled: whether the command can sample episodes of other sizes than a learned model's own.
+        sampled: whether the command can sample episodes of other sizes than a learned model has.
 
     Returns:
         The model, with the sizes of its episodes, its arguments and the recorded episodes.
@@ -465,7 +464,7 @@ def load(
             sizes.
         arguments: ``NAME=VALUE`` pairs: arguments with which a handwired model is built.
         device: device on which the model runs.
-        sampled: whether the command can sample episodes of other sizes than a learned model's own.
+        sampled: whether the command can sample episodes of other sizes than a learned model has.
 
     Returns:
         The model on the device, with the sizes of its episodes and the arguments that it was built

@@ -176,7 +176,7 @@ def _check_rounds(patched_round: int | None, read_round: int | None, rounds: int
 
     Args:
         patched_round: the patched round; None for the default.
-        read_round: the round whose prediction is read; None for the default.
+        read_round: the round of the prediction that is read; None for the default.
         rounds: number of rounds of an episode; None for the default.
     """
     for number in (patched_round, read_round):

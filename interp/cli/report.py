@@ -115,7 +115,7 @@ def _choices(
 
 
 def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
-    """Read the players that the option ``--beside`` names.
+    """Read the players that an option (``--beside``) names, such as networks.
 
     Args:
         say: prints the output of the command.

@@ -284,8 +284,8 @@ def _fit_cell(
     seed: int | None,
     out: Path,
 ) -> None:
-    """Fit a recurrent cell to recorded choices, save the cell, and print its loss on held-out
-    participants.
+    """Fit a recurrent cell to recorded choices, save the cell, and print its loss on participants
+    that it was not fitted to.
 
     Args:
         say: prints the output of the command.

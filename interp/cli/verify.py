@@ -114,8 +114,8 @@ def _one_size(model: str, sizes: Mapping[str, list[int]]) -> dict[str, int]:
 
 
 def _grid(model: str, task_key: str, sizes: Mapping[str, list[int]]) -> list[Any] | None:
-    """Return a list of all combinations of the given sizes, each a tuple, with defaults for the
-    task's other sizes; None if no sizes are given.
+    """Return a list of all combinations of ``sizes``, each a tuple, with defaults for the task's
+    other sizes; None if ``sizes`` is empty.
 
     Args:
         model: name of the model, for the error message.

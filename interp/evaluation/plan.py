@@ -85,8 +85,11 @@ def predictions_of(run: Rollout) -> NDArray[np.float64]:
 
 
 def cut(model: Machine) -> Hook:
-    """Return a forward hook, a pair (name, function), that replaces the latents that a round reads
-    by the model's initial latents. The model then has no information about earlier rounds.
+    """Return a forward hook that replaces the latents by the model's initial latents before every
+    round. The model then has no information about earlier rounds.
+
+    Returns:
+        A pair (name of the hook point, function), as for ``fwd_hooks`` of :func:`interp.rollout`.
     """
     layout = model.layout.max_layout
 

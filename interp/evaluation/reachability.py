@@ -1,4 +1,4 @@
-"""The evaluation of models of reachability: accuracy by round and depth, beside searches,
+"""The evaluation of models of reachability: accuracy by round and depth, compared with searches,
 heuristics and controls.
 
 In this task a model must say which of two candidate nodes can be reached from the root of a graph.
@@ -14,7 +14,7 @@ latent removed or replaced. A model that answers as well without it does not use
     >>> runs = controlled(model, reachability.sample(8, 4, 10, 14, seed=0))
     >>> sorted(runs)
     ['cut', 'discrete', 'frozen', 'reset', 'swapped']
-    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
+    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())   # both candidates equally likely
     True
 
 Second, *is the set used?* :func:`measure_moved_sets` changes one node of the set that the latent
@@ -432,8 +432,8 @@ def answers(
 
 
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample episodes with the model's numbers of nodes and edges, in which a round follows even
-    after the first in which the deepest target can be recognised.
+    """Sample episodes with the model's numbers of nodes and edges. They have at least one round
+    after the round in which a search reaches the deepest target.
 
     Args:
         model: determines the sizes.

@@ -115,7 +115,7 @@ def evaluate(
         seed: seed of the episodes.
         done: function that is called with the number 1 after each part, for a progress bar.
         n_jobs: number of workers that compute the parts, -1 for one per core.
-        scheduler: address of a dask scheduler whose workers compute the parts; "" for none.
+        scheduler: address of a dask scheduler, to compute the parts on its workers; "" for none.
         folder: folder for finished parts, so that a killed run can resume; None stores none.
         shard: share of the parts to compute in this process, such as "2/64" for the second of 64
             shares (:func:`interp.support.shares.divide`). Their results are only stored in
@@ -157,7 +157,7 @@ def evaluate(
 
 def _measure_part(shared: tuple[Machine, int, int, Finished], part: str) -> tuple[str, Any]:
     """Return the name and the result of one part of an evaluation. A result that is stored in a
-    file is read; others are computed and stored.
+    file is read; any other result is computed and stored.
 
     Args:
         shared: the model, the number of episodes, the seed, and the folder of finished parts.

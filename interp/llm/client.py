@@ -1,9 +1,9 @@
 """A client for servers with OpenAI's chat-completions protocol.
 
 Every failure is turned into one of the four errors of :mod:`interp.llm.backend`;
-docs/method/traces.md lists which HTTP status becomes which error. The key is sent only to the given
-address: redirects are refused, and :meth:`Client.scrub` removes the key from everything that the
-server returns.
+docs/method/traces.md lists which HTTP status becomes which error. The key is sent only to the
+address in the connection: redirects are refused. :meth:`Client.scrub` removes the key from
+everything that the server returns.
 """
 
 from __future__ import annotations

@@ -152,7 +152,11 @@ def answers(
 
 
 def count_common_start(row: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common beginning of two sequences of token ids."""
+    """Return the length of the longest common beginning of two sequences of token ids.
+
+    >>> count_common_start([5, 6, 7], [5, 6, 8, 9])
+    2
+    """
     pairs = zip(row, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

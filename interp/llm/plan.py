@@ -275,9 +275,10 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
 
     Returns:
         An object with a ``sentence`` on the totals, and the table ``frame``. The table has one row
-        per model, condition and regime, with these three columns; episodes and calls (their
-        numbers); cacheable_tokens_low; and prompt_tokens, completion_tokens and cost, each as a low
-        and a high estimate, such as cost_low and cost_high.
+        per model, condition and regime. Its columns are model, condition, regime, episodes and
+        calls (their numbers); prompt_tokens, completion_tokens and cost, each as a low and a high
+        estimate, such as cost_low and cost_high; and cacheable_tokens_low (prompt tokens that a
+        server can have in its cache, because the last prompt begins with the same messages).
     """
     prices = prices or Prices()
     groups: dict[tuple[str, str, str], list[Job]] = {}

@@ -137,7 +137,7 @@ def expert_keys(n_experts: int) -> tuple[str, ...]:
 
 
 def user_message(body: Mapping[str, object]) -> Message:
-    """Return a user message whose content is ``body`` as a JSON object. :func:`read_message` is the
+    """Return a user message that contains ``body`` as a JSON object. :func:`read_message` is the
     inverse.
     """
     return {"role": "user", "content": json.dumps(body, ensure_ascii=False)}

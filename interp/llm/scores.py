@@ -1,4 +1,4 @@
-"""How well language models learn online: their regret, beside baselines on the same episodes.
+"""How well language models learn online: their regret, and that of baselines on the same episodes.
 
 The regret after round t is R_t = L_t - min_i L_t^(i): the model's mistakes minus those of the best
 expert so far (paper, F.3). It may be negative. There are two treatments of *missing* predictions:
@@ -71,21 +71,22 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 @checked_result
 class LLMScores(Result):
     """The scores of language models, baselines and other predictors, as tables. Regret is the
-    number of mistakes beyond those of the best expert.
+    number of mistakes minus that of the best expert.
 
-    A group of rows of both tables is named by the columns kind ("llm", "baseline" or "model"),
-    model (its name), condition, regime and missing. The column missing says how missing predictions
-    of a language model are treated: "wrong" counts them as mistakes, and "skipped" leaves their
-    rounds out. For other predictors, condition and missing are empty.
+    Both tables have the columns kind ("llm", "baseline" or "model"), model (its name), condition,
+    regime and missing; a group is a combination of their values. The column missing says how
+    missing predictions of a language model are treated: "wrong" counts them as mistakes, and
+    "skipped" leaves their rounds out. For other predictors, condition and missing are empty.
 
     Attributes:
-        final: one row per group, with the columns mean, std, low and high (mean and standard
-            deviation of the regret after the last round, and the 95 % interval of the mean), n and
-            runs (number of complete runs, which these numbers are about, and of all runs) and
+        final: one row per group, with the columns mean and std (mean and standard deviation of the
+            regret after the last round), low and high (95 % interval of the mean), n (number of
+            complete runs, which the other columns summarise), runs (number of all runs) and
             accuracy. For language models also missing_predictions, malformed_answers and other
             counts, and tokens and seconds.
-        curves: one row per group and round (counted from 1), with the columns round, mean, std, low
-            and high (the same for the regret after this round), and n (runs that reached it).
+        curves: one row per group and round, with the columns round (counted from 1), mean, std, low
+            and high (as in ``final``, for the regret after this round), and n (number of runs that
+            reached this round).
         settings: settings and versions.
     """
 
@@ -388,7 +389,7 @@ class NoteTable:
 
         Besides these three, the columns are n (number of last notes), words (mean number of words),
         over_word_limit and readable (numbers of notes with too many words, and with a tally for
-        every expert). The others are means over the readable notes of what
+        every expert). The remaining columns are means over the readable notes of the numbers that
         :func:`~interp.llm.notes.check_counts` returns: mean_error (of the tallies), and the shares
         exact, best, worst, most_accurate and least_accurate.
         """
@@ -411,7 +412,7 @@ class NoteTable:
         """Return a table with one row per model, condition, regime and round.
 
         Besides these four, the columns are words and prompt_tokens (mean numbers), and exact (share
-        of the readable notes whose tallies are exact).
+        of the readable notes in which all tallies are right and count all rounds).
         """
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])

@@ -1,8 +1,8 @@
 """What a run is trained on: batches of episodes, their loss, and numbers that show its progress.
 
 A batch is a pure function of the seed and the step, so a resumed run needs no stored state of its
-data. The progress numbers are computed on held-out episodes and have no intervals;
-``interp.evaluation`` measures how well a model performs.
+data. The progress numbers are computed on held-out episodes, which are not trained on, and have no
+intervals; ``interp.evaluation`` measures how well a model performs.
 """
 
 from __future__ import annotations
@@ -169,12 +169,13 @@ class EpisodeSource:
         return cast(Episodes, episodes.select(rows))
 
     def evaluation(self) -> list[Episodes]:
-        """Sample the held-out episodes, on which progress is measured; every call returns the same.
+        """Sample episodes that are not trained on, to measure progress. Every call returns the same
+        episodes.
 
         Returns:
             A list of batches, each with episodes of one size. By default there is one batch, with
             the largest sizes; the field ``held_out`` of the task's
-            :class:`~interp.training.goal.TrainingGoal` may define others.
+            :class:`~interp.training.goal.TrainingGoal` may define further sizes.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])
@@ -297,8 +298,8 @@ class RoundsLoss(nn.Module):
     def _forward_round(
         self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout
     ) -> tuple[Tensor, Tensor]:
-        """Run one round of a transformer. If rounds contain the model's own choice, write it into
-        the tokens half-way.
+        """Run one round of a transformer. If rounds contain the model's choice, write it into the
+        tokens half-way.
 
         Args:
             tokens: tokens of the round, ``[episode, pos]``.
@@ -358,7 +359,7 @@ def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: Rou
 
 
 def measure_progress(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """Measure the progress of training on held-out episodes.
+    """Measure the progress of training on episodes that are not trained on.
 
     The numbers are those of the function ``evaluate`` in the task's
     :class:`~interp.training.goal.TrainingGoal`. Without such a function they are ``cross_entropy``,
@@ -367,7 +368,7 @@ def measure_progress(model: Machine, batches: Sequence[Episodes], commit: str) -
 
     Args:
         model: the trained model.
-        batches: batches of held-out episodes.
+        batches: batches of episodes.
         commit: what stands at the position for the model's choice, if the layout has one: the
             outcome that the model predicts ("own") or the one to be predicted ("target").
 

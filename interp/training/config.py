@@ -73,8 +73,8 @@ class Stage:
         n_rounds: number of rounds per episode.
         steps: maximum number of batches.
         sizes: name of a size, such as "n_states" -> its bound in this stage: the largest value, or
-            a pair (smallest, largest). The run's own bounds also hold; 0 or a missing size sets no
-            further bound.
+            a pair (smallest, largest). The bounds in the run's setting ``sizes`` also hold. 0 or a
+            missing size sets no further bound.
         until: name of a number that evaluations compute -> threshold, such as
             ``{"accuracy": 0.95}``. The stage ends early after an evaluation in which every named
             number reaches its threshold. Empty if the stage does not end early for this reason.
@@ -172,9 +172,9 @@ class TrainingConfig:
         sizes: name of a size of the task -> its smallest and largest value; by default the task's
             default value.
         start: the weights before the first batch. Either the name or checkpoint folder of a trained
-            model, from whose weights training continues; or the name of a way to set initial
-            weights that the task defines (``starts`` of its
-            :class:`~interp.training.goal.TrainingGoal`). Empty keeps the random initial weights.
+            model, to continue from its weights; or the name of a way to set initial weights that
+            the task defines (``starts`` of its :class:`~interp.training.goal.TrainingGoal`). Empty
+            keeps the random initial weights.
         targets: what the model learns to predict, if the task defines several targets: one of the
             names in ``other_targets`` of its :class:`~interp.training.goal.TrainingGoal`. Empty for
             the task's main targets.
@@ -208,11 +208,11 @@ class TrainingConfig:
         precision: "bfloat16" runs the forward pass under autocast. "auto" chooses bfloat16 if the
             hardware has units for it (:mod:`interp.training.trainer`).
         compile: whether to compile a transformer's round with torch.compile.
-        eval_every: number of batches between evaluations on held-out episodes.
+        eval_every: number of batches between evaluations, on episodes that are not trained on.
         checkpoint_every: number of batches between the times when the training checkpoint is
             written, from which an interrupted run is resumed.
-        eval_episodes, eval_rounds: number of held-out episodes, and of their rounds.
-        seed: seed of the initial weights, the batches and the held-out episodes.
+        eval_episodes, eval_rounds: number of episodes of an evaluation, and of their rounds.
+        seed: seed of the initial weights, the batches and the episodes of evaluations.
         min_gain: decrease of the mean loss of an epoch that ``patience`` asks for.
     """
 
@@ -336,9 +336,9 @@ class TrainingConfig:
         )
 
     def latent_kept(self, step: int) -> float:
-        """Return the factor by which a latent's old value is multiplied, in training on batch
-        ``step``, before the update is added. With 1 the update is added to the latent, with 0 it
-        replaces the latent (see ``anneal_latents``).
+        """Return the factor that multiplies a latent's old value before the update is added, when
+        batch ``step`` is trained on. With 1 the update is added to the latent, with 0 it replaces
+        the latent (see ``anneal_latents``).
 
         >>> from interp.training.goal import preset
         >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}

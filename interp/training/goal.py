@@ -51,10 +51,10 @@ class TrainingGoal:
         presets: name -> settings of a training run.
         drawn: names of the sizes in the order in which they are drawn for a batch; empty for the
             order in the task's record.
-        held_out: function that says which batches of held-out episodes are sampled to measure
-            progress. It maps {size: (smallest, largest) value in the run} to a tuple with {size:
-            value} for each batch, such as ``({"n_actions": 2}, {"n_actions": 3})``; sizes that are
-            not named are drawn. By default there is one batch with the largest sizes.
+        held_out: function that defines the batches on which progress is measured. It maps {size:
+            (smallest, largest) value in the run} to a tuple with {size: value} for each batch, such
+            as ``({"n_actions": 2}, {"n_actions": 3})``; sizes that are not named are drawn. By
+            default there is one batch with the largest sizes.
         evaluate: function ``(predictions, episodes)`` -> {name: number that shows progress};
             ``excess``, the loss above the lowest that can be reached, must be one of them. By
             default they are the cross-entropy and its excess over the entropy of the targets; if a

@@ -15,8 +15,8 @@ from interp.training.config import TrainingConfig
 
 
 def _get_capabilities() -> dict[str, Any]:
-    """Return what torch reports about this CPU as a dictionary; empty in versions of torch that
-    report nothing.
+    """Return what torch reports about this CPU as a dictionary; empty in versions of torch without
+    such a report.
     """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities

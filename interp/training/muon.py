@@ -33,8 +33,8 @@ def is_stack(name: str, parameter: Tensor) -> bool:
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer Muon for matrices and stacks of matrices: momentum SGD whose update of each
-    matrix is orthogonalised.
+    """The optimizer Muon for matrices and stacks of matrices: momentum SGD that orthogonalises the
+    update of each matrix.
 
     ``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``.
     Here ``W`` is the matrix, ``g`` its gradient, ``m`` the momentum, ``wd`` the weight decay, and

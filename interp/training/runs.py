@@ -69,7 +69,7 @@ class Progression:
             ``epoch_steps``; at the end of the epoch it is the epoch's mean loss.
         best_epoch_loss: lowest mean loss of a complete epoch in this stage; infinite before the
             first.
-        stale_epochs: number of the latest epochs, in a row, whose mean loss was not at least
+        stale_epochs: number of the latest epochs, in a row, with a mean loss that was not at least
             ``min_gain`` (a setting) below the lowest before.
         seconds: time spent on training, in seconds.
         last_evaluation: {name: value} of the numbers that the newest evaluation computed, such as
@@ -163,7 +163,7 @@ def write_state(
         progress: progress of the run.
         config: settings of the run, {name: value}.
         model: the trained model.
-        optimizers: the optimizers, whose moments are stored.
+        optimizers: the optimizers; their moments are stored.
     """
     tensors: dict[str, Tensor] = {}
     for key, parameter in model.named_parameters():
@@ -183,7 +183,7 @@ def write_state(
 
 def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
     """Return the tensors that a model stores in addition to its parameters; empty for a
-    transformer, whose buffers do not change.
+    transformer, because its buffers do not change.
     """
     if isinstance(model, HookedLatentTransformer):
         return {}
@@ -228,8 +228,8 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
 
 
 def keep_state(folder: Path, step: int) -> None:
-    """Copy the training checkpoint in a run's folder into the subfolder ``kept``, where no later
-    one replaces it.
+    """Copy the training checkpoint in a run's folder into a subfolder, where no later checkpoint
+    replaces it. The subfolder is called ``kept``.
 
     Args:
         folder: folder of the run.
@@ -242,15 +242,18 @@ def keep_state(folder: Path, step: int) -> None:
 
 
 def list_kept_states(folder: str | Path) -> dict[int, Path]:
-    """List the training checkpoints that a run has kept (setting ``keep_every`` of
+    """List the training checkpoints that a run stored for good (argument ``keep_every`` of
     :func:`interp.training.trainer.train`).
 
     Args:
-        folder: the run's folder, whose subfolder ``kept`` is read; or a folder with the files
-            themselves.
+        folder: the run's folder, or a folder with the files.
 
     Returns:
-        Number of batches that the model was trained on by then -> the file, in ascending order.
+        Number of batches that the model was trained on by then -> path of the file, in ascending
+        order.
+
+    Raises:
+        InputError: if there is no such file.
     """
     folder = Path(folder)
     places = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
@@ -343,8 +346,8 @@ class TrainedRun:
             "loss" (of the batch), "seconds" (since the start of training) and, in rows with an
             evaluation, the numbers that it computed, such as "excess".
         about: record of the run: its settings, hardware, versions and git revision at the start.
-        evaluation: {name: value} of the numbers that the newest evaluation computed on held-out
-            episodes, such as "excess".
+        evaluation: {name: value} of the numbers that the newest evaluation computed, such as
+            "excess".
     """
 
     model: Machine
@@ -368,8 +371,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
 
     Args:
         folder: the run's folder, or one of its training checkpoints (a file that
-            :func:`list_kept_states` lists), for the run at that time. The metrics and the record of
-            a file in the subfolder ``kept`` are read from the run's folder.
+            :func:`list_kept_states` lists), for the run at that time.
         name: name for the model.
     """
     place = Path(folder)
@@ -416,8 +418,9 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         in which the runs differ, such as "latent_update=add". If runs differ in several settings,
         it has only the values that most runs do not have. ``seed`` is the run's seed, ``step`` the
         number of batches before the evaluation, ``minutes`` the time of training. The other columns
-        are the numbers that the evaluation computed on held-out episodes: ``excess`` (loss above
-        the lowest that can be reached) and others that depend on the task, such as ``accuracy``.
+        are the numbers that the evaluation computed, on episodes that are not trained on:
+        ``excess`` (loss above the lowest that can be reached) and numbers that depend on the task,
+        such as ``accuracy``.
     """
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
@@ -488,7 +491,8 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def shipped_curves(source: str) -> pd.DataFrame | None:
-    """Return the table of learning curves that is stored beside a model; None if there is none.
+    """Return the learning curves that are stored in a model's checkpoint folder, as a table with
+    the columns that :func:`learning_curves` describes; None if there are none.
 
     Args:
         source: name of a shipped model, or path of a model's checkpoint folder.

@@ -79,8 +79,8 @@ def train(
         stop_at: stop when the run has had this many batches in all; it can be resumed later. 0 runs
             to the end.
         device: "cpu", "cuda" or "mps"; "auto" is this computer's accelerator if it has one.
-        keep_every: number of batches between training checkpoints that are kept for good, in
-            ``folder/kept`` (:func:`interp.training.runs.list_kept_states`); 0 keeps none.
+        keep_every: number of batches between training checkpoints that are stored for good
+            (:func:`interp.training.runs.list_kept_states` lists them); 0 stores none.
 
     Returns:
         The folder ``folder/model`` for the checkpoint of the trained model. It is written when the
@@ -147,8 +147,8 @@ class TrainingLoop:
         folder: folder for the run's files.
         name: name of the trained model.
         accelerator: accelerate's Accelerator, which provides device and processes.
-        keep_every: number of batches between training checkpoints that are kept for good; 0 keeps
-            none.
+        keep_every: number of batches between training checkpoints that are stored for good; 0
+            stores none.
 
     Attributes:
         model: the model that is trained.
@@ -403,8 +403,8 @@ class TrainingLoop:
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Measure the progress on held-out episodes, and return {name of a number: value}. One of
-        them is ``excess``, the loss above the lowest that can be reached.
+        """Measure the progress on episodes that are not trained on, and return {name of a number:
+        value}. One of them is ``excess``, the loss above the lowest that can be reached.
         """
         self._set_recurrence()
         return measure_progress(self.model, self.source.evaluation(), self.config.commit)

@@ -71,8 +71,8 @@ def agreement(
     in common with it.
 
     Args:
-        predictions: probabilities ``[episode, round, action]``, whose largest entry (the first if
-            tied) is the choice; or choices ``[episode, round]``. One array per batch if
+        predictions: choices ``[episode, round]``; or probabilities ``[episode, round, action]``, of
+            which the largest entry (the first if tied) is the choice. One array per batch if
             ``episodes`` is a list of batches.
         episodes: one batch of episodes, or several.
         table: "after" scores against ``argmax Q_{t+1}(s_{t+1}, .)``, the target in the data;

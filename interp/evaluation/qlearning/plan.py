@@ -98,9 +98,9 @@ def sample(
 
 
 def reference_table(model: Machine) -> Literal["after", "before"]:
-    """Return which Q-table a model's choices are compared with: "before" the round's update for a
-    handwired model, which chooses before it updates; "after" it for all others, since training
-    targets use this table.
+    """Return which Q-table a model's choices are compared with. It is "before" (the table before
+    the round's update) for a handwired model, which chooses before it updates. It is "after" (the
+    table after the update) for any other model, since training targets use this table.
     """
     return "before" if model.is_handwired else "after"
 

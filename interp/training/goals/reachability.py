@@ -11,9 +11,9 @@ of batches.
 The initial weights decide whether a model learns within minutes; all weights are then trained. A
 *start* sets initial weights with some of four properties, in this order:
 
-- *matching*: heads attend to positions whose content resembles the query's and copy their content
-  (``W_K = W_Q``, ``W_O`` in proportion to ``W_V^T``). Latents are written, and nodes are read out,
-  in the same directions as token embeddings. The output weights of MLPs start small;
+- *matching*: heads attend to positions with content that resembles the query's, and copy this
+  content (``W_K = W_Q``, ``W_O`` in proportion to ``W_V^T``). Latents are written, and nodes are
+  read out, in the same directions as token embeddings. The output weights of MLPs start small;
 - *factored*: the position embedding of ``s_7`` (the source of edge 7) is the sum of a vector for
   edge 7 and a vector for the role s;
 - *apart*: tokens and positions occupy different halves of the residual stream. One half of the
@@ -177,8 +177,8 @@ def _start_factored(model: HookedLatentTransformer) -> None:
 
 def _start_apart(model: HookedLatentTransformer) -> None:
     """Set the weights for the start "apart" (a choice of initial weights): one half of the residual
-    stream is for tokens, the other for positions. Half of the heads match by position, the others
-    by content.
+    stream is for tokens, the other for positions. Half of the heads match by position, the other
+    half by content.
 
     All heads copy content, and only content is written to the latent.
     """
