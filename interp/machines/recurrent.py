@@ -72,18 +72,17 @@ class Said:
 
     >>> from interp.tasks import experts
     >>> layout = experts.TASK.layout(n_experts=2)
-    >>> said = Said(layout)
-    >>> [layout.labels[i] for i in said.asked], [layout.labels[i] for i in said.told]
+    >>> encoder = Said(layout)
+    >>> [layout.labels[i] for i in encoder.asked], [layout.labels[i] for i in encoder.told]
     (['e_1', 'p_1', 'e_2', 'p_2'], ['e_1', 'p_1', 'e_2', 'p_2', 'y'])
 
     Attributes:
         asked: indices of the positions that a model may read before it predicts, such as the
             advice; without the attention sink and the latents.
         told: indices of the positions that a model may read after it has predicted, to learn from:
-            those of ``asked``, and those between the prediction and the update, such as the
+            the same positions, and those between the prediction and the update, such as the
             outcome.
-        n_asked, n_told: lengths of the vectors that encode the positions ``asked`` and ``told``,
-            which :meth:`before` and :meth:`after` return.
+        n_asked, n_told: lengths of the vectors that :meth:`before` and :meth:`after` return.
 
     Args:
         layout: the token layout of the rounds.
