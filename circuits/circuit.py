@@ -151,7 +151,7 @@ def table(
 
     Args:
         rows: rows with the columns source, target, port, kind, positions and carries (read by
-            :func:`circuits.heads.stated`).
+            :func:`circuits.heads.read_variant_rows`).
         parts: names of all heads and groups of neurons.
         groups: word of the column "positions" -> the position labels that it stands for; "ALL" must
             be the labels of the round in order.
@@ -239,7 +239,7 @@ class Carried:
         return self.held_as or self.variable
 
 
-def located(
+def read_locations(
     rows: Iterable[Mapping[str, str]],
     basis: Basis,
     groups: Mapping[str, Sequence[str]],
@@ -261,8 +261,9 @@ def located(
 
     Args:
         rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by
-            :func:`circuits.heads.stated`). The column "drives" says in words what changes if the
-            activation there is set to another value, such as "prediction and update".
+            :func:`circuits.heads.read_variant_rows`). The column "drives" says in words what
+            changes if the activation there is set to another value, such as "prediction and
+            update".
         basis: basis of the residual stream.
         groups: word -> the labels of positions or axes that it stands for, such as "EXPERTS" ->
             ("e_1", "e_2"). In the columns "labels" and "read", the labels replace the word. If the
@@ -307,7 +308,7 @@ def located(
     return {variable: tuple(of_variable) for variable, of_variable in locations.items()}
 
 
-def held(
+def read_ground_truth(
     rows: Iterable[Mapping[str, str]],
     sites: Mapping[str, Iterable[Location]],
     groups: Mapping[str, Sequence[str]],

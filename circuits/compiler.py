@@ -231,7 +231,7 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
     return held_at
 
 
-def wired(circuit: Circuit) -> list[Claim]:
+def list_wired_claims(circuit: Circuit) -> list[Claim]:
     """Return the circuit's ground truth as claims for interchange interventions.
 
     A claim names a variable, the places that together store it, and the outcome ("prediction" or
@@ -240,7 +240,7 @@ def wired(circuit: Circuit) -> list[Claim]:
     do not store the variable.
 
     >>> from circuits.registry import build
-    >>> claims = wired(build("wma-handwired", n_experts=2))
+    >>> claims = list_wired_claims(build("wma-handwired", n_experts=2))
     >>> claims[0].variable, claims[0].outcome, str(claims[0].places[0]), claims[-1].control
     ('log_weights', 'prediction', 'embed@<z> (rank 2)', True)
     """

@@ -88,7 +88,7 @@ class Neuron:
         return n_directions + (self.bias != 0.0)
 
 
-def numbered(letter: str, n: int) -> tuple[str, ...]:
+def number_labels(letter: str, n: int) -> tuple[str, ...]:
     """Return a letter with the numbers 1 to n, as labels: ``("e_1", "e_2", ...)`` for the letter
     "e".
     """
@@ -184,7 +184,7 @@ def fixed_offset(
     return Head(name, layer, "hard", scores=(*shift, (sink_score, sink)), moves=moves)
 
 
-def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
+def read_variant_rows(path: Path, form: Collection[str]) -> list[dict[str, str]]:
     """Read the rows of a construction's table (a CSV file) that apply to one variant of it.
 
     Args:

@@ -2,7 +2,7 @@
 
 The module imports torch only when a circuit is built.
 
-    >>> handwired("wma-handwired").task
+    >>> get_record("wma-handwired").task
     'experts'
 """
 
@@ -116,7 +116,7 @@ RECORDS: dict[str, CircuitRecord] = unique(
 
 
 @checked
-def handwired(name: str) -> CircuitRecord:
+def get_record(name: str) -> CircuitRecord:
     """Return the registry entry of a handwired model; raise InputError for an unknown name."""
     require_known("handwired model", name, RECORDS)
     return RECORDS[name]
@@ -143,7 +143,7 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     >>> build("wma-handwired", n_experts=2).n_layers
     3
     """
-    record = handwired(name)
+    record = get_record(name)
     builder = record.build
     takes = inspect.signature(builder).parameters
     for argument, value in arguments.items():
@@ -267,7 +267,7 @@ def register(record: CircuitRecord) -> CircuitRecord:
     Its task must be registered already (``interp.tasks.register``). Its key must be new and equal
     to the name of its circuit.
 
-    >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
+    >>> register(get_record("wma-handwired"))       # docs/tutorials/circuit.md has one to add
     Traceback (most recent call last):
     interp.support.errors.InputError: a model 'wma-handwired' is known already; choose another key
     """

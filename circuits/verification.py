@@ -20,7 +20,7 @@ import interp.tasks
 from circuits.circuit import Size
 from circuits.compiler import require_dtype
 from circuits.exactness import Check, check, check_exits, check_horizon
-from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
+from circuits.registry import DTYPES, CircuitRecord, build, get_record, with_defaults
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.results.measure import Measure, Measured, join_words
@@ -140,7 +140,7 @@ def verify(
     Returns:
         One measure per variable, and all checks; ``result.passed`` is True if all checks passed.
     """
-    record, device = handwired(name), find_device(device)
+    record, device = get_record(name), find_device(device)
     if circuit_seed is not None:
         arguments["seed"] = circuit_seed
     for task_size in interp.tasks.get(record.task).sizes:
@@ -262,7 +262,7 @@ def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
         record: registry entry of the handwired model.
         size: one number, or several, in the order of the task's sizes.
 
-    >>> _size_arguments(handwired("qlearning-handwired"), (4, 3))
+    >>> _size_arguments(get_record("qlearning-handwired"), (4, 3))
     {'n_states': 4, 'n_actions': 3}
     """
     names = [size.name for size in interp.tasks.get(record.task).sizes]

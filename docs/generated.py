@@ -145,9 +145,9 @@ def _of_task(task: Any) -> Iterator[str]:
 
 def _arguments(name: str) -> list[inspect.Parameter]:
     import interp.tasks
-    from circuits.registry import handwired
+    from circuits.registry import get_record
 
-    record = handwired(name)
+    record = get_record(name)
     own = {size.name for size in interp.tasks.get(record.task).sizes}
     return [p for p in inspect.signature(record.build).parameters.values() if p.name not in own]
 

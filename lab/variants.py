@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from circuits.benchmark.known_machine import moved
+from circuits.benchmark.known_machine import transform_residual_stream
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import require
 
@@ -26,7 +26,7 @@ def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
         f"{model.name!r} has LayerNorm; give a model without it",
     )
     d_model = model.config.d_model
-    return moved(
+    return transform_residual_stream(
         model, torch.eye(d_model, d_model + n).to(model.W_E), "wider", f"{n} coordinates added"
     )
 
@@ -54,4 +54,4 @@ def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTrans
     identity = torch.eye(len(onto_state)).to(onto_state)
     columns = identity + (factor - 1) * onto_state
     back = identity + (1 / factor - 1) * onto_state
-    return moved(model, columns, "rescaled", f"state times {factor:g}", back)
+    return transform_residual_stream(model, columns, "rescaled", f"state times {factor:g}", back)

@@ -189,10 +189,10 @@ def read(
         return _read_hook(run, probed, probed.hook)
     before, after = run.latents[:, :-1], run.latents[:, 1:]
     if probed.name in ("written", "change"):
-        after = _select_written(run, after, probed.name)
+        after = _select_write_slot(run, after, probed.name)
         if probed.name == "written":
             return after
-        return after - _select_written(run, before, probed.name)
+        return after - _select_write_slot(run, before, probed.name)
     carried = before if when == "before" else after
     if probed.rows is None:
         return carried
@@ -237,7 +237,7 @@ def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode r
     return absent if absent.any() else None
 
 
-def _select_written(
+def _select_write_slot(
     run: Rollout, latents: Float[Tensor, "episode round latent d"], word: str
 ) -> Float[Tensor, "episode round d"]:
     """Select the latent in the slot that each round writes, ``[episode, round, d_model]``.

@@ -327,7 +327,7 @@ class ControlScore:
         return f"{self.score}, probe - control {self.difference}{note}"
 
 
-def _shuffled(
+def _shuffle_episodes(
     values: Shaped[Array, episode * rest], seed: int, groups: Int[Array, " episode"] | None = None
 ) -> Shaped[Array, episode * rest]:
     """Give every episode the values of an episode of another group, for the control "shuffled".
@@ -460,7 +460,7 @@ class GroupedTargets:
         for indices in same_rounds.values():
             counted = ~np.asarray(decoded[indices[0]].missing)
             episode = np.nonzero(counted)[0]
-            packed = [decoded[i].packed() for i in indices]
+            packed = [decoded[i].remove_missing_rounds() for i in indices]
             rows = x[counted][:, None]
             fits = kind.fit(rows, packed, folds[episode], self.groups[episode])
             for i, probe in zip(indices, fits, strict=True):
@@ -506,10 +506,10 @@ class Problem:
             # A shuffled target brings its mask along; a control task is scored where its target is.
             mask, missing = target.mask, target.missing
             if mask is not None:
-                mask = _shuffled(mask, seed, groups)
+                mask = _shuffle_episodes(mask, seed, groups)
             if missing is not None:
-                missing = missing | _shuffled(missing, seed, groups)
-            values = _shuffled(target.values, seed, groups)
+                missing = missing | _shuffle_episodes(missing, seed, groups)
+            values = _shuffle_episodes(target.values, seed, groups)
             drawn[i, "shuffled"] = replace(target, values=values, mask=mask, missing=missing)
         for i, target in enumerate(targets):
             if target.types is not None:

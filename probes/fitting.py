@@ -51,7 +51,7 @@ from probes.values import (
     as_groups,
     as_inputs,
     check,
-    filled,
+    fill_missing,
     leans_low,
     overflows,
     warn_of_few,
@@ -551,7 +551,7 @@ def fit_targets(
     shape = tuple(x.shape[2:])
     targets = [target.as_numbers() for target in targets]
     missing, participants = targets[0].missing, targets[0].participants
-    x = filled(as_inputs(x), missing)
+    x = fill_missing(as_inputs(x), missing)
     for target in targets:
         check(x, target)
     usable = _select_usable_copies(copies, x.shape, targets)
@@ -662,7 +662,7 @@ def _read_copy(activations: Any, missing: Any) -> Any:
     """
     if callable(activations):
         activations = activations()
-    return filled(as_inputs(activations), missing)
+    return fill_missing(as_inputs(activations), missing)
 
 
 def _select_usable_copies(

@@ -50,7 +50,7 @@ from probes.values import (
     TargetValues,
     as_groups,
     check,
-    filled,
+    fill_missing,
     leans_low,
     overflows,
     warn_of_few,
@@ -522,7 +522,7 @@ def _of_cell(
     problem, targets_of_copies = ready[window].problem, ready[window].blank
     place = (slice(None), slice(*window), *site.index(layout)[1:])
     arrays = [array_of("activations", cache[site.hook][place].flatten(2)) for cache in caches]
-    x = filled(arrays[0], problem.sample.targets[0].missing)
+    x = fill_missing(arrays[0], problem.sample.targets[0].missing)
     require(
         np.isfinite(x).all(),
         f"activations at {site} hold NaN or infinite values; a probe needs finite ones (runs of a loop that halts are "
@@ -530,7 +530,7 @@ def _of_cell(
     )
     copies = []
     for array in arrays[1:]:
-        blank = filled(array, targets_of_copies.targets[0].missing)
+        blank = fill_missing(array, targets_of_copies.targets[0].missing)
         if not overflows(blank):
             copies.append((without_rounding(blank)[0], targets_of_copies))
     features, hidden = without_rounding(x)

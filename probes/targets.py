@@ -34,7 +34,7 @@ from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, require, unknown_name
 from interp.support.session import once, session
 from interp.tasks import Task
-from probes.values import TargetValues, When, check, filled
+from probes.values import TargetValues, When, check, fill_missing
 
 __all__ = ["Target", "TargetValues", "every", "get", "parse"]
 
@@ -87,7 +87,7 @@ class Target:
                 raise unknown_name(f"parameter of target {target.key!r}:", name, known)
         values, outputs, mask = _read(episodes, target, moment, parameters)
         missing = missing_rounds(episodes)
-        values = filled(values, missing)
+        values = fill_missing(values, missing)
         key = f"{target.key}:before" if moment == "before" else target.key
         implied_by = ["inputs"] if target.of_the_inputs else []
         is_same_in_all = bool((values == values[:1]).all())
@@ -218,8 +218,8 @@ def round_inputs(
         return (), None
     inputs = describe(episodes)
     missing = missing_rounds(episodes)
-    features = tuple(filled(part, missing) for part in inputs.features)
-    kinds = filled(inputs.kinds, missing)
+    features = tuple(fill_missing(part, missing) for part in inputs.features)
+    kinds = fill_missing(inputs.kinds, missing)
     rows = rearrange(kinds, "episode round part -> (episode round) part")
     numbers = np.unique(rows, axis=0, return_inverse=True)[1]
     return features, numbers.reshape(kinds.shape[:2])

@@ -110,13 +110,13 @@ class TargetValues:
         (``mask`` of booleans).
 
         The values, inputs and types of missing rounds, which may be NaN, are replaced by those of
-        the same round in another episode (:func:`filled`). These rounds stay marked as missing, so
-        they are neither fitted nor scored. ``is_rare`` is set from the rounds that took place.
+        the same round in another episode (:func:`fill_missing`). These rounds stay marked as
+        missing, so they are neither fitted nor scored. ``is_rare`` is set from the rounds that took place.
 
         Raises:
             InputError: the values are classes, and are not numbered 0, 1, ...
         """
-        values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
+        values = fill_missing(as_array(self.values, f"target {self.key!r}"), self.missing)
         is_rare = False
         if self.kind == "class":
             values = self._convert_classes(values)
@@ -130,9 +130,9 @@ class TargetValues:
             mask = as_array(mask, "a mask").astype(bool)
         if types is not None:
             types = as_array(types, "kinds of rounds").astype(np.int64)
-            types = filled(types, self.missing)
+            types = fill_missing(types, self.missing)
         inputs = [_convert_floats(form, "the round's inputs") for form in self.inputs]
-        filled_inputs = tuple(filled(form, self.missing) for form in inputs)
+        filled_inputs = tuple(fill_missing(form, self.missing) for form in inputs)
         return replace(
             self, values=values, mask=mask, types=types, inputs=filled_inputs, is_rare=is_rare
         )
@@ -182,7 +182,7 @@ class TargetValues:
         parts = self._select((slice(None), cut), "values", "mask", "types", "missing")
         return replace(self, **parts, inputs=tuple(form[:, cut] for form in self.inputs))
 
-    def packed(self) -> TargetValues:
+    def remove_missing_rounds(self) -> TargetValues:
         """Return a copy without missing rounds: each round that took place becomes an episode of
         one round, ``[round, 1, output]``.
         """
@@ -220,7 +220,7 @@ class TargetValues:
         return replace(self, values=values, outputs=tuple(outputs), mask=mask, kind="real")
 
 
-def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
+def fill_missing(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
     """Fill each missing round with the values of the same round in the first episode that has this
     round, so that every entry is a number.
 
@@ -231,7 +231,8 @@ def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array
         missing: mask of missing rounds. None, or a mask that does not fit the values, returns the
             values unchanged.
 
-    >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[False, False], [False, True]]))
+    >>> missing = np.array([[False, False], [False, True]])
+    >>> fill_missing(np.array([[1.0, 2.0], [3.0, np.nan]]), missing)
     array([[1., 2.],
            [3., 2.]])
     """

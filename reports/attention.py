@@ -154,7 +154,9 @@ class AttentionView:
         affect the notebook's style.
         """
         template = environment().get_template("frame.html.j2")
-        page = escape(template.render(view=self, style=stylesheet(), **carried()), quote=True)
+        page = escape(
+            template.render(view=self, style=stylesheet(), **get_template_variables()), quote=True
+        )
         frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
         return f'{frame} srcdoc="{page}"></iframe>'
 
@@ -239,7 +241,7 @@ def library_script() -> str:
     return script.replace("\r\n", "\n").strip()
 
 
-def carried(*others: str) -> dict[str, Any]:
+def get_template_variables(*others: str) -> dict[str, Any]:
     """Return the variables with which the HTML template of a page with attention views is filled.
 
     Args:
@@ -288,15 +290,15 @@ def heads_of(model: Machine) -> Heads:
         words = {}
         for head, name in enumerate(of_layer):
             if name != "-":
-                words[f"L{layer}H{head}"] = worded(name)
+                words[f"L{layer}H{head}"] = format_head_name(name)
         heads.append(words)
     return heads
 
 
-def worded(name: str) -> str:
+def format_head_name(name: str) -> str:
     """Move the paper's step number to the end of a head's name.
 
-    >>> worded("1.4 current-phase tag"), worded("predict")
+    >>> format_head_name("1.4 current-phase tag"), format_head_name("predict")
     ('current-phase tag (step 1.4)', 'predict')
     """
     return re.sub(r"^(\d+\.\d+)\s*(.*)", r"\2 (step \1)", name)

@@ -121,14 +121,14 @@ class Figure:
         )
 
 
-def titled(number: str, text: str) -> str:
+def add_figure_number(number: str, text: str) -> str:
     """Add to a caption which figure of the paper it corresponds to.
 
     Args:
         number: number of the paper's figure, or of several, such as "1 and 7, left".
         text: the caption.
 
-    >>> titled("8, top", "Regret.")
+    >>> add_figure_number("8, top", "Regret.")
     'Regret. (Paper, figure 8, top.)'
     """
     noun = "figures" if " and " in number else "figure"
@@ -188,7 +188,7 @@ def curves(
         ends = figures.ends(ended, quantity, options.get("x", "round"))
     text = caption.format(ends=ends, bands=figures.BANDS, **words)
     if paper:
-        text = titled(paper, text)
+        text = add_figure_number(paper, text)
     draw = panels.curves if "by" in options else figures.curves
     return Figure(draw(frame, **options), title, text, data)
 
@@ -224,7 +224,7 @@ class Table:
         """The frame as it is displayed: the columns of an estimate and its two bounds become one
         column.
         """
-        return joined(self.frame)
+        return join_intervals(self.frame)
 
     @property
     def headers(self) -> list[tuple[str, bool]]:
@@ -261,14 +261,15 @@ class NotComputed:
     kind: ClassVar[str] = "missing"
 
 
-def joined(frame: pd.DataFrame) -> pd.DataFrame:
+def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     """Replace the three columns of an estimate and its bounds by one column of intervals, which has
     the estimate's name.
 
     The bounds of a column ``X`` are ``low`` and ``high``, if ``low`` is the next column, or
     ``X_low`` and ``X_high``.
 
-    >>> joined(pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]}))["mean"].map(str).tolist()
+    >>> frame = pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]})
+    >>> join_intervals(frame)["mean"].map(str).tolist()
     ['0.5 [0.4, 0.6]']
     """
     names = list(frame.columns)
@@ -516,7 +517,7 @@ class Measures:
         return {name: numbers[name] for name in drawn if not math.isnan(numbers[name])}
 
     @checked
-    def said(self, measure: Measure) -> str:
+    def describe(self, measure: Measure) -> str:
         """Return a measure as text with its number, threshold and controls, for screen readers and
         for numbers that are not drawn.
         """

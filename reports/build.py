@@ -30,7 +30,7 @@ from interp.support.provenance import provenance
 from interp.support.session import session
 from interp.support.workers import display, one_thread
 from reports.blocks import Figure, NotComputed, Prose, counts
-from reports.page import INDEX, Report, Section, write_listed
+from reports.page import INDEX, Report, Section, write_with_index
 
 if TYPE_CHECKING:
     from reports.part import Context, Part
@@ -198,7 +198,7 @@ def _write_page(context: Context) -> Path:
         file_to_write(context.folder / INDEX)
         report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
         listed = None if context.keys == ("audit",) else context.folder / INDEX
-        written = write_listed(report, path, listed)
+        written = write_with_index(report, path, listed)
         update(completed=total)
     return written
 
@@ -228,7 +228,7 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = {part.key: _draw_sections(context, part) for part in reversed(context.parts)}
     sections = list(chain.from_iterable(drawn[key] for key in context.keys))
-    from reports.parts.overview import measures_of, sampled
+    from reports.parts.overview import describe_episodes, measures_of
 
     measures = measures_of(context).measures
     failed = [measure for measure in measures if measure.key in context.failures]
@@ -237,7 +237,7 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     description = {
         "kind": _get_kind(context),
         "task": context.task.name,
-        "run": sampled(context),
+        "run": describe_episodes(context),
         "words": counts(measures),
         "sentence": sentence,
     }

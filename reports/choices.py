@@ -42,7 +42,7 @@ from interp.support.provenance import provenance
 from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
 from reports.blocks import Figure, Measures, Prose, Summary, Table, counts
-from reports.page import Report, Section, write_listed
+from reports.page import Report, Section, write_with_index
 from reports.parts.overview import commands, write_arguments
 from reports.texts import TEXTS
 
@@ -206,7 +206,7 @@ def write(
             sources=sources,
         )
     report = _build(explained, table, _write_commands(table, columns, beside))
-    written = write_listed(report, page)
+    written = write_with_index(report, page)
     return written, {name: known.explanation for name, known in explained.items()}
 
 

@@ -27,8 +27,8 @@ from interp.results.palette import INK, LIGHT, PAPER
 from interp.results.style import styled
 from interp.stats.intervals import Interval
 from interp.support.checks import file_path
-from reports.blocks import Figure, Measures, Prose, Table, counts, joined, plain
-from reports.page import Report, Section, write_listed
+from reports.blocks import Figure, Measures, Prose, Table, counts, join_intervals, plain
+from reports.page import Report, Section, write_with_index
 from reports.texts import OF_COMPARISONS, TEXTS
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
@@ -175,7 +175,7 @@ def write(comparison: Comparison, out: str | Path) -> Path:
     Returns:
         The path of the page.
     """
-    return write_listed(page(comparison), Path(file_path(out)) / "comparison.html")
+    return write_with_index(page(comparison), Path(file_path(out)) / "comparison.html")
 
 
 def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
@@ -201,7 +201,7 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
             measures = [_measure_row(row) for row in lowest.to_dict("records")]
             many = f" The lowest {_MOST} of {len(shown)}." if len(shown) > _MOST else ""
             yield Measures(measures, f"{title}.{many}")
-        yield Table(joined(shown), f"{title}: every number", collapsed=True)
+        yield Table(join_intervals(shown), f"{title}: every number", collapsed=True)
 
 
 def _measure_row(row: Mapping[Any, Any]) -> Measure:

@@ -25,8 +25,8 @@ from interp.support.errors import require
 from interp.support.files import file_to_write, writable
 from interp.support.provenance import provenance
 from interp.tasks.experts import TASK, ExpertEpisodes
-from reports.blocks import Figure, Prose, Summary, Table, curves, joined
-from reports.page import Report, Section, write_listed
+from reports.blocks import Figure, Prose, Summary, Table, curves, join_intervals
+from reports.page import Report, Section, write_with_index
 from reports.parts.overview import commands
 from reports.texts import TEXTS
 
@@ -63,7 +63,7 @@ def write(
         acts = behaviour(reading.runs, seed)
     scores = score(reading.runs, others, seed)
     report = _Page(reading, scores, acts).build(Path(path), seed)
-    return write_listed(report, page)
+    return write_with_index(report, page)
 
 
 def transformer(name: str) -> Predictor:
@@ -218,7 +218,7 @@ def _list_final(scores: LLMScores) -> Section:
         skipped = final[is_skipped].set_index(["model", "condition"])["mean"]
         rows = final[~is_skipped]
         frame = rows.rename(columns={"model": "predictor", "mean": "regret"})
-        frame = joined(frame[_FINAL])
+        frame = join_intervals(frame[_FINAL])
         groups = zip(rows["model"], rows["condition"], strict=True)
         frame.insert(5, "missing left out", [skipped.get(group) for group in groups])
         paper = printed[printed["regime"] == regime]
@@ -281,7 +281,7 @@ def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
     caption = (
         "The algorithm that explains the model's choices, for each model, condition and regime"
     )
-    blocks: list[Any] = [Prose(_SAYS["acts"]), Table(joined(tables["behaviour"]), caption)]
+    blocks: list[Any] = [Prose(_SAYS["acts"]), Table(join_intervals(tables["behaviour"]), caption)]
     if len(tables["families"]):
         blocks.append(
             Table(

@@ -158,7 +158,7 @@ class Report:
         carried: dict[str, Any] = {"library": "", "notices": []}
         carried |= {"scripts": [script], "policy": policy([script])}
         if views:
-            carried = attention.carried(script)
+            carried = attention.get_template_variables(script)
         figures = [block for block in blocks if isinstance(block, Figure)]
         drawn = {}
         for i, figure in enumerate(figures, 1):
@@ -296,7 +296,7 @@ def write_index(folder: str | Path) -> Path:
     return Report("Reports", _LEAD, sections).write(Path(folder) / INDEX)
 
 
-def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path:
+def write_with_index(report: Report, path: Path, listed: Path | None = None) -> Path:
     """Write a page, and update the index page that lists it.
 
     Args:

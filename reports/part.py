@@ -310,7 +310,7 @@ def needing(*components: str) -> Callable[[Context], str]:
     return lambda context: lacks(context.model, *components)
 
 
-def uncompiled(context: Context) -> str:
+def refuse_without_circuit(context: Context) -> str:
     """Return a sentence that a part does not apply, if the model is handwired, but was not compiled
     from a circuit; otherwise "".
 

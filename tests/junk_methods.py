@@ -156,7 +156,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     yield from (found, found.measures[0], small, compare.Budget.quick())
     yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)
     yield from (
-        circuits.registry.handwired("wma-handwired"),
+        circuits.registry.get_record("wma-handwired"),
         circuit.sites["log_weights"][0],
         circuit.state[0],
     )

@@ -84,7 +84,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
     import interp
     from circuits import benchmark
     from circuits.benchmark import grading, methods
-    from circuits.registry import RECORDS, handwired
+    from circuits.registry import RECORDS, get_record
     from interp.interventions import patching
     from interp.model import library
     from interp.model.task_checks import check_task
@@ -129,7 +129,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
         circuits.compile_circuit(spoiled(right()["circuit"], draw))
 
     def of_circuit_record(draw: Random) -> None:
-        known = handwired("wma-handwired")
+        known = get_record("wma-handwired")
         builder = lambda n_experts: replace(known.build(n_experts), name="mine")  # noqa: E731
         record = spoiled(replace(known, key="mine", builder=builder, weights=giving(0.0)), draw)
         with kept(RECORDS), kept(library._HANDWIRED):

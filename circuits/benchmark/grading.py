@@ -371,7 +371,7 @@ def run(
     names = list(tasks)
     if parts is not None:
         files = {
-            key: _finished(parts, name, seed, effort).file_of(key, dict[str, Any])
+            key: _open_stored_scores(parts, name, seed, effort).file_of(key, dict[str, Any])
             for key, (name, _, seed) in tasks.items()
         }
         methods_of_work = [f"{method.question} {method.key}" for method in chosen_methods]
@@ -447,7 +447,7 @@ def _choose_methods(
     return chosen
 
 
-def _finished(folder: Path | None, name: str, seed: int, effort: Workload) -> Finished:
+def _open_stored_scores(folder: Path | None, name: str, seed: int, effort: Workload) -> Finished:
     """Return the object that stores, and loads again, the finished scores of one subject with one
     seed.
 
@@ -479,7 +479,7 @@ def _grade_subject(
     """
     methods, effort, folder = shared
     name, build, seed = work
-    finished = _finished(folder, name, seed, effort)
+    finished = _open_stored_scores(folder, name, seed, effort)
     file = f"{name} {seed}"
     empty: dict[str, Any] = {
         "subject": name,
@@ -578,7 +578,7 @@ def _score_method(
         _RefusedError: the method raised an error, or its answer cannot be scored.
     """
     own_subject = replace(subject, model=deepcopy(subject.model))
-    ask = partial(material.charged, partial(method.answer, own_subject, material))
+    ask = partial(material.measure_cost, partial(method.answer, own_subject, material))
     answer, seconds = _ask(ask, truth)
     try:
         scores = QUESTIONS[method.question].grade(subject, material, answer)

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from circuits.circuit import EMBEDDINGS, EXITS, Circuit, Kind
-from circuits.compiler import compile_circuit, places, wired
+from circuits.compiler import compile_circuit, list_wired_claims, places
 from circuits.registry import build as build_circuit
-from circuits.registry import handwired
+from circuits.registry import get_record
 from interp import tasks
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
@@ -170,7 +170,7 @@ def build(
         The model, the algorithm that it computes, and its true edges, places and claims.
     """
     require_known("variant", variant, VARIANTS)
-    handwired(machine)
+    get_record(machine)
     forms = [key for key, (name, _) in FORMS.items() if name == machine]
     require_known(f"form of {machine!r}", form, forms)
     possible = variants(machine, form)
@@ -203,7 +203,7 @@ def build(
         unmoved = [place for location in locations for place in places(circuit, location)]
         moved_places[key] = tuple(move(place) for place in unmoved)
     claims = []
-    for claim in wired(circuit):
+    for claim in list_wired_claims(circuit):
         if not claim.control:
             claims.append(replace(claim, places=tuple(map(move, claim.places))))
     return KnownMachine(
@@ -236,7 +236,7 @@ def _vary(
     """
     if variant == "rotated":
         turn = _draw_rotation(model, seed)
-        return rotated(model, seed), turn.T.double().matmul
+        return rotate_residual_stream(model, seed), turn.T.double().matmul
     if variant == "distractors":
         larger = with_distractors(model, seed=seed)
         n_added = larger.config.d_model - circuit.basis.d_model
@@ -265,7 +265,7 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
     >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
     (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
     """
-    parameters = inspect.signature(handwired(machine).build).parameters
+    parameters = inspect.signature(get_record(machine).build).parameters
     impossible = set()
     if "n_lines" not in parameters:
         impossible.add("superposed")
@@ -280,7 +280,9 @@ def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension
     return vectors[:, sizes > 1e-9 * sizes.max()]
 
 
-def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
+def rotate_residual_stream(
+    model: HookedLatentTransformer, seed: int = 0
+) -> HookedLatentTransformer:
     """Return a copy of the model whose residual stream is in a random orthogonal basis.
 
     All weights that read or write the stream are rotated. Predictions stay equal up to rounding,
@@ -290,7 +292,9 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
         model: the model.
         seed: seed of the rotation.
     """
-    return moved(model, _draw_rotation(model, seed), "rotated", f"rotated, seed {seed}")
+    return transform_residual_stream(
+        model, _draw_rotation(model, seed), "rotated", f"rotated, seed {seed}"
+    )
 
 
 def without(
@@ -317,7 +321,7 @@ def without(
     )
     columns = _drop_columns(lost)
     n_lost = len(columns) - columns.shape[1]
-    return moved(model, columns, "without", f"{n_lost} directions taken out")
+    return transform_residual_stream(model, columns, "without", f"{n_lost} directions taken out")
 
 
 def _drop_columns(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
@@ -329,7 +333,7 @@ def _drop_columns(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model
     return rows[rank:].T
 
 
-def moved(
+def transform_residual_stream(
     model: HookedLatentTransformer,
     columns: Float[Tensor, "d_model new"],
     suffix: str,
@@ -348,7 +352,7 @@ def moved(
         back: matrix that converts new coordinates to old ones; None takes the transpose of
             ``columns``, which is right if these are orthonormal.
     """
-    config = replace(renamed(model.config, suffix, edit), d_model=columns.shape[1])
+    config = replace(name_edited_model(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
     changed = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
     weights = dict(model.named_parameters())
@@ -390,7 +394,7 @@ def with_distractors(
     d_mlp = config.d_mlp and config.d_mlp + n
     rules = tuple((*row, *("softmax",) * n) for row in config.attention_rules)
     larger = replace(
-        renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
+        name_edited_model(config, "distractors", f"{n} distractors a layer, seed {seed}"),
         d_model=d_model,
         n_heads=config.n_heads + n,
         d_mlp=d_mlp,
@@ -426,7 +430,9 @@ def with_distractors(
     return grown.eval()
 
 
-def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
+def name_edited_model(
+    config: LatentTransformerConfig, suffix: str, edit: str
+) -> LatentTransformerConfig:
     """Return the configuration for an edited model: a new name, and the edit recorded in its
     ``origin``.
 

@@ -2,7 +2,7 @@
 subject.
 
 Each is computed at most once, on first use. The measured CPU time of a method includes the time of
-everything that it uses, even if another method used it first (:meth:`Material.charged`).
+everything that it uses, even if another method used it first (:meth:`Material.measure_cost`).
 """
 
 from __future__ import annotations
@@ -137,12 +137,12 @@ class Material:
             make: function without arguments that computes the result.
         """
         if key not in self._made:
-            self._made[key], self._cost[key], self._below[key] = self._timed(make)
+            self._made[key], self._cost[key], self._below[key] = self._measure_time(make)
         if self._open:
             self._open[-1][0].update({key}, self._below[key])
         return self._made[key]
 
-    def charged(self, ask: Callable[[], _T]) -> tuple[_T, float]:
+    def measure_cost(self, ask: Callable[[], _T]) -> tuple[_T, float]:
         """Call a method, and measure its CPU time.
 
         The time includes that of every shared result that the method used, even if another method
@@ -154,10 +154,10 @@ class Material:
         Returns:
             The result of ``ask``, and the CPU seconds.
         """
-        answer, seconds, used = self._timed(ask)
+        answer, seconds, used = self._measure_time(ask)
         return answer, seconds + sum(self._cost[key] for key in used)
 
-    def _timed(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
+    def _measure_time(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
         """Call a function and measure its CPU time.
 
         Args:
@@ -193,7 +193,7 @@ class Material:
         key = ("truth", question)
         if key not in self._made:  # by no `once`: no method pays for what the truth took
             challenge = QUESTIONS[question]
-            self._made[key], *_ = self._timed(lambda: challenge.truth(self.subject, self))
+            self._made[key], *_ = self._measure_time(lambda: challenge.truth(self.subject, self))
         return cast(Truth, self._made[key])
 
     def items(self, question: str) -> list[Any]:

@@ -82,7 +82,7 @@ class Challenge:
     oracle: Callable[[KnownMachine, Any], Answer] | None = None
     chance: Callable[[KnownMachine, Any, np.random.Generator], Answer] | None = None
 
-    def known(self, subject: KnownMachine, material: Any) -> Answer:
+    def answer_by_oracle(self, subject: KnownMachine, material: Any) -> Answer:
         """Return the answer of an oracle that knows the truth: the upper bound for methods.
 
         True items score 1 and false items 0, unless the question has an ``oracle`` of its own.
@@ -97,7 +97,7 @@ class Challenge:
         scores = {item: float(bool(kind)) for item, kind in truth.items()}
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
-    def drawn(self, subject: KnownMachine, material: Any) -> Answer:
+    def draw_answer(self, subject: KnownMachine, material: Any) -> Answer:
         """Return a random answer, the lower bound for methods: each item gets a uniform random
         score.
 

@@ -381,8 +381,8 @@ def _measure_left(
     """
     fitted_on = [pair[0] for pair in sets.values()]
     scored_on = [pair[1] for pair in sets.values()]
-    missed, slopes, names = _standardised(predict, algorithm, fitted_on)
-    other_missed, other_slopes, _ = _standardised(predict, algorithm, scored_on)
+    missed, slopes, names = _compute_errors_and_slopes(predict, algorithm, fitted_on)
+    other_missed, other_slopes, _ = _compute_errors_and_slopes(predict, algorithm, scored_on)
     participants = participants_of(scored_on[0])
 
     def left_by(changes: list[int]) -> Interval:
@@ -398,7 +398,7 @@ def _measure_left(
     return left_by(list(range(len(names)))), words
 
 
-def _standardised(
+def _compute_errors_and_slopes(
     predict: Predict, algorithm: Algorithm, batches: Sequence[Any]
 ) -> tuple[Array, Array, list[str]]:
     """Compute an algorithm's prediction errors, and the derivative of its predictions with respect
@@ -645,20 +645,20 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
     group = [score for score in ranked if score.group == ranked[0].group]
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
-    def measure_explained(score: FamilyScore) -> Interval:
+    def measure_explained_share(score: FamilyScore) -> Interval:
         return _pooled_ratio(score.divergences, base.divergences, seed).complement
 
     def measure_ratio(score: FamilyScore) -> Interval:
         return _pooled_ratio(score.divergences, rival.divergences, seed)
 
     def is_explaining(score: FamilyScore) -> bool:
-        if score.memoryless or measure_explained(score).low < SAME:
+        if score.memoryless or measure_explained_share(score).low < SAME:
             return False
         return measure_ratio(score).high <= RATIO
 
     extended = group[0]
     closest = next((score for score in group if score.key == score.group), extended)
-    is_open = measure_explained(closest).low < NEARLY_ALL
+    is_open = measure_explained_share(closest).low < NEARLY_ALL
     if extended.fitted < closest.fitted and is_open:
         remainder = _pooled_ratio(extended.divergences, closest.divergences, seed)
         explains_alone = is_explaining(extended) and not is_explaining(closest)
@@ -672,17 +672,17 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
         family=family,
         closest=closest.key,
         parameters=parameters,
-        explained=measure_explained(closest),
+        explained=measure_explained_share(closest),
         ratio=measure_ratio(closest),
         runner_up=rival.key,
         baseline=base.key,
         scores=scores_by_key,
         settings=settings,
-        not_rejected=_list_not_rejected(ranked, base, seed),
+        not_rejected=_list_confidence_set(ranked, base, seed),
     )
 
 
-def _list_not_rejected(
+def _list_confidence_set(
     scores: Sequence[FamilyScore], base: FamilyScore, seed: int
 ) -> tuple[str, ...]:
     """Return the keys of the families in the 95 % model confidence set, any of which may be the
@@ -915,7 +915,7 @@ def _compare_behaviour(compared: Compared) -> Behaviour:
             return Behaviour(_Agreement(alike=algorithm_part.explained, apart=NO_NUMBER, cells=()))
         agreement, _ = _compare_predictions(compared, model, closest)
         plain = replace(agreement, alike=algorithm_part.explained)
-        return Behaviour(plain, untrained=_compare_untrained(compared, closest))
+        return Behaviour(plain, untrained=_compare_with_untrained(compared, closest))
     plain, failures = _compare_predictions(compared, model, reference.model)
     read_out_fit = None
     if plain.measure().verdict != "yes":
@@ -929,7 +929,7 @@ def _compare_behaviour(compared: Compared) -> Behaviour:
         plain=plain,
         fitted=fitted,
         read_out=searched,
-        untrained=_compare_untrained(compared, reference.model),
+        untrained=_compare_with_untrained(compared, reference.model),
         failures=tuple(worst),
     )
 
@@ -987,7 +987,7 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
     return None
 
 
-def _compare_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
+def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
     """Return the average similarity of predictions between each untrained copy of the model and a
     reference.
 

@@ -219,7 +219,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     for layer in layers:
         z = plain.seen[Site("z", layer)]
         means = z.mean((0, 1))
-        varied.append(_measure_written(z - means, model, layer) @ by_kind)
+        varied.append(_measure_write_norm(z - means, model, layer) @ by_kind)
         read_by_layer.append(_measure_reading(plain, model, layer, by_kind))
         later_sites = {later: Site("z", later) for later in layers[layer + 1 :]}
         for head in range(model.config.n_heads):
@@ -242,7 +242,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
             changes = [np.zeros_like(earlier) for earlier in varied]
             for later, site in later_sites.items():
                 change = everywhere.seen[site] - plain.seen[site]
-                changes.append(_measure_written(change, model, later) @ by_kind)
+                changes.append(_measure_write_norm(change, model, later) @ by_kind)
             changed.append(np.concatenate(changes, 1))
     by_head = np.stack(lost, 1)
     lost_by_outcome = by_head.reshape(run.n_episodes, len(heads), -1, 2)
@@ -285,11 +285,11 @@ def _measure_reading(
     by_query = []
     for attention in patterns.unbind(2):
         inputs = attention.mT[..., None] * values
-        by_query.append(_measure_written(inputs - inputs.mean((0, 1)), model, layer))
+        by_query.append(_measure_write_norm(inputs - inputs.mean((0, 1)), model, layer))
     return by_kind.T @ np.stack(by_query, 2)
 
 
-def _measure_written(
+def _measure_write_norm(
     z: Float[Tensor, "episode round pos head d_head"], model: HookedLatentTransformer, layer: int
 ) -> Float[np.ndarray, "episode head pos"]:
     """Measure the squared norm of what heads write to the residual stream, summed over rounds,

@@ -24,7 +24,7 @@ from circuits.compare.question import Budget, Compared, Participant, Samples, sh
 from circuits.compare.response import RESPONSE
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
-from circuits.registry import RECORDS, handwired
+from circuits.registry import RECORDS, get_record
 from interp import tasks
 from interp.core.machine import Machine
 from interp.model.library import handwired_models, load
@@ -190,7 +190,7 @@ def machines(
     sizes, task = shared_sizes(models), tasks.of(model)
     budget = budget.of_rounds(task.at_most(budget.rounds))
     with session():
-        compared = _compared(model, peer, budget, sizes)
+        compared = _prepare_comparison(model, peer, budget, sizes)
         extra = {"reference_arguments": dict(arguments)} if arguments else {}
         settings = provenance(
             **asdict(budget),
@@ -221,7 +221,7 @@ def machines(
     )
 
 
-def _compared(
+def _prepare_comparison(
     model: Machine, reference: Machine | None, budget: Budget, sizes: dict[str, int]
 ) -> Compared:
     """Sample the episodes of a comparison and prepare the models and their untrained copies.
@@ -266,7 +266,7 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
     for i in range(budget.untrained):
         subject = Participant(untrained(model, budget.seed + i), samples)
         for _ in range(_HALVINGS):
-            if _is_bounded(subject):
+            if _has_bounded_values(subject):
                 yield subject
                 break
             bounded = copy.deepcopy(subject.model)
@@ -276,7 +276,7 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
             subject = Participant(bounded, samples)
 
 
-def _is_bounded(subject: Participant) -> bool:
+def _has_bounded_values(subject: Participant) -> bool:
     """Return True if, on the known and test episodes, all latents stay below 1e4 and all
     predictions are finite.
     """
@@ -315,7 +315,7 @@ def _load_reference(
         if isinstance(reference, str):
             return load(reference).to(model.device)
         return reference
-    record, layout = handwired(reference), model.layout
+    record, layout = get_record(reference), model.layout
     possible = ", ".join(handwired_models(layout.task)) or "no handwired models"
     mismatch = f"{reference!r} is a model of {record.task}, {model.name!r} of {layout.task}"
     require(record.task == layout.task, f"{mismatch}; give one of {possible}")

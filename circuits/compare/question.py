@@ -268,19 +268,19 @@ class Participant:
         Each is tried in cross-fitting: the one that decodes the changes of the state from round to
         round better on held-out episodes is taken (:func:`choose_penalty`).
         """
-        latents = pooled(self).latents
+        latents = pool_runs(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
             return RIDGE
         key = algorithm.state[0]
-        steps = np.diff(flat(pooled_values(algorithm, self.samples)[key]), axis=1)
+        steps = np.diff(flat(pool_values(algorithm, self.samples)[key]), axis=1)
         varied = float(((steps - steps.mean(0)) ** 2).sum())
 
-        def missed(penalty: float) -> float:
+        def sum_errors(penalty: float) -> float:
             decoder = crossed_writer(self, algorithm, (key,), penalty).decoder
             decoded = decoder(latents[:, :-1]).numpy(force=True)
             return float(((np.diff(decoded, axis=1) - steps) ** 2).sum())
 
-        return choose_penalty(missed, varied)
+        return choose_penalty(sum_errors, varied)
 
     @remembered
     def writer(
@@ -340,7 +340,7 @@ class Participant:
         return list(causes)
 
 
-def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
+def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
     """Score cross-fitted maps: return ``1 - sum(missed) / sum(whole)`` with its 95 % interval.
 
     It is an R2 if the errors are squared errors, and the baseline predicts the mean.
@@ -355,7 +355,7 @@ def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Int
         The score: exactly 1 if ``missed`` is 0; NaN if the sum of ``whole`` is 0 or a sum is not
         finite.
 
-    >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
+    >>> print(score_maps([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
     """
     missed, whole = of_each(missed, participants), of_each(whole, participants)
@@ -366,7 +366,7 @@ def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Int
 
 
 @remembered
-def pooled(subject: Participant) -> Rollout:
+def pool_runs(subject: Participant) -> Rollout:
     """Return the model's runs on the known and then the test episodes, joined into one run (the
     pool).
     """
@@ -374,7 +374,7 @@ def pooled(subject: Participant) -> Rollout:
     return Rollout.join([subject.run(samples.known), subject.run(samples.test)])
 
 
-def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
+def pool_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
     """Return the values of the algorithm's variables on the known and then the test episodes.
 
     Returns:
@@ -486,7 +486,7 @@ def crossed_writer(
         keys: the variables to write.
         penalty: ridge penalty of the decoders.
     """
-    run, values = pooled(subject), pooled_values(algorithm, subject.samples)
+    run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
     fold = subject.samples.whose % N_FOLDS
     writers = []
     for k in range(N_FOLDS):

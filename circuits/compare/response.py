@@ -26,8 +26,8 @@ from circuits.compare.question import (
     Participant,
     Question,
     columns,
-    pooled,
-    pooled_values,
+    pool_runs,
+    pool_values,
 )
 from interp import tasks
 from interp.choices.fitting import Array, Predict, distributions, predictor
@@ -484,7 +484,7 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
     Returns:
         The absolute correlation in the worst of up to three groups of neighbouring rounds.
     """
-    run, values = pooled(subject), pooled_values(algorithm, subject.samples)
+    run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
     first = subject.task.data.first_asked
     n_rounds = run.n_rounds - 1 - first
     now, later = slice(first, run.n_rounds - 1), slice(first + 1, run.n_rounds)

@@ -27,8 +27,8 @@ from circuits.compare.question import (
     Participant,
     Question,
     choose_penalty,
-    pooled,
-    scored,
+    pool_runs,
+    score_maps,
 )
 from interp.choices.fitting import Array, distributions, divergence
 from interp.core.algorithm import Predicted
@@ -287,17 +287,17 @@ class _Receiver:
         expected = _read_own(target, budget)
         # A mean has units: what is missed is a share of its variance.
         scale = float(np.var(expected)) if _find_kind(target) == "mean" else 1.0
-        clean = pooled(target).latents[:, budget.at]
+        clean = pool_runs(target).latents[:, budget.at]
         noise = torch.randn(clean.shape, generator=generator).to(clean)
         shift = _ROUNDING * clean.std(0) * noise
         shaken = [
-            _measure_missed(target, clean + sign * shift, expected, budget) for sign in (1, -1)
+            _measure_divergence(target, clean + sign * shift, expected, budget) for sign in (1, -1)
         ]
         steady = np.maximum(*shaken) < _LEAST_WORTH * scale
         cut = _measure_cut(target, expected, budget)
         counted = cut * steady
         mean_cut = counted.mean(1) / scale
-        worth = scored(mean_cut, np.ones(len(cut)), target.samples.whose).complement
+        worth = score_maps(mean_cut, np.ones(len(cut)), target.samples.whose).complement
         return cls(
             target=target,
             budget=budget,
@@ -337,7 +337,7 @@ class _Receiver:
             The score in the group of neighbouring starts (band) where it is worst.
         """
         steady = self.steady[episodes]
-        missed = _measure_missed(
+        missed = _measure_divergence(
             self.target, mapped[episodes], self.expected, self.budget, episodes
         )
         participants = self.target.samples.whose[episodes]
@@ -359,8 +359,8 @@ def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
     Returns:
         Divergence from ``expected``, ``[episode, start]``.
     """
-    initial = pooled(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
-    return _measure_missed(target, initial, expected, budget)
+    initial = pool_runs(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
+    return _measure_divergence(target, initial, expected, budget)
 
 
 def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
@@ -376,13 +376,13 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
     """
     if source.model.is_handwired:
         return 0.0
-    if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
+    if is_wide(pool_runs(source).latents.flatten(2).flatten(0, 1)):
         return RIDGE
     target, budget = receiver.target, receiver.budget
 
     def miss(ridge: float) -> float:
         mapped = _map_latents(source, target, budget, _HELP, ridge)
-        return float(_measure_missed(target, mapped, receiver.expected, budget).sum())
+        return float(_measure_divergence(target, mapped, receiver.expected, budget).sum())
 
     return choose_penalty(miss, float((receiver.cut * receiver.steady).sum()))
 
@@ -395,7 +395,7 @@ def is_hard(target: Participant) -> bool:
     """
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
-    return _are_choices(_distribute(target, pooled(target).predictions))
+    return _are_choices(_distribute(target, pool_runs(target).predictions))
 
 
 def _are_choices(distributions: Array) -> bool:
@@ -440,13 +440,13 @@ def _read_own(target: Participant, budget: Budget) -> Array:
         budget: the rounds at which latents are inserted into other runs, and the number of rounds
             to run on.
     """
-    run, horizon = pooled(target), budget.horizon
+    run, horizon = pool_runs(target), budget.horizon
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
     ends = [t + horizon for t in budget.at]
     return _read(target, predictions, run.latents[:, ends])
 
 
-def _measure_missed(
+def _measure_divergence(
     target: Participant,
     latents: Tensor,
     expected: Array,
@@ -468,7 +468,7 @@ def _measure_missed(
         Mean divergence over the rounds that were run, ``[episode, start]``.
     """
     episodes = episodes or slice(None)
-    run = pooled(target).select(episodes)
+    run = pool_runs(target).select(episodes)
     outputs = run_on(target.model, run, budget.at, budget.horizon, latents)
     seen = _read(target, outputs.predictions[0], outputs.carried[0, :, :, 0])
     n_episodes, n_starts, *shape = seen.shape
@@ -499,7 +499,9 @@ def _score_worst_band(
     """
     starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
     bands = np.array_split(starts, min(N_BANDS, len(starts)))
-    scores = [scored(missed[:, band].sum(1), cut[:, band].sum(1), participants) for band in bands]
+    scores = [
+        score_maps(missed[:, band].sum(1), cut[:, band].sum(1), participants) for band in bands
+    ]
     lows = [score.low for score in scores]
     worst = int(np.argmin(lows))  # the first that is no number, where one is none
     rounds = [budget.at[start] for start in bands[worst]]
@@ -527,9 +529,9 @@ def _map_latents(
     Returns:
         Mapped latents ``[episode, start, latent, d_model]`` for all known and test episodes.
     """
-    target_latents = pooled(target).latents
+    target_latents = pool_runs(target).latents
     goal = target_latents.roll(1, 0) if shuffled else target_latents
-    x = pooled(source).latents.flatten(2).double()
+    x = pool_runs(source).latents.flatten(2).double()
     y = goal.flatten(2).double()
     averaged, rounds = ((0,), budget.at) if supplied else ((0, 1), [0])
     fold = torch.from_numpy(source.samples.whose % N_FOLDS)

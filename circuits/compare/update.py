@@ -35,9 +35,9 @@ from circuits.compare.question import (
     centred_states,
     columns,
     crossed_writer,
-    pooled,
-    pooled_values,
-    scored,
+    pool_runs,
+    pool_values,
+    score_maps,
 )
 from circuits.compare.response import ResponsePart
 from circuits.compare.state import is_hard
@@ -218,7 +218,7 @@ def updates(
         missing = tuple(key for key in algorithm.state if key not in keys)
         decoded = _decoding_r2(writer, subject, algorithm)
         nonlinear = _nonlinear_r2(subject, algorithm, keys)
-        moves = draw_strange_states(pooled_values(algorithm, subject.samples), keys, budget)
+        moves = draw_strange_states(pool_values(algorithm, subject.samples), keys, budget)
         manifolds = {ON: None, OFF: moves}
         for (manifold, changes), horizon in product(manifolds.items(), (1, budget.horizon)):
             steps = _Steps(algorithm, keys, budget.at, horizon, changes, subject.penalty(algorithm))
@@ -269,20 +269,20 @@ class _Steps:
         known and test episodes, with its interval.
         """
         n_known = len(subject.samples.known)
-        known = self.missed(subject, slice(n_known))
-        test = self.missed(subject, slice(n_known, None))
+        known = self.sum_squares(subject, slice(n_known))
+        test = self.sum_squares(subject, slice(n_known, None))
         missed, varied = np.concatenate([known, test], axis=1)
-        return scored(missed, varied, subject.samples.whose)
+        return score_maps(missed, varied, subject.samples.whose)
 
     def score_control(self, copy: Participant) -> float:
         """Return the step R2 (how well the algorithm predicts state changes) of an untrained copy
         of the model, on the test episodes.
         """
         test = slice(len(copy.samples.known), None)
-        missed, varied = self.missed(copy, test)
-        return scored(missed, varied, copy.samples.whose[test]).estimate
+        missed, varied = self.sum_squares(copy, test)
+        return score_maps(missed, varied, copy.samples.whose[test]).estimate
 
-    def missed(self, subject: Participant, rows: slice) -> Array:
+    def sum_squares(self, subject: Participant, rows: slice) -> Array:
         """Return two sums of squares per episode, ``[2, episode]``: the errors of the algorithm's
         steps, and the sizes of the decoded steps.
 
@@ -376,7 +376,7 @@ def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str
     """
     n_known = len(subject.samples.known)
     known_features, test_features = _random_features(subject)
-    values = pooled_values(algorithm, subject.samples)
+    values = pool_values(algorithm, subject.samples)
     scores = []
     for key in keys:
         state = torch.from_numpy(flat(values[key]))
@@ -398,7 +398,7 @@ def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
         Features ``[sample, feature]`` of the known episodes, and of the test episodes; a sample is
         a round of an episode.
     """
-    latents = pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True)
+    latents = pool_runs(subject).latents[:, :-1].flatten(2).double().numpy(force=True)
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
     known = latents[:n_known].reshape(-1, n_coordinates)
     test = latents[n_known:].reshape(-1, n_coordinates)

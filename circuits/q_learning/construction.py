@@ -16,7 +16,7 @@ import numpy as np
 
 from circuits import heads as wire
 from circuits.basis import Basis, Coordinates, Direction
-from circuits.circuit import Circuit, VerificationPlan, held, located, table
+from circuits.circuit import Circuit, VerificationPlan, read_ground_truth, read_locations, table
 from interp.core.algorithm import Values
 from interp.model.config import AttentionRule
 from interp.support.checks import checked
@@ -161,8 +161,8 @@ def q_learning(
         f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
-    states = wire.numbered("s", n_states)
-    actions = wire.numbered("a", n_actions)
+    states = wire.number_labels("s", n_states)
+    actions = wire.number_labels("a", n_actions)
     wiring = _Wiring(
         basis=basis,
         states=states,
@@ -182,7 +182,7 @@ def q_learning(
     exact += _make_selecting_heads(wiring)
     exact += _make_fetching_heads(wiring) if variant == "softmlp" else _make_adding_heads(wiring)
     head_form = {variant, "boltzmann"} if beta else {variant}
-    described = wire.in_words(exact, wire.stated(_FOLDER / "heads.csv", head_form))
+    described = wire.in_words(exact, wire.read_variant_rows(_FOLDER / "heads.csv", head_form))
     heads = wire.softmax_only(
         described, eta, lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy)
     )
@@ -195,8 +195,8 @@ def q_learning(
     if eta is None and beta is None and not noise:
         form.add("greedy")
     labels = layout.labels
-    columns = wire.numbered("c", n_actions)
-    next_states = wire.numbered("s'", n_actions)
+    columns = wire.number_labels("c", n_actions)
+    next_states = wire.number_labels("s'", n_actions)
     # Neurons 2.2 read the name of Select, which keeps them silent there.
     pause = ["Select"] if bound < 1 else []
     # Only one-hot codes have no axis for what lies outside the round.
@@ -219,11 +219,13 @@ def q_learning(
     current = buf2["Qcurr"]
     fetched = current + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(states), "fetched": fetched, "current": -current}
-    site_rows = wire.stated(_FOLDER / "sites.csv", form)
-    sites = located(site_rows, basis, groups, named, {"alpha": alpha})
-    ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
+    site_rows = wire.read_variant_rows(_FOLDER / "sites.csv", form)
+    sites = read_locations(site_rows, basis, groups, named, {"alpha": alpha})
+    ground_truth = read_ground_truth(
+        wire.read_variant_rows(_FOLDER / "held.csv", form), sites, groups
+    )
     part_names = wire.names((*heads, *neurons))
-    edges = table(wire.stated(_FOLDER / "edges.csv", form), part_names, groups)
+    edges = table(wire.read_variant_rows(_FOLDER / "edges.csv", form), part_names, groups)
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
 
     def start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
@@ -676,7 +678,7 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     return max(_scale(values), bound / 16)
 
 
-def _find_undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
+def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
     """Find the choices that rounding errors can change, because the two best actions are nearly
     equal.
 
@@ -748,7 +750,7 @@ PLAN = VerificationPlan(
     episodes=_episodes,
     output="policy",
     tolerance=lambda key, dtype: (1e-11 if dtype == "float64" else 2e-5, "relative"),
-    undecided=_find_undecided,
+    undecided=_find_near_ties,
     unit=_unit,
     soft=_soft,
 )

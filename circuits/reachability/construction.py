@@ -12,7 +12,7 @@ from pathlib import Path
 
 from circuits import heads as wire
 from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
-from circuits.circuit import Circuit, VerificationPlan, held, located, table
+from circuits.circuit import Circuit, VerificationPlan, read_ground_truth, read_locations, table
 from interp import tasks
 from interp.core.algorithm import Values
 from interp.support.checks import integer
@@ -83,8 +83,8 @@ def reachability(
     neurons = _make_neurons(basis, nodes, n_edges if mean else 1)
     ids, out = basis["id"], basis["out"]
     one_hot, labels = coordinates.one_hot, layout.labels
-    sources, targets = wire.numbered("s", n_edges), wire.numbered("t", n_edges)
-    bound = wire.numbered("e", n_edges) if marks else targets
+    sources, targets = wire.number_labels("s", n_edges), wire.number_labels("t", n_edges)
+    bound = wire.number_labels("e", n_edges) if marks else targets
     groups = {
         "ALL": labels,
         "NAMES": nodes,
@@ -108,10 +108,14 @@ def reachability(
         form.add("sinusoidal")
     if not eta:
         form.add("exact")
-    sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {})
-    ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
+    sites = read_locations(
+        wire.read_variant_rows(_FOLDER / "sites.csv", form), basis, groups, {}, {}
+    )
+    ground_truth = read_ground_truth(
+        wire.read_variant_rows(_FOLDER / "held.csv", form), sites, groups
+    )
     part_names = wire.names((*heads, *neurons))
-    edges = table(wire.stated(_FOLDER / "edges.csv", form), part_names, groups)
+    edges = table(wire.read_variant_rows(_FOLDER / "edges.csv", form), part_names, groups)
     vectors = {token: ids[label] for token, label in tokens.items()}
     outcomes = tuple(out[node] for node in nodes)
     state = tuple(ids[node] for node in nodes)
@@ -156,7 +160,7 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
         back, binding = 2, ids["e"]
         looking = looking - ids["e"]
     else:
-        back, binding = 1, pos.sum(wire.numbered("t", layout.n_edges))
+        back, binding = 1, pos.sum(wire.number_labels("t", layout.n_edges))
     near, far = copy("id", "near"), copy("id", "far")
     wanted = (*wire.match(basis, nodes, "id", "id"), (constant, z))
     mark = ((z - shared * sink, out["in"]),)
@@ -182,7 +186,7 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
     form = {"marks" if layout.marks else "unmarked"}
     if mean:
         form.add("mean")
-    return wire.in_words(heads, wire.stated(_FOLDER / "heads.csv", form))
+    return wire.in_words(heads, wire.read_variant_rows(_FOLDER / "heads.csv", form))
 
 
 def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:

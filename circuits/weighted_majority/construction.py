@@ -14,7 +14,7 @@ import numpy as np
 
 from circuits import heads as wire
 from circuits.basis import Basis, Coordinates
-from circuits.circuit import Circuit, VerificationPlan, held, located, table
+from circuits.circuit import Circuit, VerificationPlan, read_ground_truth, read_locations, table
 from interp.core.algorithm import Values
 from interp.support.errors import require, require_known
 from interp.tasks.experts import ExpertEpisodes, algorithms, sample
@@ -92,27 +92,29 @@ def weighted_majority(
     basis = coordinates.basis(blocks, layout.labels)
     ids = basis["id"]
 
-    def soften(head: wire.Head) -> tuple[wire.Head, ...]:
+    def make_softmax_heads(head: wire.Head) -> tuple[wire.Head, ...]:
         """Return the softmax heads that replace a linear head: two in variant P, one in variant R."""
         if variant == "P":
             return wire.softmax_pair(head, ids["w"], epsilon, heavy)
         return (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
 
-    heads = wire.softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, soften)
+    heads = wire.softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, make_softmax_heads)
     labels, form = layout.labels, {variant, "softmax" if eta else "exact"}
-    experts = wire.numbered("e", n_experts)
+    experts = wire.number_labels("e", n_experts)
     groups = {
         "ALL": labels,
         "EXPERTS": experts,
-        "VOTES": wire.numbered("p", n_experts),
+        "VOTES": wire.number_labels("p", n_experts),
         # Only one-hot codes have no axis for what lies outside the round.
         "BEFORE": labels[:-1] if coordinates.one_hot else labels,
         "AFTER": labels[1:] if coordinates.one_hot else labels,
     }
-    site_rows = wire.stated(_FOLDER / "sites.csv", form)
-    sites = located(site_rows, basis, groups, {}, {"log_gamma": log_gamma})
-    ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
-    edges = table(wire.stated(_FOLDER / "edges.csv", form), wire.names(heads), groups)
+    site_rows = wire.read_variant_rows(_FOLDER / "sites.csv", form)
+    sites = read_locations(site_rows, basis, groups, {}, {"log_gamma": log_gamma})
+    ground_truth = read_ground_truth(
+        wire.read_variant_rows(_FOLDER / "held.csv", form), sites, groups
+    )
+    edges = table(wire.read_variant_rows(_FOLDER / "edges.csv", form), wire.names(heads), groups)
     scores = basis["buf3"]
     vectors = {token: ids[label] for token, label in tokens.items()}
     state = tuple(ids[expert] for expert in experts)
@@ -162,7 +164,7 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
         log_gamma: by how much an expert's log-weight grows when the expert is right.
     """
     ids, buf1, sink, constant = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
-    experts, votes = wire.numbered("e", n), ("q0", "q1")
+    experts, votes = wire.number_labels("e", n), ("q0", "q1")
     is_r = variant == "R"
 
     def copy(
@@ -204,7 +206,7 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     ]
     name, layer = ("3.3 clean up", 2) if is_r else ("4.1 clean up", 3)
     heads.append(wire.content_chooser(name, layer, ((update, update),), tuple(cleared), sink))
-    return wire.in_words(heads, wire.stated(_FOLDER / "heads.csv", {variant}))
+    return wire.in_words(heads, wire.read_variant_rows(_FOLDER / "heads.csv", {variant}))
 
 
 _STATE = ("log_weights", "next_log_weights", "carried_state")

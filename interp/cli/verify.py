@@ -58,7 +58,7 @@ def _verify(
         out: Folder for verification.csv and verification.json; without --out these files are not written.
     """
     from circuits import verification
-    from circuits.registry import DTYPES, handwired
+    from circuits.registry import DTYPES, get_record
     from interp.model import library
     from interp.support.files import write_json
 
@@ -75,7 +75,7 @@ def _verify(
         built = options.load(model, _one_size(model, sizes), arguments, device)
         result = verification.verify_machine(built.model, **run)
     else:
-        grid = _grid(model, handwired(model).task, sizes)
+        grid = _grid(model, get_record(model).task, sizes)
         settings = _circuit_settings(arguments)
         result = verification.verify(
             model, grid, dtype=dtype or DTYPES, device=device, **run, **settings

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.benchmark.known_machine import rotated, with_distractors
+from circuits.benchmark.known_machine import rotate_residual_stream, with_distractors
 from circuits.registry import build
 from interp.core.algorithm import Algorithm, Values, Variable
 from interp.core.machine import Machine
@@ -264,7 +264,7 @@ def _missing(model: HookedLatentTransformer, node: float) -> Machine:
 
 _EDITS_OF_EXPERTS: Mapping[str, Callable[..., Machine]] = {
     "itself": lambda model: model,
-    "rotated with distractors": lambda model: rotated(_distracted(model), 1),
+    "rotated with distractors": lambda model: rotate_residual_stream(_distracted(model), 1),
     "negated and scaled": partial(rescaled, factor=-4.0),
     "written and never read": partial(edits.without_head, head="2.1 fetch z"),
     "leaky {:g}": edits.leaky,
@@ -274,7 +274,7 @@ _EDITS_OF_EXPERTS: Mapping[str, Callable[..., Machine]] = {
     "unlearns once in 240": _unlearning,
 }
 _EDITS_OF_QLEARNING: Mapping[str, Callable[..., Machine]] = {
-    "rotated": partial(rotated, seed=1),
+    "rotated": partial(rotate_residual_stream, seed=1),
     "two copies": edits.twice,
     "one action ignored": partial(_stuck, column=0),
     "leaky {:g}": edits.leaky,

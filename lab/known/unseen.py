@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.benchmark.known_machine import rotated, with_distractors
+from circuits.benchmark.known_machine import rotate_residual_stream, with_distractors
 from interp.core.algorithm import Algorithm, Equation, Values
 from interp.core.machine import Machine
 from interp.model.layout import RoundLayout
@@ -522,7 +522,7 @@ def _list_circuits() -> Iterator[Specimen]:
     """Yield circuits that are built or edited in another way."""
     other_heads: _Words = {**_SAME, "circuit": "either"}
     wma, q, bfs = "weighted_majority", "q_learning", "breadth_first"
-    turned = rotated(reference("experts"), 3)
+    turned = rotate_residual_stream(reference("experts"), 3)
     larger = rescaled(reference("qlearning"), 8.0)
     negated = rescaled(reference("reachability"), -4.0)
     distracted = with_distractors(reference("reachability"), 3, 5)
@@ -532,7 +532,7 @@ def _list_circuits() -> Iterator[Specimen]:
     yield _specimen("variant lin", reference("qlearning", variant="lin"), other_heads, q)
     yield _specimen("state times 8", larger, _SAME, q)
     yield _specimen("state times -4", negated, _SAME, bfs)
-    yield _specimen("rotated with distractors", rotated(distracted, 5), _SAME, bfs)
+    yield _specimen("rotated with distractors", rotate_residual_stream(distracted, 5), _SAME, bfs)
 
 
 @cache

@@ -304,7 +304,7 @@ def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
     """
     writes: list[_WriteHook] = []
     for edit in view.edits:
-        written = edit.written(bench) if whole or edit.kind == "move" else None
+        written = edit.get_write(bench) if whole or edit.kind == "move" else None
         if written is not None:
             writes += [_WriteHook(written, t, bench.layout) for t in written.values]
     return writes

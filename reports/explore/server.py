@@ -177,7 +177,7 @@ class Explorer:
         template = environment().get_template("explore_part.html.j2")
         return str(template.render(name="attention", view=view, views=views))
 
-    def added(self, query: str, parts: dict[str, str]) -> View:
+    def add_edit(self, query: str, parts: dict[str, str]) -> View:
         """Return a view with one more edit, from the fields of a form; refuse an edit that the
         machine cannot have.
 
@@ -220,7 +220,7 @@ class Explorer:
         )
         unset = replace(view, edits=others)
         now = self.answer(unset)[0]
-        key, _ = edit.moved(now.bench)
+        key, _ = edit.get_move(now.bench)
         index = tuple(int(number) for number in edit.what.split(".")[1:])
         values = now.decoded[1][key][edit.rounds(now.bench).start]
         difference = float(edit.value) - float(values[index])
@@ -339,7 +339,7 @@ def _app(explorer: Explorer, token: str) -> Any:
     def add(request: Request) -> Response:
         parts = dict(request.query_params)
         query = parts.pop("view", "")
-        return redirect(explorer.added(query, parts))
+        return redirect(explorer.add_edit(query, parts))
 
     def look(request: Request) -> Response:
         parts = dict(request.query_params)

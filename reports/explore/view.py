@@ -348,7 +348,7 @@ class Edit:
         record, options = self.corruption(bench)
         return record.build(episodes, self.round, **options)[1]
 
-    def written(self, bench: Bench) -> Written | None:
+    def get_write(self, bench: Bench) -> Written | None:
         """Return what the edit writes inside the machine, and where; None for an edit of the
         inputs.
         """
@@ -356,16 +356,16 @@ class Edit:
             return None
         rounds = self.rounds(bench)
         if self.kind == "move":
-            key, change = self.moved(bench)
+            key, change = self.get_move(bench)
             step = bench.writer.step({key: change}, (1, 1))[0, 0]
             return Written(bench.writer.site, dict.fromkeys(rounds, step), added=True)
         if self.kind == "memory":
             taken = bench.take_memory(self.what, self.round)[self.source(bench)]
             latent = resolve("latent", bench.model, bench.layout)
             return Written(latent, {self.round: taken}, added=False)
-        return self._make_written(bench, rounds)
+        return self._make_write(bench, rounds)
 
-    def _make_written(self, bench: Bench, rounds: range) -> Written:
+    def _make_write(self, bench: Bench, rounds: range) -> Written:
         """Return what an edit of the kind "patch", "zero" or "mean" writes at its site.
 
         Args:
@@ -398,7 +398,7 @@ class Edit:
             return value
         raise InputError(f"a {self.kind} takes from an episode, 0 to {last}, got {self.value!r}")
 
-    def moved(self, bench: Bench) -> tuple[str, np.ndarray]:
+    def get_move(self, bench: Bench) -> tuple[str, np.ndarray]:
         """Return how an edit of the kind "move" changes the decoded state.
 
         Returns:
@@ -436,16 +436,16 @@ class Edit:
             algorithm.
         """
         if self.kind == "move":
-            key, change = self.moved(bench)
+            key, change = self.get_move(bench)
             return {**state, key: state[key] + change}
         if self.kind == "memory":
-            return self._remembered(bench, state)
+            return self._copy_state(bench, state)
         if self.kind != "patch" or not self._is_whole(bench):
             return None
         values = bench.select_values([self.source(bench)])
         return {key: values[key][:, round] for key in state}
 
-    def _remembered(
+    def _copy_state(
         self, bench: Bench, state: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray] | None:
         """Return the algorithm's state after the edit copied a state: the decoded one of the

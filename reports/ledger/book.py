@@ -29,7 +29,7 @@ from reports.blocks import Measures, Prose, Table
 from reports.ledger import experts, qlearning
 from reports.ledger.claims import CLAIMS, HANDWIRED, LEARNED, PaperClaim
 from reports.ledger.sizes import Sizes
-from reports.page import Report, Section, write_listed
+from reports.page import Report, Section, write_with_index
 
 Measurement = Callable[[Machine, Sizes], list[Measure]]
 
@@ -38,7 +38,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "regret": experts.regret_like_weighted_majority,
     "needs latent": experts.needs_latent,
     "log-weights": experts.log_weights,
-    "latent attended": experts.latent_attended,
+    "latent attended": experts.measure_attention_to_latent,
     "three good experts": experts.three_good_experts,
     "correlated experts": experts.correlated_experts,
     "language models": experts.language_models,
@@ -47,8 +47,8 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "agreement under shift": qlearning.agrees_under_shift,
     "long horizon": qlearning.long_horizon,
     "reward": qlearning.earns_the_reward,
-    "update decoded": qlearning.update_decoded,
-    "table decoded": qlearning.table_decoded,
+    "update decoded": qlearning.decode_update,
+    "table decoded": qlearning.decode_table,
     "update attends": qlearning.update_attends,
 }
 """How each claim is measured, by its key."""
@@ -163,7 +163,7 @@ def write(ledger: Ledger, folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     return [
-        write_listed(_page(ledger), folder / "ledger.html"),
+        write_with_index(_page(ledger), folder / "ledger.html"),
         write_csv(folder / "ledger.csv", ledger.to_frame()),
         write_json(folder / "ledger.json", {"settings": dict(ledger.settings)}),
     ]

@@ -114,7 +114,7 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
     return [replace(result.measure, key="log-weights", claim=claim, about=model.name)]
 
 
-def latent_attended(model: Machine, sizes: Sizes) -> list[Measure]:
+def measure_attention_to_latent(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how much the prediction token ``p?`` attends to the latent.
 
     Returns:

@@ -124,7 +124,7 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
     return measures
 
 
-def update_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
+def decode_update(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well linear probes decode the terms of the Q-learning update, such as the reward,
     from the change of the latent in a round.
 
@@ -134,7 +134,7 @@ def update_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
     return _fit_probe(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
 
 
-def table_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
+def decode_table(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well a linear probe decodes the Q-table from the latents.
 
     Returns:

@@ -20,10 +20,10 @@ from reports.attention import (
     N_ROUNDS,
     AttentionView,
     Heads,
+    format_head_name,
     heads_of,
     show,
     spread,
-    worded,
 )
 from reports.blocks import Figure, Prose, Table
 from reports.part import Context, Part, needing, wired
@@ -168,11 +168,11 @@ def _call_heads(circuit: Circuit) -> dict[str, str]:
     """
     names = {}
     for neuron in circuit.neurons:
-        words = worded(re.sub(r"^[0-9]+ ", "", neuron.name))
+        words = format_head_name(re.sub(r"^[0-9]+ ", "", neuron.name))
         names[neuron.name] = f"L{neuron.layer} MLP {words}"
     for layer in range(circuit.n_layers):
         for i, head in enumerate(circuit.layer(layer)):
-            names[head.name] = f"L{layer}H{i} {worded(head.name)}"
+            names[head.name] = f"L{layer}H{i} {format_head_name(head.name)}"
     return names
 
 

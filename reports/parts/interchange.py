@@ -12,13 +12,23 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.compiler import wired
+from circuits.compiler import list_wired_claims
 from interp.interventions import causal_tables
 from interp.results import figures
 from interp.results.measure import NOTHING, VERDICTS, Control, Measure, join_words
 from interp.stats.intervals import Interval
 from interp.support.errors import InputError
-from reports.blocks import Figure, Measures, Prose, Table, cell, claim, joined, number, plain
+from reports.blocks import (
+    Figure,
+    Measures,
+    Prose,
+    Table,
+    cell,
+    claim,
+    join_intervals,
+    number,
+    plain,
+)
 from reports.part import Context, Part
 from reports.texts import TEXTS
 
@@ -46,7 +56,7 @@ def _compute(context: Context) -> _Tables:
     model = context.model
     bases, sources = context.pairs
     t, seed = context.looked_at, context.seed
-    claims = wired(context.circuit) if context.compiled else None
+    claims = list_wired_claims(context.circuit) if context.compiled else None
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims)
     algorithm = context.task.explains(model)
     carried["noun"] = [algorithm.variable(key).noun for key in carried["variable"]]
@@ -69,7 +79,7 @@ def _describe_nowhere(context: Context) -> str:
     return f"not applicable: the circuit of {name} says of no variable which places carry it"
 
 
-def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
+def _measure_interchange(computed: _Tables, context: Context) -> list[Measure]:
     """Return the measures for the page's overview: one for each outcome (prediction, state) and
     verdict.
 
@@ -171,7 +181,7 @@ def _tabulate(carried: pd.DataFrame) -> Table:
         carried: results of interchange, one row per variable and site.
     """
     bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
-    shown = joined(carried.rename(columns=bounds))
+    shown = join_intervals(carried.rename(columns=bounds))
     shown["variable"] = shown["noun"].str.removeprefix("the ")
     shown["places"] = shown["place"]
     shown["outcome"] = shown["outcome"].map(_SHOWS)
@@ -262,7 +272,7 @@ _SMALLEST = 0.02  # the move of the algorithm's prediction below which steering 
 _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
 
-def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
+def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
     """Return the measure of whether changing the state (by several doses) changes the model's
     prediction as much as the algorithm's.
 
@@ -313,7 +323,7 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         dose=number(widest["dose"]),
         apart=cell(widest["difference"], "+.2f"),
     )
-    table = joined(frame)
+    table = join_intervals(frame)
     table[["mean_error", "random_mean_error"]] = frame[["mean_error", "random_mean_error"]]
     table = table[list(_STEERED)].rename(columns=_STEERED)
     how = _EXACT if context.compiled else _FITTED
@@ -348,7 +358,7 @@ INTERCHANGE = Part(
     lambda context: bool(
         context.algorithms and (context.compiled or context.task.analysis.claims(context.model))
     ),
-    _interchanged,
+    _measure_interchange,
     lacking=_describe_nowhere,
 )
 """The report part on which sites carry which variables of the algorithm, against chance."""
@@ -360,7 +370,7 @@ STEERING = Part(
     ),
     _draw_steering,
     lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
-    _steered,
+    _measure_steering,
 )
 """The report part on steering: changing the state in the latents, against the algorithm's response.
 """

@@ -47,7 +47,7 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
 
 
 def _draw(computed: None, context: Context) -> list[object]:
-    facts = {**_describe(context.model), "Episodes": sampled(context)}
+    facts = {**_describe(context.model), "Episodes": describe_episodes(context)}
     if context.quick:
         facts["Quick report"] = "fewer episodes and rounds"
         if context.left_out:
@@ -100,7 +100,7 @@ def measures_of(context: Context) -> Measures:
     return Measures(tuple(measures), f"{counts(measures)}.", tuple(places))
 
 
-def sampled(context: Context) -> str:
+def describe_episodes(context: Context) -> str:
     """Return a line of text that describes the episodes, such as their number, regime and seed."""
     episodes = context.episodes
     words = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds"]

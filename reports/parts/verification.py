@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from circuits.exactness import CARRIED
-from circuits.registry import handwired
+from circuits.registry import get_record
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp.results.measure import Measure
 from interp.support.errors import InputError
 from reports.blocks import Prose, Table
-from reports.part import Context, Part, uncompiled, wired
+from reports.part import Context, Part, refuse_without_circuit, wired
 from reports.texts import TEXTS
 
 _SAYS = TEXTS["verification"]
@@ -31,12 +31,12 @@ def _describe_lack(context: Context) -> str:
     stored.
     """
     if not context.compiled:
-        return uncompiled(context)
+        return refuse_without_circuit(context)
     try:
         circuit = context.circuit
     except InputError:
         return ""  # a circuit that was edited: the part says so
-    if handwired(circuit.name).plan.output in circuit.sites:
+    if get_record(circuit.name).plan.output in circuit.sites:
         return ""
     return f"not applicable: the circuit of {context.model.name} lists no site of what it predicts"
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.benchmark.known_machine import renamed
+from circuits.benchmark.known_machine import name_edited_model
 from interp import tasks
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -36,7 +36,9 @@ def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLat
     noise = _Noise(sd * values.clamp_min(0).sqrt() * vectors, seed)
     worse.register_forward_pre_hook(noise.see)
     worse.hook_update.add_hook(noise.add, is_permanent=True)
-    worse.config = renamed(model.config, "noisy", f"noise of {sd:g} in the latents, seed {seed}")
+    worse.config = name_edited_model(
+        model.config, "noisy", f"noise of {sd:g} in the latents, seed {seed}"
+    )
     return worse
 
 

@@ -53,7 +53,7 @@ def test_chance_is_at_chance(material):
     reseeded = copy(material)
     for seed in range(60):
         reseeded.seed = seed
-        answer = QUESTIONS["edges"].drawn(reseeded.subject, reseeded)
+        answer = QUESTIONS["edges"].draw_answer(reseeded.subject, reseeded)
         rankings.append(ranking(known, answer))
     interval = mean_interval([graded["auroc"] for graded in rankings])
     assert interval.low < 0.5 < interval.high

@@ -43,7 +43,7 @@ def test_edges_that_change_nothing_are_inert(
     assert (largest_change[kinds == "inert"] <= 1e-12).all()
     is_effective = (kinds != "inert") & (kinds != "")
     assert (largest_change[is_effective] > 1e-12).all()
-    oracle = QUESTIONS["edges"].known(subject, material)
+    oracle = QUESTIONS["edges"].answer_by_oracle(subject, material)
     assert oracle.chosen == {edge for edge, kind in truth.items() if kind not in ("", "inert")}
     assert ranking(truth, oracle, "content", ("constant", "clean-up"))["ap all"] == 1
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import interp
-from circuits.benchmark.known_machine import rotated, with_distractors, without
+from circuits.benchmark.known_machine import rotate_residual_stream, with_distractors, without
 from interp.model.transformer import untrained
 from lab.variants import rescaled, widened
 from tests.benchmark.noise import noisy
@@ -15,7 +15,7 @@ MODELS = cases(__file__, "variants MODELS")
 
 
 @pytest.mark.parametrize(("name", "arguments", "tolerance"), MODELS)
-@pytest.mark.parametrize("variant", [rotated, with_distractors])
+@pytest.mark.parametrize("variant", [rotate_residual_stream, with_distractors])
 def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant):
     """In another basis, or beside heads and neurons that nobody reads; a handwired one reads out the same state."""
     model = interp.load(name, **arguments)
@@ -66,7 +66,7 @@ def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
     from circuits.registry import from_origin
 
     model = interp.load("wma-handwired", n_experts=2)
-    rotation = rotated(model, seed=3)
+    rotation = rotate_residual_stream(model, seed=3)
     assert largest_difference(model.W_E, rotation.W_E) > 0.1
     lengths, rotated_lengths = model.W_E.norm(dim=1), rotation.W_E.norm(dim=1)
     assert torch.allclose(lengths, rotated_lengths)

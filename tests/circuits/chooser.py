@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.special import softmax
 
 from circuits.basis import Basis, PositionCode
-from circuits.heads import Head, fixed_offset, numbered
+from circuits.heads import Head, fixed_offset, number_labels
 from interp.support.checks import checked
 from interp.support.errors import require
 
@@ -96,7 +96,7 @@ def chooser_table(
         printed lemma requires; eta as the corrected head needs it, the least attention measured
         there on a target or the sink, and 1 - eps.
     """
-    labels = numbered("t", n_positions)
+    labels = number_labels("t", n_positions)
     codes = {"one-hot": PositionCode(labels)}
     for k in n_lines:
         codes[f"sinusoidal, {k} lines"] = PositionCode.sinusoidal(labels, k, seed=0)

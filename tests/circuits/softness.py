@@ -15,7 +15,7 @@ import pandas as pd
 
 import circuits
 import interp
-from circuits.registry import handwired
+from circuits.registry import get_record
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "softness.csv"
 SIZES, HARDNESS, BETA = (
@@ -36,7 +36,7 @@ def errors(
     """The largest error of the table, and of the policy that the circuit's own algorithm has."""
     name = "qlearning-handwired"
     circuit = circuits.build(name, n_states=size[0], n_actions=size[1], variant="softmlp", **soft)
-    episodes = handwired(name).plan.episodes(circuit, n_rounds, n_episodes, 0)
+    episodes = get_record(name).plan.episodes(circuit, n_rounds, n_episodes, 0)
     values, model = circuit.algorithm.run(episodes), circuits.compile_circuit(circuit)
     run = interp.rollout(model, episodes)
     missed = np.abs(model.read_state(run.latents).numpy()[:, 1:] - values["next_table"]).max()

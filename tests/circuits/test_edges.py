@@ -8,7 +8,7 @@ import pytest
 
 import circuits
 from circuits.circuit import EMBEDDINGS, EXITS, Edge, table
-from circuits.heads import stated
+from circuits.heads import read_variant_rows
 from tests.circuits.wires import wires
 from tests.refusals import refuses
 
@@ -123,7 +123,8 @@ def test_rows_of_a_form_are_those_all_of_whose_words_it_has(tmp_path: Path) -> N
     path = tmp_path / "table.csv"
     path.write_text("form,head\n,always\nmlp/lin,either\nmlp softmax,both\n")
     heads = {
-        form: [row["head"] for row in stated(path, form)] for form in (("lin",), ("mlp", "softmax"))
+        form: [row["head"] for row in read_variant_rows(path, form)]
+        for form in (("lin",), ("mlp", "softmax"))
     }
     assert heads == {
         ("lin",): ["always", "either"],

@@ -17,7 +17,7 @@ import pytest
 import circuits
 from circuits.compiler import compile_circuit
 from circuits.exactness import check
-from circuits.registry import handwired
+from circuits.registry import get_record
 from circuits.verification import _size_arguments
 from interp.core.algorithm import NEXT
 from interp.model.rollout import rollout
@@ -44,12 +44,12 @@ def listed(machine: str) -> set[str]:
 def built(machine: str, larger: bool = False) -> circuits.Circuit:
     name = MACHINES[machine]
     size = (LARGER if larger else SMALL)[name]
-    return circuits.build(name, variant=machine, **_size_arguments(handwired(name), size))
+    return circuits.build(name, variant=machine, **_size_arguments(get_record(name), size))
 
 
 @cache
 def episodes_of(machine: str, larger: bool, rounds: int, episodes: int, seed: int) -> Any:
-    return handwired(MACHINES[machine]).plan.episodes(
+    return get_record(MACHINES[machine]).plan.episodes(
         built(machine, larger), rounds, episodes, seed
     )
 
@@ -66,7 +66,7 @@ def passes(machine: str, name: str | None = None, rounds: int = 30, episodes: in
     model, original = (
         (changed, circuit) if isinstance(changed, HookedLatentTransformer) else (None, changed)
     )
-    sampled, plan = episodes_of(machine, False, rounds, episodes, 0), handwired(circuit.name).plan
+    sampled, plan = episodes_of(machine, False, rounds, episodes, 0), get_record(circuit.name).plan
     try:
         return all(
             entry.passed

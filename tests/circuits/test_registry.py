@@ -12,7 +12,7 @@ import circuits
 import interp
 import interp.tasks
 from circuits import registry
-from circuits.registry import RECORDS, handwired
+from circuits.registry import RECORDS, get_record
 from circuits.verification import _size_arguments
 from circuits.weighted_majority import construction, weighted_majority
 from interp.core import catalog
@@ -36,9 +36,9 @@ def test_tasks_and_machines_name_each_other() -> None:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_machine_runs_the_episodes_and_the_layout_of_its_task(name: str) -> None:
-    circuit, plan = circuits.build(name), handwired(name).plan
+    circuit, plan = circuits.build(name), get_record(name).plan
     episodes = plan.episodes(circuit, 5, 3, 0)
-    task = handwired(name).task
+    task = get_record(name).task
     assert (circuit.layout.task, circuit.algorithm.task, episodes.task) == (task, task, task)
     assert 1 <= len(episodes) <= 3
     assert 1 <= episodes.n_rounds <= 5
@@ -60,7 +60,7 @@ test_a_size_of_another_task_is_refused_with_a_sentence = refused(
 
 
 def test_one_number_is_a_size_with_and_without_brackets() -> None:
-    assert _size_arguments(handwired("wma-handwired"), (3,)) == {"n_experts": 3}
+    assert _size_arguments(get_record("wma-handwired"), (3,)) == {"n_experts": 3}
     bare, bracketed = (
         circuits.verify("wma-handwired", [size], 3, 2, "float64") for size in (2, (2,))
     )
@@ -135,7 +135,7 @@ def test_a_record_that_cannot_work_is_refused_and_leaves_nothing_behind(changes,
 
 
 def test_a_plan_whose_output_has_another_shape_is_told():
-    plan = replace(registry.handwired("wma-handwired").plan, output="votes")
+    plan = replace(registry.get_record("wma-handwired").plan, output="votes")
     circuits.register(record(verification=plan))
     refuses(
         "name the variable of the algorithm that has the shape of a prediction",

@@ -16,7 +16,7 @@ import torch
 import circuits
 from circuits.compiler import compile_circuit
 from circuits.exactness import _MOST_SOFT, Check, check
-from circuits.registry import handwired
+from circuits.registry import get_record
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from tests.circuits.faults import faults
@@ -42,7 +42,7 @@ def built(form: str) -> circuits.Circuit:
 
 def plan_of(form: str) -> Any:
     name, _ = FORMS[form]
-    return handwired(name).plan
+    return get_record(name).plan
 
 
 @cache
@@ -127,7 +127,7 @@ def test_the_tolerance_is_that_of_hard_heads_and_an_allowance_that_is_said(form:
 
 def test_a_hard_form_is_allowed_nothing() -> None:
     circuit = circuits.build(W, n_experts=3)
-    plan = handwired(W).plan
+    plan = get_record(W).plan
     entries = check(circuit, plan.episodes(circuit, 5, 3, 0), 3, "float64", plan)
     assert not any(entry.allowance for entry in entries)
     assert circuit.leak == 0

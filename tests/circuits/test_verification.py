@@ -12,7 +12,7 @@ import circuits
 import interp.tasks
 from circuits.basis import MIN_MARGIN, PositionCode
 from circuits.exactness import _measure_causal_leak, check, check_horizon
-from circuits.registry import handwired, with_defaults
+from circuits.registry import get_record, with_defaults
 from circuits.verification import VerificationResult
 from interp.cli.options import settings_of
 from interp.cli.verify import _verify
@@ -28,7 +28,7 @@ def verified(**arguments: Any) -> VerificationResult:
 
 
 def failures(circuit: Any, dtype: str = "float64", model: Any = None) -> set[str]:
-    plan = handwired(circuit.name).plan
+    plan = get_record(circuit.name).plan
     episodes = plan.episodes(circuit, 20, 3, 0)
     return {
         entry.variable
@@ -87,14 +87,14 @@ def test_the_unembedding_of_every_outcome_is_checked(name: str) -> None:
             ).double()
         failed = failures(circuit, model=model)
         assert failed
-        assert failed <= {"distribution", handwired(name).plan.output}
+        assert failed <= {"distribution", get_record(name).plan.output}
         assert "distribution" in failed or circuit.layout.prediction_axes == 1
 
 
 def test_a_mask_that_lets_one_position_look_ahead_is_seen() -> None:
     circuit = circuits.build("wma-handwired", n_experts=3)
     model = circuits.compile_circuit(circuit)
-    run = rollout(model, handwired("wma-handwired").plan.episodes(circuit, 4, 2, 0))
+    run = rollout(model, get_record("wma-handwired").plan.episodes(circuit, 4, 2, 0))
     assert _measure_causal_leak(model, run) == 0.0
     p = circuit.layout.position("p?")
     model.blocks[2].attn.mask[p, p + 1] = False
@@ -187,7 +187,7 @@ def test_the_refused_slopes_are_those_that_break_no_ties(variant: str) -> None:
         )
         assert bool(circuit.float64_only) == (share < 1)
         model = circuits.compile_circuit(replace(circuit, float64_only=""), torch.float32)
-        episodes = handwired(Q).plan.episodes(circuit, 1, 300, 0)
+        episodes = get_record(Q).plan.episodes(circuit, 1, 300, 0)
         run = rollout(model, episodes)
         table = torch.rand(300, 2, 4, generator=torch.Generator().manual_seed(0)) * 15.9
         every = torch.arange(300)
@@ -244,7 +244,7 @@ EXACT: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_exact_forms_lose_no_more_than_a_sum_does(form: str) -> None:
     name, arguments, dtype = EXACT[form]
     circuit = circuits.build(name, **with_defaults(name, dtype, arguments))
-    short, long = check_horizon(circuit, 2, dtype, handwired(name).plan, 30)
+    short, long = check_horizon(circuit, 2, dtype, get_record(name).plan, 30)
     assert short.passed
     assert long.passed
     assert "10 rounds" in short.where or name == R
@@ -253,7 +253,7 @@ def test_exact_forms_lose_no_more_than_a_sum_does(form: str) -> None:
 
 def test_what_every_round_loses_is_seen_where_a_tolerance_for_one_horizon_does_not_see_it() -> None:
     """A state that keeps all but 3e-15 of itself a round passes every other check."""
-    circuit, plan = circuits.build(W, n_experts=2), handwired(W).plan
+    circuit, plan = circuits.build(W, n_experts=2), get_record(W).plan
     carry = circuit.head("2.3")
     leaking = circuit.edit(
         "2.3", moves=tuple((read, (1 - 3e-15) * write) for read, write in carry.moves)
@@ -268,7 +268,7 @@ def test_what_every_round_loses_is_seen_where_a_tolerance_for_one_horizon_does_n
 
 
 def test_weights_that_change_between_two_horizons_fail() -> None:
-    circuit, plan = circuits.build(W, n_experts=2), handwired(W).plan
+    circuit, plan = circuits.build(W, n_experts=2), get_record(W).plan
     model = circuits.compile_circuit(circuit)
     read = model.read_state
 
@@ -292,7 +292,7 @@ def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() ->
     assert rows["where"].str.contains("after 5 rounds|after 10 rounds").all()
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):
         assert not check_horizon(
-            circuits.build(W, n_experts=2, **arguments), 2, "float64", handwired(W).plan, 5
+            circuits.build(W, n_experts=2, **arguments), 2, "float64", get_record(W).plan, 5
         )
 
 

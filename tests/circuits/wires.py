@@ -15,7 +15,7 @@ from torch import Tensor
 from circuits.basis import Direction
 from circuits.circuit import EMBEDDINGS, Circuit, Edge
 from circuits.compiler import compile_circuit, rows
-from circuits.registry import handwired
+from circuits.registry import get_record
 from interp.model.rollout import rollout
 
 _Names = tuple[str, ...]
@@ -33,7 +33,7 @@ def wires(
     Returns:
         Edges with their kind and positions; what the circuit's own table says that an edge carries is kept.
     """
-    episodes = handwired(circuit.name).plan.episodes(circuit, n_rounds, n_episodes, seed)
+    episodes = get_record(circuit.name).plan.episodes(circuit, n_rounds, n_episodes, seed)
     model = compile_circuit(circuit)
     run = rollout(model, episodes)
     tokens = run.tokens.flatten(0, 1)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.benchmark.known_machine import renamed
+from circuits.benchmark.known_machine import name_edited_model
 from interp.core.algorithm import Algorithm, Variable
 from interp.core.machine import Channel, Machine
 from interp.model.adapted import adapt
@@ -125,7 +125,9 @@ def relabelled(
         return torch.where(is_answer & mirrored, opposite, tokens), *given[1:]
 
     changed.register_forward_pre_hook(exchange)
-    changed.config = renamed(model.config, "relabelled", f"experts {order}, mirrored {mirrored}")
+    changed.config = name_edited_model(
+        model.config, "relabelled", f"experts {order}, mirrored {mirrored}"
+    )
     return changed
 
 

@@ -13,7 +13,7 @@ from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
 from circuits.compare.algorithm import (
-    _compare_untrained,
+    _compare_with_untrained,
     _differentiate_by_update,
     _judge_responses,
     _list_directions,
@@ -299,8 +299,8 @@ def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
         SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=untrained, task=TASK)])
         for untrained in (first, second)
     )
-    (there,) = _compare_untrained(first_is_the_copy, second)
-    (back,) = _compare_untrained(second_is_the_copy, first)
+    (there,) = _compare_with_untrained(first_is_the_copy, second)
+    (back,) = _compare_with_untrained(second_is_the_copy, first)
     assert there == pytest.approx(back, abs=1e-9)
     assert there < 0.95
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import interp
-from circuits.benchmark.known_machine import rotated, with_distractors
+from circuits.benchmark.known_machine import rotate_residual_stream, with_distractors
 from circuits.compare.circuit import (
     CircuitPart,
     HeadTable,
@@ -326,7 +326,7 @@ def compare(model, reference, samples):
 
 def test_a_rotated_circuit_is_the_same_one(samples):
     """Every head that matters is matched with itself; no untrained model comes near."""
-    part = compare(rotated(handwired(), 1), handwired(), samples)
+    part = compare(rotate_residual_stream(handwired(), 1), handwired(), samples)
     assert part.measure.verdict == "yes"
     assert part.similarity.estimate == pytest.approx(1, abs=1e-3)
     assert max(part.untrained) < 0.2

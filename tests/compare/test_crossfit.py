@@ -14,9 +14,9 @@ from circuits.compare.question import (
     Participant,
     Samples,
     crossed_writer,
-    pooled,
-    pooled_values,
-    scored,
+    pool_runs,
+    pool_values,
+    score_maps,
 )
 from circuits.compare.state import _choose_penalty, _map_latents, _Receiver, stitch
 from interp.stats.decoder import RIDGE, Decoder
@@ -39,18 +39,18 @@ def test_the_interval_is_that_of_the_log_of_the_ratio():
     """Of four episodes that miss 1, 2, 3 and 2 of 8 each: contributions -.5, 0, .5 and 0."""
     standard_error = math.sqrt(0.5 / 3) / 2
     half = math.sqrt(2) * t.ppf(0.975, 3) * standard_error
-    score = scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0])
+    score = score_maps([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0])
     assert score.estimate == pytest.approx(0.75)
     assert score.low == pytest.approx(1 - 0.25 * math.exp(half))
     assert score.high == pytest.approx(1 - 0.25 * math.exp(-half))
-    weighed = scored([1.0, 4.0], [8.0, 16.0])  # contributions 2 (1/5 - 1/3) and its opposite
+    weighed = score_maps([1.0, 4.0], [8.0, 16.0])  # contributions 2 (1/5 - 1/3) and its opposite
     standard_error = 4 / 15
     half = math.sqrt(2) * t.ppf(0.975, 1) * standard_error
     assert weighed.low == pytest.approx(1 - 5 / 24 * math.exp(half))
 
 
 def test_nothing_missed_is_1_exactly():
-    assert vars(scored([0.0, 0.0], [1.0, 2.0])) == {"estimate": 1.0, "low": 1.0, "high": 1.0}
+    assert vars(score_maps([0.0, 0.0], [1.0, 2.0])) == {"estimate": 1.0, "low": 1.0, "high": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_nothing_missed_is_1_exactly():
     ids=["nothing to miss", "an infinite miss", "no total"],
 )
 def test_what_has_no_score_is_nan(missed, totals):
-    score = vars(scored(missed, totals))
+    score = vars(score_maps(missed, totals))
     assert all(math.isnan(value) for value in score.values())
 
 
 def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
     subject, algorithm = pair[1], weighted_majority(0.5)
-    run, values = pooled(subject), pooled_values(algorithm, subject.samples)
+    run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
     for rows, episodes in (
         (slice(11), subject.samples.known),
         (slice(11, None), subject.samples.test),
@@ -103,8 +103,8 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     """What is changed in one episode changes the maps of the other folds and not that of its own."""
     source, target = pair
     decoder = crossed_writer(source, weighted_majority(0.5), ("log_weights",)).decoder
-    latents = pooled(source).latents[:, :-1]
-    values = pooled_values(weighted_majority(0.5), source.samples)
+    latents = pool_runs(source).latents[:, :-1]
+    values = pool_values(weighted_majority(0.5), source.samples)
     in_others = np.arange(19) % 5 != 2
     by_hand = Decoder.fit(
         latents[torch.from_numpy(in_others)], values["log_weights"][in_others], ridge=RIDGE
@@ -113,9 +113,9 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     assert not torch.allclose(decoder(latents)[1::5], by_hand(latents[1::5]), atol=1e-6)
 
     before = _map_latents(source, target, SMALL, ("round",), RIDGE)
-    assert before.shape == (19, 2, *pooled(target).latents.shape[2:])
+    assert before.shape == (19, 2, *pool_runs(target).latents.shape[2:])
     with session():
-        goal, mine = pooled(target).latents, 4
+        goal, mine = pool_runs(target).latents, 4
         goal_before = goal[mine].clone()
         goal[mine] += 1.0
         after = _map_latents(source, target, SMALL, ("round",), RIDGE)

@@ -9,7 +9,14 @@ import torch
 import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
-from circuits.compare.question import Budget, Compared, Participant, Samples, pooled, shared_sizes
+from circuits.compare.question import (
+    Budget,
+    Compared,
+    Participant,
+    Samples,
+    pool_runs,
+    shared_sizes,
+)
 from circuits.compare.state import _map_latents, stitch
 from circuits.compare.update import updates
 from interp.results.measure import UNTRAINED
@@ -90,7 +97,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     samples = Samples.draw(cached, budget, {"n_experts": 4})
     source, target = Participant(wired, samples), Participant(cached, samples)
     latents, mapped = (
-        pooled(target).latents[:, budget.at],
+        pool_runs(target).latents[:, budget.at],
         _map_latents(source, target, budget, (), RIDGE),
     )
     assert mapped.shape == latents.shape == (24, 2, 7, 8)

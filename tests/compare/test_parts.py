@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import interp
-from circuits.compare.driver import _compared
+from circuits.compare.driver import _prepare_comparison
 from circuits.compare.question import Budget, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
@@ -80,7 +80,7 @@ def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
     sizes = shared_sizes([wide, narrow])
     assert sizes == shared_sizes([narrow, wide]) == {"n_states": 4, "n_actions": 2}
     for pair in ((wide, narrow), (narrow, wide)):
-        compared = _compared(*pair, replace(SMALL, known=8, test=8).of_rounds(6), sizes)
+        compared = _prepare_comparison(*pair, replace(SMALL, known=8, test=8).of_rounds(6), sizes)
         drawn = [episodes for part in compared.sets.values() for episodes in part]
         assert {
             (sampled.n_states, sampled.n_actions)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import interp
-from circuits.benchmark.known_machine import rotated
+from circuits.benchmark.known_machine import rotate_residual_stream
 from circuits.compare.question import Budget, Compared, Participant, Samples, modulo_sum
 from circuits.compare.response import ResponsePart, _compare_responses
 from circuits.compare.state import is_hard, stitch
@@ -73,7 +73,10 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
     """Every weight turned: its four step R2 are the same to .003; other labels are other episodes: to .01."""
     learned = interp.load("wma-learned-additive").double()
     samples = Samples.draw(learned, SMALL, {"n_experts": 4})
-    others = {rotated(learned, 1): 0.003, relabelled(learned, (2, 0, 3, 1), True): 0.01}
+    others = {
+        rotate_residual_stream(learned, 1): 0.003,
+        relabelled(learned, (2, 0, 3, 1), True): 0.01,
+    }
     first_updates, *later_updates = (
         updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL).updates
         for m in (learned, *others)

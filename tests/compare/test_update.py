@@ -17,9 +17,9 @@ from circuits.compare.question import (
     centred_states,
     choose_penalty,
     modulo_sum,
-    pooled,
-    pooled_values,
-    scored,
+    pool_runs,
+    pool_values,
+    score_maps,
 )
 from circuits.compare.update import (
     FittedUpdate,
@@ -87,13 +87,13 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         keys = tuple(writer.shapes)
         moves = None
         if measured.manifold == "off":
-            moves = draw_strange_states(pooled_values(algorithm, model.samples), keys, SMALL)
+            moves = draw_strange_states(pool_values(algorithm, model.samples), keys, SMALL)
         steps = _Steps(algorithm, keys, SMALL.at, measured.horizon, moves, model.penalty(algorithm))
         missed, varied = _pooled_steps(steps, model)
         assert len(missed) == SMALL.known + SMALL.test
-        assert measured.r2 == scored(missed, varied)
+        assert measured.r2 == score_maps(missed, varied)
         for control, score in zip(subjects[1:], measured.untrained, strict=True):
-            missed_by_control, totals = steps.missed(control, slice(SMALL.known, None))
+            missed_by_control, totals = steps.sum_squares(control, slice(SMALL.known, None))
             assert len(missed_by_control) == SMALL.test
             share_missed = missed_by_control.sum() / totals.sum()
             assert score == pytest.approx(1 - share_missed, abs=1e-12)
@@ -106,18 +106,18 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
 def _pooled_steps(steps, subject):
     """What is missed of the steps of the pool, and how much they vary, ``[2, episode]``."""
     rows = slice(SMALL.known), slice(SMALL.known, None)
-    return np.concatenate([steps.missed(subject, part) for part in rows], axis=1)
+    return np.concatenate([steps.sum_squares(subject, part) for part in rows], axis=1)
 
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, moved):
     """By hand: episode i of known, then test, is read (and moved) by a writer of those with another i modulo 5."""
     model, algorithm, n = subjects[1], CANDIDATES["wm"], SMALL.known
-    values = pooled_values(algorithm, model.samples)
+    values = pool_values(algorithm, model.samples)
     moves = draw_strange_states(values, ("log_weights",), SMALL) if moved else None
     steps = _Steps(algorithm, ("log_weights",), SMALL.at, 3, moves, RIDGE)
     missed, varied = _pooled_steps(steps, model)
-    run = pooled(model)
+    run = pool_runs(model)
     fold = np.arange(n + SMALL.test) % 5
     for rows, episodes in ((slice(n), model.samples.known), (slice(n, None), model.samples.test)):
         offsets = moves and {"log_weights": moves["log_weights"][rows]}
@@ -262,8 +262,8 @@ def test_a_non_linear_decoder_reads_a_curved_code_and_no_noise(monkeypatch):
     curved = np.tanh(states["held"] / 2)
     carried = np.stack([curved, rng.normal(size=(60, 6, 1))], 2)
     latents = torch.from_numpy(np.concatenate([carried, carried[:, -1:]], 1))
-    monkeypatch.setattr(update, "pooled", lambda subject: SimpleNamespace(latents=latents))
-    monkeypatch.setattr(update, "pooled_values", lambda algorithm, samples: states)
+    monkeypatch.setattr(update, "pool_runs", lambda subject: SimpleNamespace(latents=latents))
+    monkeypatch.setattr(update, "pool_values", lambda algorithm, samples: states)
     subject = SimpleNamespace(samples=SimpleNamespace(known=range(40)))
     scores = {keys: _nonlinear_r2(subject, None, keys) for keys in (("held",), ("noise",))}
     assert scores["held",] > 0.8

@@ -19,7 +19,7 @@ import torch
 
 from circuits.benchmark.known_machine import FORMS, SIZES
 from circuits.circuit import Circuit
-from circuits.compiler import compile_circuit, wired
+from circuits.compiler import compile_circuit, list_wired_claims
 from circuits.registry import build
 from interp import tasks
 from interp.interventions.interchange import Claim, InterchangeResult, interchange
@@ -59,7 +59,7 @@ def sites(
     for form in forms:
         name, arguments = FORMS[form]
         circuit = build(name, **SIZES[quick][name], **arguments)
-        claims = [claim for claim in wired(circuit) if not claim.control]
+        claims = [claim for claim in list_wired_claims(circuit) if not claim.control]
         if variables is not None:
             claims = [claim for claim in claims if claim.variable in variables]
         rows += [

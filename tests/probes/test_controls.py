@@ -20,7 +20,7 @@ from probes.controls import (
     Problem,
     _control_task,
     _keep_best,
-    _shuffled,
+    _shuffle_episodes,
 )
 from probes.result import _SMALLEST_EFFECT, measure_of
 from probes.targets import TargetValues
@@ -64,7 +64,7 @@ def test_each_episode_gets_the_target_of_an_episode_of_another_group(seed, group
     """Two seeds and two groups, as they were drawn when results were first kept."""
     values = np.array([0, 1, 2, 3])
     groups = None if groups is None else np.array(groups)
-    assert _shuffled(values, seed, groups).tolist() == order
+    assert _shuffle_episodes(values, seed, groups).tolist() == order
 
 
 @pytest.mark.parametrize(("seed", "kinds"), [(0, [7, 0, 2]), (1, [5, 3, 7])])
@@ -135,13 +135,13 @@ def test_each_control_is_fitted_to_what_it_says():
     wanted = [
         first_values,
         second_values,
-        _shuffled(first_values, 5),
-        _shuffled(second_values, 5),
+        _shuffle_episodes(first_values, 5),
+        _shuffle_episodes(second_values, 5),
         _control_task(first_values, kinds, 5),
     ]
     for part, values in zip(parts, wanted, strict=True):
         np.testing.assert_array_equal(part.values, values)
-    np.testing.assert_array_equal(parts[2].mask, _shuffled(first_target.mask, 5))
+    np.testing.assert_array_equal(parts[2].mask, _shuffle_episodes(first_target.mask, 5))
     assert parts[4].mask is first_target.mask
     assert parts[3].mask is None
     for (fitted_inputs, targets, folds, _), blank in zip(calls[5:], blanks, strict=True):

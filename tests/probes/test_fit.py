@@ -18,7 +18,7 @@ from interp.support.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators
-from probes.controls import _assign_folds, _shuffled
+from probes.controls import _assign_folds, _shuffle_episodes
 from probes.fitting import _KINDS, PLATEAU
 from probes.linear import RIDGE
 from probes.targets import TargetValues
@@ -229,7 +229,7 @@ def test_groups_of_episodes_stay_together():
     assert grouped.settings["n_groups"] == 20
     groups_of_one = [f"episode {i:02}" for i in range(80)]
     assert probes.fit(x, target, groups=groups_of_one).number == leaking.number
-    shuffled = _shuffled(groups, 0, groups)
+    shuffled = _shuffle_episodes(groups, 0, groups)
     assert (shuffled != groups).all()
     assert (np.bincount(shuffled) == 4).all()
 

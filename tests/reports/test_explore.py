@@ -266,7 +266,7 @@ def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
     )
     numbered = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=2))
     change_form = {"kind": "input", "at": "1", "what": "change-reward reward=", "value": "0.25"}
-    assert str(numbered.added("", change_form).edits[0]) == "input 1 change-reward reward=0.25"
+    assert str(numbered.add_edit("", change_form).edits[0]) == "input 1 change-reward reward=0.25"
 
 
 def test_a_cell_of_the_table_is_set() -> None:
@@ -275,7 +275,7 @@ def test_a_cell_of_the_table_is_set() -> None:
     view = "rounds=4&edit=zero+0+L0H0+-"
     cell = {"kind": "move", "at": "2", "what": "table.1.0"}
     for value in (0.5, -0.25):
-        set_to = looked.added(view, {**cell, "to": str(value)})
+        set_to = looked.add_edit(view, {**cell, "to": str(value)})
         table = looked.answer(set_to)[0].decoded[1]["table"]
         view = set_to.query()
         assert len(set_to.edits) == 2
@@ -283,9 +283,9 @@ def test_a_cell_of_the_table_is_set() -> None:
         assert table[2, 0, 1] != value
     only_zeroed, _ = looked.answer(View.of("rounds=4&edit=zero+0+L0H0+-"))
     without = float(only_zeroed.decoded[1]["table"][2, 1, 0])
-    set_back = looked.added(view, {**cell, "to": repr(without)})
+    set_back = looked.add_edit(view, {**cell, "to": repr(without)})
     assert [edit.kind for edit in set_back.edits] == ["zero"]
-    refuses("got 'much'", looked.added, view, {**cell, "to": "much"})
+    refuses("got 'much'", looked.add_edit, view, {**cell, "to": "much"})
     assert 'name="to" id="tile-table.1.0" value="-0.25"' in looked.page(View.of(f"{view}&round=2"))
 
 
@@ -412,18 +412,18 @@ def test_edits_at_their_bounds() -> None:
     )
     assert Edit.parse("patch 1 latent 0").source(bench) == 0
     assert Edit.parse("patch 1 latent 15").source(bench) == 15
-    _, step = Edit.parse("move 1 log_weights.2 1e12").moved(bench)
+    _, step = Edit.parse("move 1 log_weights.2 1e12").get_move(bench)
     assert step.tolist() == [0, 0, 1e12]
     table = (
         Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3))
         .answer(View(rounds=4))[0]
         .bench
     )
-    _, step = Edit.parse("move 1 table.1.2 3").moved(table)
+    _, step = Edit.parse("move 1 table.1.2 3").get_move(table)
     assert step.tolist() == [[0, 0, 0], [0, 0, 3]]
     for number in ("table.2.0", "table.0.3", "table.0", "table.0.0.0"):
         refuses(
-            r"the shape \(2, 3\); write table.0.0", Edit.parse(f"move 1 {number} 3").moved, table
+            r"the shape \(2, 3\); write table.0.0", Edit.parse(f"move 1 {number} 3").get_move, table
         )
     assert bench.numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
     assert bench.fit == {"log_weights": pytest.approx(1)}

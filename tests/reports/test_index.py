@@ -18,7 +18,7 @@ from interp.stats.intervals import Interval
 from interp.tasks.experts.layout import ExpertRound
 from reports.blocks import Figure, Prose
 from reports.build import write
-from reports.page import INDEX, Report, Section, write_index, write_listed
+from reports.page import INDEX, Report, Section, write_index, write_with_index
 from reports.part import Part
 from reports.parts import overview
 from tests.reports.conftest import SMALL, tiny
@@ -89,7 +89,7 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
     """Every report with how its claims came out, comparisons among them; a page links back to the list."""
     write("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), ONE))
     comparison = tmp_path / "comparisons" / "one-against-another" / "comparison.html"
-    write_listed(
+    write_with_index(
         Report("One against another", "Same?", [], about={"kind": "comparison", "words": "4 yes"}),
         comparison,
     )
@@ -108,7 +108,7 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         tmp_path / "drawn.html"
     )
     elsewhere = Report("Alone", "Same?", [], about={"kind": "comparison"})
-    assert write_listed(elsewhere, tmp_path / "far" / "x" / "y" / "comparison.html")
+    assert write_with_index(elsewhere, tmp_path / "far" / "x" / "y" / "comparison.html")
     assert not (tmp_path / "far" / INDEX).exists()
     (tmp_path / "foreign.html").write_text("<title>Not a report</title>")
     html = write_index(tmp_path).read_text("utf-8")

@@ -40,7 +40,9 @@ def test_marks_stand_where_their_numbers_are() -> None:
         [],
     ]
     assert drawn.kinds == {"span", "from", "to", "untrained", "control", "dot", "beyond"}
-    assert drawn.said(above) == f"0.60 [0.50, 0.90]; at least 0.95; {UNTRAINED}: −2; random: 0.25"
+    assert (
+        drawn.describe(above) == f"0.60 [0.50, 0.90]; at least 0.95; {UNTRAINED}: −2; random: 0.25"
+    )
 
 
 def test_an_amount_is_printed() -> None:
@@ -49,7 +51,7 @@ def test_an_amount_is_printed() -> None:
         "e", "E", Interval(1e-16, 1e-16, 1e-16), 1e-12, "below", unit="error", is_share=False
     )
     assert Measures([error]).marks(error) == []
-    assert Measures([error]).said(error) == "1.0e−16 [1.0e−16, 1.0e−16] error; at most 1.0e−12"
+    assert Measures([error]).describe(error) == "1.0e−16 [1.0e−16, 1.0e−16] error; at most 1.0e−12"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import interp
-from circuits.compiler import wired
+from circuits.compiler import list_wired_claims
 from interp import tasks
 from interp.results.measure import Control, Measure
 from interp.stats.intervals import Interval
@@ -235,9 +235,14 @@ def test_every_variant_of_a_circuit_has_rows_to_interchange(name: str, variant: 
     """A variant that does not hold a variable loses the row, not the table."""
     variables = {
         claim.variable
-        for claim in wired(Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit)
+        for claim in list_wired_claims(
+            Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit
+        )
     }
-    default = {claim.variable for claim in wired(Context(interp.load(name), "", 8, 12, 0).circuit)}
+    default = {
+        claim.variable
+        for claim in list_wired_claims(Context(interp.load(name), "", 8, 12, 0).circuit)
+    }
     assert {"log_weights", "prediction"} <= variables or {"table", "choice", "change"} <= variables
     assert variables < default
 

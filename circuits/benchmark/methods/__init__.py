@@ -129,8 +129,8 @@ def strongest(
 
 for _question in QUESTIONS.values():
     register(
-        Method("oracle", "oracle", _question.key, _question.known),
-        Method("random", "random", _question.key, _question.drawn),
+        Method("oracle", "oracle", _question.key, _question.answer_by_oracle),
+        Method("random", "random", _question.key, _question.draw_answer),
     )
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

@@ -154,7 +154,9 @@ def _list_sites(material: Material) -> dict[str, Site]:
     return sites
 
 
-def _patched(direction: str, reading: str, subject: KnownMachine, material: Material) -> Answer:
+def _score_by_patching(
+    direction: str, reading: str, subject: KnownMachine, material: Material
+) -> Answer:
     """Score each node by the effect of patching its output, divided by the effect of the
     corruption.
 
@@ -202,7 +204,10 @@ for _direction in ("noising", "denoising"):
         _name = f"activation patching, {_direction}, {READINGS[_reading]}"
         register(
             Method(
-                f"{_direction}:{_reading}", _name, "nodes", partial(_patched, _direction, _reading)
+                f"{_direction}:{_reading}",
+                _name,
+                "nodes",
+                partial(_score_by_patching, _direction, _reading),
             )
         )
 for _key in _BY_EDGES:
