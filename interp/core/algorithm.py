@@ -140,7 +140,7 @@ def participants_of(*batches: Any) -> NDArray[np.int64]:
 
     Args:
         batches: batches of episodes. If a batch has no participants, every episode of all batches
-            counts as a participant of its own.
+            counts as a separate participant.
 
     Returns:
         Int[episode], for the episodes of all batches in order.
@@ -165,9 +165,9 @@ class Variable:
         role: "input" (read from the episodes), "state" (carried from round to round) or "round"
             (computed within a round).
         parents: keys of the variables that the equation reads; none for inputs and states.
-        equation: function of a dictionary (key of a variable -> its values, with any leading axes),
-            which has at least the parents, that returns this variable's values; None for inputs and
-            states.
+        equation: function that computes this variable's values. Its argument is a dictionary with
+            at least the parents: key of a variable -> its values, with any leading axes. None for
+            inputs and states.
         outputs: function of the variable's values that returns a label for each of its elements,
             such as ``('e_1', 'e_2')``; when None, labels are the symbol, numbered if there are
             several elements.
@@ -194,8 +194,8 @@ class Variable:
     noun: str = ""
 
     def __post_init__(self) -> None:
-        """Check that round variables and no others have an equation, and that class variables and
-        no others have ``n_classes``.
+        """Check that only round variables have an equation, and only class variables have
+        ``n_classes``.
         """
         is_computed = self.role == "round"
         has_equation = self.equation is not None
@@ -598,9 +598,10 @@ class Algorithm:
 
         Args:
             base: values that :meth:`run` returned for the base episodes.
-            source: values that it returned for the source episodes, in the same shapes.
+            source: values that :meth:`run` returned for the source episodes, in the same shapes.
             key: key of the variable that is set.
-            element: index of the single element of the variable that is set; None for all elements.
+            element: index of the only element of the variable that is set, such as 0 for the first
+                expert's log-weight; None to set all elements.
 
         Returns:
             Key of every variable -> its values in the base episodes after this intervention. In
@@ -642,7 +643,8 @@ class Algorithm:
 
         Args:
             key, name, parameters: key, name and parameters of the variant.
-            changes: key of a changed variable -> (its new parents, its new equation).
+            changes: key of a changed variable -> (its new parents, its new equation), such as
+                ``{"prediction": (("votes",), lambda values: values["votes"].mean(-1))}``.
             others: further fields of the variant. If ``variables`` is among them, the changes apply
                 to these variables instead of the algorithm's.
         """
@@ -676,11 +678,13 @@ class Algorithm:
         return reached
 
     def list_dependencies(self, keys: Sequence[str]) -> tuple[Variable, ...]:
-        """Return the variables that one round must compute to update some state variables, each
-        variable after those that it depends on.
+        """Return the variables that one round must compute to update some state variables.
 
         Args:
             keys: keys of the state variables.
+
+        Returns:
+            The variables in causal order: each comes after its parents.
         """
         wanted = {NEXT + key for key in keys}
         for variable in reversed(self.variables):
@@ -772,8 +776,8 @@ def _compute(
 @dataclass(frozen=True)
 @checked_fields
 class AlgorithmRecord:
-    """A task's entry for an algorithm whose parameters are not chosen yet: its names, and a
-    function that makes it.
+    """A task's entry for an algorithm: its names, and a function that makes the algorithm with
+    chosen parameters.
 
     Attributes:
         key: name in code and on the command line.
@@ -781,7 +785,7 @@ class AlgorithmRecord:
         short_name: name in legends.
         make: function that makes the :class:`Algorithm` from parameters, which all have defaults.
         parameters: function of episodes that returns the parameters with which the episodes were
-            generated, if they are not the defaults: name -> value.
+            generated, such as ``{"alpha": 0.1}``; parameters that are left out have their defaults.
     """
 
     key: str
@@ -809,7 +813,7 @@ class Searched:
         name: name of the parameter.
         grid: values to try, ascending; the first and the last are the bounds of the parameter.
         kind: "real" also allows values between grid points; "choice" allows grid points only.
-        enters: keys of the variables whose equations use the parameter; empty for all. A fit
+        enters: keys of the variables with equations that use the parameter; empty for all. A fit
             recomputes only what depends on these variables, so a parameter that only affects the
             prediction needs no new run of the state.
         unit: name of an array of the episodes, such as "rewards", if the parameter's useful range
@@ -852,8 +856,8 @@ class Family:
             explains much more; the two do not count as rivals.
         tempered: True if one of the parameters is an inverse temperature; a fit to choices then
             adds none.
-        vectorised: True if ``make`` also takes arrays of parameters, whose axes are the leading
-            axes of the variables. A fit to choices then fits many players at once.
+        vectorised: True if ``make`` also takes arrays of parameters. The axes of these arrays are
+            the leading axes of the variables, so a fit to choices can fit many players at once.
     """
 
     key: str
@@ -893,10 +897,12 @@ class Family:
         object.__setattr__(self, "make", make_and_check)
 
 
-def in_words(given: Mapping[str, Any]) -> str:
-    """Format the parameters ``given`` by name as text, such as "learning rate 0.1, gain 0.5"."""
+def in_words(parameters: Mapping[str, Any]) -> str:
+    """Format parameters as text: "learning rate 0.1, gain 0.5" for
+    ``{"learning_rate": 0.1, "gain": 0.5}``.
+    """
     parts = []
-    for name, value in given.items():
+    for name, value in parameters.items():
         parts.append(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}")
     return ", ".join(parts).replace("_", " ")
 
@@ -937,12 +943,14 @@ def variable_table(
     Args:
         path: the file.
         **classes: for every word in the column ``classes``, a function that returns the number of
-            classes from the values of all variables.
+            classes from the values of all variables, such as ``binary=lambda values: 2``.
 
     Returns:
-        A function ``make(algorithm, equations, scored)`` -> tuple of variables. ``algorithm`` is
-        the algorithm's key, ``equations`` is key of each variable -> its equation (None for inputs
-        and states), and ``scored`` is key of a variable -> its field :attr:`Variable.scored`.
+        A function ``make(algorithm, equations, scored)``, which returns a tuple of variables:
+
+        - ``algorithm`` is the algorithm's key;
+        - ``equations`` maps the key of each variable to its equation (None for inputs and states);
+        - ``scored`` maps the key of a variable to its field :attr:`Variable.scored`.
     """
     rows = {row.pop("name"): row for row in read_rows(path)}
 
@@ -986,12 +994,16 @@ def maker(
             (:attr:`Algorithm.distribution`).
 
     Returns:
-        A function ``make(key, name, equations, memory, *, rows, more, **parameters)`` -> algorithm.
-        ``key`` and ``name`` are those of the algorithm. ``equations`` maps the key of each variable
-        except inputs to its equation (None for states). ``memory`` is the key of the variable that
-        summarises earlier rounds. ``rows`` is the key of another algorithm, if that one's rows of
-        the table are to be used. ``more`` are readers of further inputs, like ``read``.
-        ``parameters`` are recorded in the algorithm.
+        A function ``make(key, name, equations, memory, *, rows, more, **parameters)``, which
+        returns an :class:`Algorithm`:
+
+        - ``key`` and ``name`` are those of the algorithm;
+        - ``equations`` maps the key of each variable except inputs to its equation (None for
+          states);
+        - ``memory`` is the key of the variable that summarises earlier rounds;
+        - ``rows`` is the key under which variables are looked up in the table; None for ``key``;
+        - ``more`` maps the keys of further inputs to functions that read them, like ``read``;
+        - ``parameters`` are recorded in the algorithm.
     """
 
     def make(

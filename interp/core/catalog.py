@@ -2,7 +2,7 @@
 model.
 
 Users call these functions as ``interp.tasks.get`` and ``interp.tasks.of``. They are in this module,
-apart from the tasks' folders, so that every package can look tasks up without importing them.
+not in the tasks' folders, so that every package can look tasks up without importing them.
 """
 
 from __future__ import annotations
@@ -109,11 +109,16 @@ def register(task: Task) -> Task:
     """Add a task, so that its models can be trained, saved, loaded and analysed like those of
     shipped tasks.
 
-    The task's record is checked on two sampled episodes (:func:`interp.check_task`); a task that
-    fails this check, or whose key is taken, is refused. The task is returned.
+    The task's record is first checked on a few sampled episodes (:func:`interp.check_task`).
+
+    Returns:
+        The task.
+
+    Raises:
+        InputError: the task fails this check, or another task has its key.
 
     Example:
-        >>> register(get("experts"))                                   # examples/own_task.py registers one of its own
+        >>> register(get("experts"))                                   # examples/own_task.py registers a new task
         Traceback (most recent call last):
         interp.support.errors.InputError: a task 'experts' is registered already; choose another key
     """

@@ -40,12 +40,12 @@ _COMPONENTS = {
 
 
 def lacks(machine: Machine, *keys: str) -> str:
-    """Return a message that names the components that a machine lacks, such as attention heads; ""
-    if it has all of them.
+    """Return a message that an analysis is not applicable to a machine, because the machine lacks
+    components such as attention heads; "" if it lacks none.
 
     Args:
         machine: the machine.
-        keys: keys of the components that an analysis needs, such as "pattern".
+        keys: keys of the components that the analysis needs, such as "pattern".
     """
     missing = [_COMPONENTS.get(key, key) for key in keys if key not in machine.points]
     if not missing:
@@ -54,8 +54,8 @@ def lacks(machine: Machine, *keys: str) -> str:
 
 
 def add_png(figure: Any) -> Any:
-    """Add a PNG representation to a matplotlib figure and return the figure, so that notebooks
-    display it although pyplot did not make it.
+    """Add a PNG representation to a matplotlib figure, and return the figure. Notebooks then
+    display the figure even if pyplot did not make it.
 
     >>> from matplotlib.figure import Figure
     >>> add_png(Figure(figsize=(1, 1)))._repr_png_()[:4]

@@ -110,7 +110,7 @@ class Component:
         """Index of the axis of the activation that runs over the positions of a round, where the
         batch axis is 0.
 
-        None if there is no such axis, as for carried latents, whose rows are not positions of a
+        None if there is no such axis, as for carried latents: their rows are not positions of a
         round.
         """
         axes = ["batch", *self.axes.split()]
@@ -159,7 +159,7 @@ class Machine(Protocol):
 
     def prepare(self, fed: Any) -> Any:
         """Return the encoded rounds ``fed`` on the machine's device and in its dtype; refuse rounds
-        whose layout does not fit the machine.
+        with a layout that does not fit the machine.
         """
 
     def step(self, carried: Tensor, fed: Any) -> Stepped:

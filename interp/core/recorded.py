@@ -22,11 +22,11 @@ _SHARE_OF_SHORT = 0.1
 
 
 def digest_episodes(arrays: Sequence[Any]) -> list[str]:
-    """Return a hash of each episode's contents, 12 hexadecimal digits, by which repeated episodes
-    are found.
+    """Return a hash of each episode's contents, 12 hexadecimal digits. Episodes with equal contents
+    have equal hashes.
 
     Args:
-        arrays: arrays with the episode as the first axis.
+        arrays: the arrays of the episodes, each with the episode as the first axis.
     """
     digests = []
     for parts in zip(*arrays, strict=True):
@@ -47,7 +47,7 @@ class RecordedSource:
 
     Args:
         episodes: the recorded episodes.
-        sizes: their sizes by name, such as ``n_arms``.
+        sizes: their sizes by name, such as ``{"n_arms": 2}``.
     """
 
     def __init__(self, episodes: Any, sizes: Mapping[str, int]) -> None:

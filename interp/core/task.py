@@ -239,8 +239,8 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def length_of(array: str, axis: int, doc: str) -> property:
-    """Return a property whose value is the length of an axis of one of the object's arrays, for
-    classes of episodes: ``n_experts`` is the length of the last axis of the advice.
+    """Return a property for a class of episodes: the length of an axis of one of its arrays. For
+    example, ``n_experts = length_of("advice", -1, "Number of experts.")``.
 
     Args:
         array: name of the attribute that has the array.
@@ -259,9 +259,9 @@ class BaseEpisodes:
     """Base class for the episodes of every task. Its fields store which rounds took place, and who
     played them.
 
-    A subclass adds arrays whose first axis is the episode, and calls ``super().__post_init__()``
-    after it has checked them. The class attribute ``round_arrays`` has the names of its required
-    arrays ``[episode, round, ...]``.
+    A subclass adds arrays with the episode as their first axis, and calls
+    ``super().__post_init__()`` after it has checked them. The class attribute ``round_arrays`` has
+    the names of its required arrays ``[episode, round, ...]``.
 
     Attributes:
         missing: Bool[episode, round], True where a round did not take place: a missed trial, or
@@ -431,33 +431,33 @@ class BaseEpisodes:
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def pad_rounds(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+def pad_rounds(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Pad lists of unequal length to one number of rounds, and mark the missing rounds.
 
     A round is missing after the end of its episode, where a value is NaN or None, and where the
-    mask ``given["missing"]`` is True.
+    mask ``values["missing"]`` is True.
 
     Args:
         names: names of the fields to pad.
-        given: all fields by name. Those in ``names``, and ``missing`` if present, are lists with
+        values: all fields by name. Those in ``names``, and ``missing`` if present, are lists with
             one list of rounds for each episode.
 
     Returns:
-        A copy of ``given`` in which the fields to pad are arrays ``[episode, round, ...]``, and
+        A copy of ``values`` in which the fields to pad are arrays ``[episode, round, ...]``, and
         ``missing`` is Bool[episode, round].
 
     >>> pad_rounds(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
     [[False, False], [False, True]]
     """
-    absent = [name for name in names if name not in given]
+    absent = [name for name in names if name not in values]
     require(
         not absent,
         f"give {', '.join(names)}, a list of episodes each; {', '.join(absent)} is not there",
     )
-    has_mask = given.get("missing") is not None
-    rows = {name: _list_episodes(name, given[name]) for name in names}
+    has_mask = values.get("missing") is not None
+    rows = {name: _list_episodes(name, values[name]) for name in names}
     if has_mask:
-        rows["missing"] = _list_episodes("missing", given["missing"])
+        rows["missing"] = _list_episodes("missing", values["missing"])
     first = names[0]
     lengths = [len(episode) for episode in rows[first]]
     for name, episodes in rows.items():
@@ -480,7 +480,7 @@ def pad_rounds(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]
     filled = np.where(missing, first_counted, np.arange(n_rounds))
     episodes_of = np.arange(len(lengths))[:, None]
     arrays = {name: np.nan_to_num(array[episodes_of, filled]) for name, array in arrays.items()}
-    return {**given, **arrays, "missing": missing}
+    return {**values, **arrays, "missing": missing}
 
 
 def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
@@ -658,10 +658,11 @@ class Steering:
             the log-weights of 4 experts, that returns an array of this shape: the change of the
             memory at dose 1.
         doses: multiples of this change to apply.
-        outcome: function ``(episodes, round)`` -> index of the outcome whose probability should
-            change: one index for all episodes, or one per episode.
-        what: description of ``change`` for titles.
-        shows: description of ``outcome`` for titles.
+        outcome: function ``(episodes, round)`` that returns the index of an outcome: the
+            experiment measures how the probability of this outcome changes. One index for all
+            episodes, or one per episode.
+        what: description of ``change`` for titles, such as "first action's values + 0.2".
+        shows: description of ``outcome`` for titles, such as "P(first action)".
     """
 
     change: Callable[[tuple[int, ...]], NDArray[Any]]
@@ -679,8 +680,8 @@ class Data:
     Attributes:
         layout: function ``(**sizes)`` -> the :class:`~interp.model.layout.RoundLayout`, which
             defines the tokens of a round.
-        sample: function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes whose
-            ``task`` is the task's key.
+        sample: function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes. Their
+            attribute ``task`` must be the task's key.
         losses: function ``(predictions, episodes, rounds)`` -> the expected loss of each
             prediction, ``[*batch, episode, round]``; ``rounds`` is the slice of the episodes'
             rounds to which the predictions belong.
@@ -689,17 +690,18 @@ class Data:
             description.
         sample_options: function of a model that returns further options for ``sample`` by name,
             such as the learning rate that the model was built with.
-        interaction: function ``(worlds, n_rounds, seed, epsilon)`` -> an environment for a model to
-            act in. The environment has ``done``, ``step(choices)``, which returns a batch of one
-            round, and ``episodes()``, the episodes that resulted. None if models cannot act. If the
-            layout has ``draws`` (tokens from which a model reads whether to explore), the option
-            ``told=True`` is passed, too: the model then explores by itself, without epsilon.
+        interaction: function ``(worlds, n_rounds, seed, epsilon)`` that returns an environment for
+            a model to act in; None if models cannot act. ``step(choices)`` of the environment plays
+            one round and returns it as episodes, ``done`` is True after the last round, and
+            ``episodes()`` returns all rounds. If the layout has ``draws`` (tokens from which a
+            model reads whether to explore), the option ``told=True`` is passed, too: the model then
+            explores by itself, without epsilon.
         read: function ``(path, **columns)`` -> episodes, which reads a table of recorded episodes;
             None if the task has no such reader.
         rounds: number of rounds in which something new can still happen; analyses sample no more by
             default. 0 if there is no such limit, as in learning.
-        first_asked: index of the first round whose prediction is scored. Earlier predictions are
-            not trained, so comparisons ignore them.
+        first_asked: index of the first round in which the prediction is scored. Earlier predictions
+            are not trained, so comparisons ignore them.
         halves: two functions like ``sample``, which draw from the two halves of the recorded
             participants (:meth:`Task.half`); empty if episodes are generated.
     """
@@ -771,10 +773,11 @@ class Analysis:
         default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
         aligned: function of a model that returns pairs (variable, site). For each pair, a subspace
             that carries the variable is learned in the activations at the site. The last pair is a
-            control, whose site cannot carry the variable.
+            control: its site cannot carry the variable.
         claims: function of a learned model that returns the hypotheses that interchange
-            interventions test, each a tuple of arguments of ``Claim.at``: (variable, sites,
-            outcome, control). ``sites`` of None means the whole carried state.
+            interventions test. Each is a tuple (variable, sites, outcome, control), such as
+            ``("log_weights", None, "state", False)``; ``sites`` of None means the whole carried
+            state. These are the arguments of ``Claim.at``.
         steering: function that returns the default steering; None if there is none.
     """
 
@@ -820,9 +823,10 @@ class Task:
         evaluation: function that returns the :class:`~interp.evaluation.EvaluationPlan` of ``interp
             evaluate``; None if there is none.
         report: how the task's report differs from the default report.
-        recorded: what is in use in place of the task's sampler and algorithm
-            (:func:`interp.tasks.using`), for the settings of results: numbers and digest of the
-            recorded episodes, and "algorithm" -> name of the fitted algorithm. Empty if nothing is.
+        recorded: what replaces the task's sampler and algorithm (:func:`interp.tasks.using`), for
+            the settings of results. The keys "episodes", "participants", "rounds" and "digest"
+            describe the recorded episodes, and "algorithm" is the name of the fitted algorithm.
+            Empty in a task as registered.
     """
 
     key: str
@@ -874,9 +878,7 @@ class Task:
 
     def at_most(self, n_rounds: int) -> int:
         """Return ``n_rounds``, or the limit ``data.rounds`` of the task if this limit exists and is
-        smaller.
-
-        Nothing new happens in rounds after this limit.
+        smaller. Rounds after the limit would bring no new information.
         """
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
@@ -990,11 +992,11 @@ class Task:
 
     @checked
     def held_against(self, algorithm: Algorithm) -> Task:
-        """Return a copy of this task whose first registered algorithm is ``algorithm``, such as one
-        with fitted parameters.
+        """Return a copy of this task with ``algorithm`` as its first registered algorithm, such as
+        one with fitted parameters.
 
-        Models are then compared with this algorithm and probed for its variables. In the copy, its
-        name includes its parameters.
+        Models are then compared with this algorithm and probed for its variables. In the copy, the
+        algorithm's name includes its parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner

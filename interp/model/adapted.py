@@ -232,11 +232,11 @@ class AdaptedMachine(HookedMachine):
             return self._call("initial=", self.start, self.module, generator)
 
     def started(self, seed: int) -> Self:
-        """Return the same model with another random initial state, for models whose ``initial=``
-        (:func:`adapt`) draws one. The weights are shared.
+        """Return the same model with another random initial state. The weights are shared.
 
-        All episodes begin with this state. So the effect of the initial state can be measured
-        separately from the effect of the episode.
+        The argument ``initial=`` of :func:`adapt` must have been a function that draws the state.
+        All episodes begin with the new state, so its effect can be measured separately from the
+        effect of the episode.
 
         Args:
             seed: seed of the initial state.
@@ -307,8 +307,8 @@ class AdaptedMachine(HookedMachine):
 
     @exclusive
     def unroll(self, carried: Tensor, fed: EncodedRounds) -> Stepped | None:
-        """Run several rounds of a batch in one call, if the module supports it and no hook is
-        attached.
+        """Run several rounds of a batch in one call, if the module supports it, no hook is attached
+        and no round is missing.
 
         Args:
             carried: the state that the first of these rounds reads, ``[batch, row, width]``.
@@ -467,8 +467,8 @@ class AdaptedMachine(HookedMachine):
             ) from None
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Return the algorithm's state, decoded exactly from latents ``[..., row, width]`` by the
-        user's function ``read=``.
+        """Return the algorithm's state, decoded exactly from latents ``[..., row, width]``. The
+        decoder is the function that was passed to :func:`adapt` as ``read=``.
         """
         if self.reader is None:
             raise InputError(
@@ -646,7 +646,7 @@ def adapt(
             if the layout predicts a real number.
         name: name of the model; the class name of the module when empty.
         origin: how to build the model again, for results and checkpoints.
-        check: True to run :func:`check_machine`, whose error names the rule that is broken.
+        check: True to run :func:`check_machine`, which raises an error that names the broken rule.
 
     Returns:
         The model.
@@ -785,8 +785,8 @@ def _list_modules(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
-    """Return a gate-by-gate version of each fused recurrent cell of a module whose gates are among
-    the points, by the cell's name.
+    """Return a gate-by-gate version of each fused recurrent cell that has gates among the points,
+    by the cell's name.
     """
     parents = {point.module.rpartition(".")[0] for point in points}
     parts = _list_modules(module).items()

@@ -85,8 +85,9 @@ class BoundRounds:
     def cfg(self) -> RuntimeConfig:
         """The model's configuration, with two sizes as TransformerLens' tools expect them.
 
-        SVDInterpreter takes ``d_vocab`` as the width of ``W_U``, so it is the number of outcomes.
-        head_detector wants fewer positions than ``n_ctx``, so ``n_ctx`` is one larger.
+        ``d_vocab`` is the number of outcomes, because SVDInterpreter takes it as the width of
+        ``W_U``. ``n_ctx`` is one more than the number of positions, because head_detector requires
+        fewer positions than ``n_ctx``.
         """
         config = self.model.cfg
         return replace(config, d_vocab=config.d_vocab_out, n_ctx=config.n_ctx + 1)
@@ -149,7 +150,7 @@ class BoundRounds:
         """Run some rounds of the table, and return logits of the outcomes at the prediction
         position, for cross-entropy and DAS (distributed alignment search).
 
-        For a model whose output is "probability" these are log probabilities.
+        For a model with the output "probability" these are log probabilities.
 
         Args:
             tokens: row numbers, each repeated at every position, ``[batch, pos]``.

@@ -244,13 +244,13 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in a checkpoint folder, on the CPU and in evaluation mode.
 
-    It is in float32, or in float64 if it was saved so. A model whose builder is not registered is
-    refused; the error says how to register it.
+    The model is in float32, or in float64 if it was saved so. If the model's builder is not
+    registered, the error says how to register it.
 
     Args:
         folder: the checkpoint.
-        max_gb: memory limit in units of 1e9 bytes. A transformer is judged by its configuration,
-            before memory is allocated; another model by the size of its weights file.
+        max_gb: memory limit in units of 1e9 bytes. The memory of a transformer is computed from its
+            configuration; that of another model is the size of its weights file.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     description = _read_config(folder)

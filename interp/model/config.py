@@ -36,10 +36,10 @@ class LatentTransformerConfig:
         attention_rules: rule of each head, one tuple per layer: "softmax", "hard" (uniform over the
             maximal scores) or "linear" (masked raw scores); softmax everywhere when empty.
         attn_scale: divisor of attention scores; sqrt(d_head) when None.
-        latent_update: "replace" overwrites a latent by the update, "add" adds the update to it.
+        latent_update: "replace" overwrites a latent with the update, "add" adds the update to it.
         write_map: True if the update is a learned affine map of the normalised residual stream;
-            False if it is that stream itself, whose norm LayerNorm fixes, so that no update can be
-            small.
+            False if the update is the normalised residual stream itself. LayerNorm fixes the norm
+            of this stream, so without the map no update can be small.
         position_codes: "index" embeds a position by its index. "label" embeds it by the index of
             its label in the largest round, so that ``p?`` or ``Select`` has one code for rounds of
             every size.

@@ -1,4 +1,4 @@
-"""Machines with TransformerLens' hooks, where a hook that does nothing is an error.
+"""Machines with TransformerLens' hooks, where a hook that never fires is an error.
 
 TransformerLens ignores a filter that matches no hook point, and a hook that never fires. Here an
 unknown name is an error that suggests the nearest names. A hook point that is off by default is
@@ -86,8 +86,8 @@ class HookedMachine(HookedRootModule):
         return self.step
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """Return encoded rounds on the model's device and in its dtype; refuse a model whose
-        weights are not real numbers.
+        """Return encoded rounds on the model's device and in its dtype; refuse a model with weights
+        that are not real numbers.
         """
         device, dtype = self.device, self.dtype
         require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")

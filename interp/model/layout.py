@@ -80,8 +80,8 @@ class EncodedRounds:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the rounds with the function ``change`` applied to every tensor, such as one that
-        selects some rounds.
+        """Return the rounds with the function ``change`` applied to every tensor. For example,
+        ``rounds.each(torch.clone)`` copies all tensors.
         """
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
@@ -130,12 +130,13 @@ class EncodedRounds:
         effect.
 
         Args:
-            prediction: predictions of these rounds; NaN is written for missing ones.
-            before: the state that each round reads, which a missing round leaves unchanged.
+            prediction: predictions of these rounds.
+            before: the state that each round reads.
             after: the state after each round.
 
         Returns:
-            The predictions, and the state after each round.
+            The predictions, NaN for missing rounds; and the state after each round, which is
+            ``before`` for missing rounds.
         """
         if self.missing is None:
             return prediction, after
@@ -145,8 +146,8 @@ class EncodedRounds:
         return prediction, torch.where(leaves_state, before, after)
 
     def at_once(self, most: int) -> int:
-        """Return how many rows to run in one batch: ``most``, or fewer on a CPU if rounds have many
-        positions, where a large batch would not fit into fast memory.
+        """Return how many rows to run in one batch: ``most``, or fewer on a CPU, so that a head's
+        attention weights fit into its cache.
         """
         if self.tokens.device.type != "cpu":
             return most
@@ -521,14 +522,14 @@ class RoundLayout:
         return {"task": self.task, **sizes}
 
 
-def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int, int]:
+def size_range(name: str, size: int, bounds: tuple[int, int] | None) -> tuple[int, int]:
     """Check a size of a round, and return the smallest and largest size that its vocabulary
     supports.
 
     Args:
         name: name of the size, for the error message.
         size: the size of a round.
-        given: the pair (smallest, largest) that a user passed, to be checked; None if only ``size``
+        bounds: the pair (smallest, largest) that a user passed, to be checked; None if only ``size``
             is supported.
 
     Returns:
@@ -539,11 +540,11 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
         size <= MOST,
         f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}",
     )
-    if given is None:
+    if bounds is None:
         return size, size
-    is_pair = isinstance(given, list | tuple) and len(given) == 2
-    require(is_pair, f"{name}_range must be (low, high), got {given!r}")
-    low, high = (integer(f"{name}_range", bound) for bound in given)
+    is_pair = isinstance(bounds, list | tuple) and len(bounds) == 2
+    require(is_pair, f"{name}_range must be (low, high), got {bounds!r}")
+    low, high = (integer(f"{name}_range", bound) for bound in bounds)
     is_inside = 1 <= low <= size <= high <= MOST
     require(
         is_inside,

@@ -175,8 +175,8 @@ class LensSurface(HookedMachine):
         return tokens
 
     def to_single_token(self, outcome: str | int) -> int:
-        """Return the index of an outcome, given its name, such as "q1" or "a_2"; an index is
-        returned unchanged.
+        """Return the index of the outcome with a name such as "q1" or "a_2". If ``outcome`` is an
+        index, it is returned unchanged.
         """
         if isinstance(outcome, int):
             return outcome

@@ -35,8 +35,9 @@ class ModelRecord:
             registered builder).
         description: one line about it.
         task: key of its task.
-        serves: name of a size, such as "n_experts" -> the smallest and the largest value of it in
-            episodes that the model can read; empty if a model of any size can be built.
+        serves: the sizes of episodes that the model can read: name of a size -> its smallest and
+            largest value, such as ``{"n_experts": (2, 8)}``. Empty if a model of any size can be
+            built.
     """
 
     name: str
@@ -144,8 +145,8 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
             allocated.
         arguments: arguments for a handwired circuit, such as ``n_experts``, ``gamma``,
             ``n_states``, ``n_actions``, ``alpha``, ``variant``; or for a registered builder. A
-            learned model takes none. If sizes are passed that it cannot read, the error names
-            models that can.
+            learned model takes no arguments. If sizes are passed to it that it cannot read, the
+            error names models that can.
 
     Example:
         >>> import interp

@@ -51,8 +51,8 @@ class MachineLock:
         return MachineLock, ()
 
     def renew(self) -> None:
-        """Make the lock free if the thread that holds it does not exist in this process, as may be
-        after a fork.
+        """Release the lock if the thread that holds it does not exist in this process, as can
+        happen after a fork.
         """
         if not self._lock.acquire(blocking=False):
             self._lock = threading.RLock()
@@ -77,8 +77,8 @@ def lock_of(module: nn.Module) -> MachineLock:
 def exclusive(
     method: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
-    """Decorate a method of a model so that the thread that calls it holds the model's lock
-    meanwhile.
+    """Decorate a method of a model so that the calling thread holds the model's lock while the
+    method runs.
     """
 
     @wraps(method)

@@ -49,10 +49,11 @@ def gates(part: nn.Module) -> tuple[str, ...]:
 
 
 class OpenedCell(nn.Module):
-    """A fused recurrent cell or layer whose gates are submodules.
+    """A fused recurrent cell or layer, computed gate by gate. Each gate is a submodule, so hooks can
+    be attached to it.
 
-    PyTorch computes the cell in one kernel. Here it is computed gate by gate, from the same
-    weights; the results are equal up to rounding (a test compares them).
+    PyTorch computes the cell in one kernel. Here the same weights are used; the results are equal
+    up to rounding (a test compares them).
 
     Args:
         fused: the recurrent cell or layer, such as a ``torch.nn.GRUCell``.

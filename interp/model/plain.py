@@ -48,7 +48,8 @@ def can_run_plainly(
     """Return whether the blocks of ``model`` can run in their quicker form, :class:`PlainBlock`,
     with the same results and without missing a hook.
 
-    They can if no hook, gradient or flag depends on the modules.
+    This is so if no hook is attached to the modules, no gradient is recorded, and no flag switches
+    on further hook points.
 
     Args:
         model: the transformer.
@@ -103,8 +104,8 @@ class PlainBlock:
 
     Args:
         block: the block.
-        is_handwired: True for a handwired model, whose matrices are almost all zero; large ones are
-            then stored as sparse.
+        is_handwired: True for a handwired model. Its matrices are almost all zero, so large
+            matrices are stored as sparse.
         narrow: True to leave out heads of a handwired block that write only zeros, and unused
             columns.
     """

@@ -78,8 +78,8 @@ def rollout(
     Args:
         model: the model.
         episodes: episodes of its task.
-        names_filter: hook points whose activations are cached: a name, a list of names, or a
-            predicate; None for none.
+        names_filter: the hook points to cache: a name, a list of names, or a predicate of names;
+            None to cache no activations.
         rounds: the rounds to cache: an int, a slice, a list or "all".
         n_rounds: number of rounds to run, if later ones are not needed; None for all. Results of
             these rounds are the same as in a run over all.
@@ -220,9 +220,9 @@ def play(
             ``interp.tasks.mdp.sample_mdps``.
         n_rounds: number of rounds.
         seed: seed of the environments' random draws.
-        epsilon: probability of a uniformly random action in place of the model's choice. A model
-            whose rounds contain a random draw (``layout.draws``) reads this draw, and makes the
-            random choice by itself.
+        epsilon: probability of a uniformly random action in place of the model's choice. If rounds
+            contain a random draw (``layout.draws``), the model reads this draw and makes the random
+            choice by itself.
 
     Returns:
         The episodes that result from the model's actions, and the rollout over them.
@@ -395,8 +395,8 @@ def sequential(
         model: the model.
         encoded: the encoded rounds of every episode.
         layout: layout of the rounds.
-        commit: in rounds whose input includes a choice (such as an action), which choice is fed:
-            the model's ("own") or the recorded one ("target").
+        commit: which choice is fed in rounds that contain a choice (such as an action): the
+            model's ("own") or the recorded one ("target").
         hooks: index of a round -> pairs (hook name, function).
         clean: a rollout of the same rounds without hooks. Rounds that the hooks cannot affect are
             copied from this rollout.
@@ -699,10 +699,10 @@ def replay(
         model: the model.
         run: a rollout of this model.
         rounds: the rounds to run: an int, a slice, a list or "all".
-        names_filter: hook points whose activations are cached: a name, a list of names, or a
-            predicate; None for none.
-        fwd_hooks: pairs (hook name, function), for hooks on the whole batch; its row ``e *
-            len(rounds) + i`` is episode e in the i-th chosen round.
+        names_filter: the hook points to cache: a name, a list of names, or a predicate of names;
+            None to cache no activations.
+        fwd_hooks: pairs (hook name, function). Hooks see the whole batch: row ``e * len(rounds) +
+            i`` is episode e in the i-th chosen round.
         chunk: number of rows to run at a time, to bound memory. Hooks then see one chunk after the
             other, so they must do the same to every row. When None, all rows run at once if there
             are hooks.

@@ -35,10 +35,12 @@ class Rollout:
         predictions: probabilities of outcomes, ``[episode, round, outcome]``, or the form that the
             task's layout gives them (for expert advice P(y = 1), ``[episode, round]``); for a real
             number its mean, or mean and log variance. NaN in missing rounds, as in the cache.
-        latents: ``[episode, round + 1, latent, d_model]``; index t is the state that round t reads,
-            and index 0 the initial state.
-        fed: the rounds as they were fed, including choices. Its tensors are ``tokens``, ``values``
-            and ``slots``.
+        latents: carried states, ``[episode, round + 1, latent, d_model]`` for a transformer and
+            ``[episode, round + 1, row, width]`` for other machines. Index t of the second axis is
+            the state that round t reads, so index 0 is the initial state.
+        fed: the rounds as the model read them, including the tokens of choices: ``tokens``,
+            ``values``, ``slots`` and ``missing`` of
+            :class:`~interp.model.layout.EncodedRounds`.
         layout: layout of the rounds.
         commit: where fed choices came from: the model ("own") or the recording ("target").
         cache: name of a hook point -> its activations, ``[episode, cached round, ...]``; empty
@@ -231,8 +233,8 @@ def _cut_rounds(rounds: slice, n_rounds: int) -> list[int]:
 
 
 def room(machine: Machine, n_rounds: int) -> int:
-    """Return the number of rounds that a model can run, at most ``n_rounds``: a growing channel of
-    its carried state (such as a cache) may have room for fewer.
+    """Return the number of rounds that a model can run: ``n_rounds``, or fewer if a growing channel
+    of its carried state (such as a key-value cache) has room for fewer.
     """
     for channel in machine.channels:
         if channel.grows:

@@ -40,17 +40,17 @@ class Point:
         item: where in that value the tensor is: an index (an ``LSTMCell`` returns ``h`` and ``c``),
             a key, an attribute, or a path of several, such as ``("past", 0, "h")``.
         times: how often the submodule runs in a round, as in a loop. If this is not 1, each run has
-            an activation of its own: that of the third run of a point "block" is ``block[2]``. In a
-            loop that may halt early, it is the maximum number of runs.
-        alive: None, or a function for a loop that may halt early, which says for every row of the
-            batch whether the loop continues. It is called after each run. Its argument is the list
+            a separate activation: that of the third run of a point "block" is ``block[2]``. For a
+            loop that may halt early, ``times`` is the maximum number of runs.
+        alive: None, or a function for a loop that may halt early. It is called after each run, and
+            decides for every row of the batch whether the loop continues. Its argument is the list
             of the outputs of ``gate`` in the runs so far, ``[row, ...]`` each. It returns Bool[row]
             or Bool[row, pos], True where the next run takes place. A row that has halted stays
             halted. Hooks and caches see NaN for a run that does not take place; if a hook changes
             this NaN, the round's prediction and state are NaN.
-        gate: name of the submodule whose output decides about halting, for ``alive``; ``module``
-            when empty. If the loop continues with only the remaining rows, it must call both
-            submodules with these rows.
+        gate: name of the submodule with the outputs that ``alive`` gets; ``module`` when empty. If
+            the loop continues with only the remaining rows, it must call ``module`` and ``gate``
+            with these rows.
         name: name in tables; when empty, the point's key in the dictionary with spaces in place of
             underscores.
         axes: names of the axes between the batch axis and the feature axis, separated by blanks:
@@ -133,18 +133,18 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
 
 
 class Halting:
-    """Records during one round, for a loop with early halting, which rows of the batch have not
-    halted yet.
+    """Record of which rows of the batch have not halted yet, during one round of a loop with early
+    halting.
 
     Args:
-        point: the point, whose ``alive=`` says which rows run once more.
+        point: the point; its field ``alive`` decides which rows run once more.
         n_rows: number of rows of the batch.
         disturbs: True to alter activations of halted rows, to test that they have no effect.
 
     Attributes:
         disturbs: True to alter activations of halted rows, to test that they have no effect.
-        void: Bool[row], rows in which a hook changed a run that did not take place, so that the
-            row's results mean nothing.
+        void: Bool[row], True for rows in which a hook changed a run that did not take place. The
+            results of these rows have no meaning.
     """
 
     def __init__(self, point: Point, n_rows: int, disturbs: bool = False) -> None:
@@ -156,11 +156,11 @@ class Halting:
         self.outputs: list[Tensor] = []
 
     def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
-        """Determine from the gate's output which rows run once more. This is a forward hook of the
-        gate, the submodule that decides about halting.
+        """Determine from the gate's output which rows run once more. This method is a forward hook
+        of the gate, the submodule that decides about halting.
 
         Args:
-            gate, args: not used.
+            gate, args: not used; PyTorch passes them to every forward hook.
             output: the gate's output.
         """
         value = output if isinstance(output, Tensor) else list_parts(output)[0]

@@ -156,9 +156,11 @@ class HookedLatentTransformer(LensSurface):
             values: numbers that tokens carry, such as rewards; None if no token carries one.
 
         Returns:
-            A named tuple: ``prediction``, usually probabilities ``[batch, outcome]``; ``update``,
-            the vector to write into a latent, ``[batch, d_model]``; ``logits`` at every position,
-            ``[batch, pos, outcome]``; and ``latents`` that were read, ``[batch, latent, d_model]``.
+            A named tuple of tensors: ``prediction``, usually probabilities ``[batch, outcome]``;
+            ``update``, the vector to write into a latent, ``[batch, d_model]``; ``logits``, the
+            unembedding at every position, ``[batch, pos, outcome]`` (probabilities if the model's
+            ``output`` is "probability"); and ``latents``, which the round read,
+            ``[batch, latent, d_model]``.
         """
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
@@ -407,8 +409,9 @@ class HookedLatentTransformer(LensSurface):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether nothing watches the blocks as they run: no hook, no gradient and no flag
-        that hooks need. Results of an earlier run may then be used instead of running again.
+        """Return whether no hook is attached to the blocks, no gradient is recorded, and no flag
+        switches on further hook points. Results of an earlier run may then be used instead of
+        running again.
         """
         return can_run_plainly(self, self.cfg, served=())
 
@@ -447,8 +450,8 @@ class HookedLatentTransformer(LensSurface):
         """Return the latents that the next round reads: those of this round, with its update
         written into one of them.
 
-        This latent becomes ``latent_kept`` (1 if updates are added, 0 if they replace) times its old
-        value, plus the update.
+        That latent's new value is ``latent_kept * old + update``. The factor ``latent_kept`` is 1
+        if updates are added to latents, and 0 if they replace them.
 
         Args:
             latents: the latents that the round read.
@@ -526,7 +529,7 @@ class HookedLatentTransformer(LensSurface):
         known state.
 
         The weights equal those of TransformerLens' ``tools.analysis.interchange.reinitialized`` (a
-        test compares them), whose import would take three seconds.
+        test compares them). That function is not called, since its import takes three seconds.
         """
         fresh = draw_anew(self, seed)
         fresh.config = replace(self.config, name=f"{self.name}-untrained")

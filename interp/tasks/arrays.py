@@ -7,10 +7,10 @@ The tokens of a round are::
     <w> <z> x_1 ... x_n p? | y w?          if the input is a vector of n numbers
     <w> <z> x p? | y pay w?                if the outcome has a reward, `pay`
 
-Here ``<w>`` is a fixed token to which heads can attend if they need nothing, ``<z>`` is the latent,
-``x`` is the input, ``p?`` the position where the outcome is predicted, ``y`` the outcome, and
-``w?`` the position where the latent's update is read. What follows the bar is read after the
-prediction.
+Here ``<w>`` is a fixed token to which heads can attend by default (an attention sink), ``<z>`` is
+the latent, ``x`` is the input, ``p?`` the position where the outcome is predicted, ``y`` the
+outcome, and ``w?`` the position where the latent's update is read. What follows the bar is read
+after the prediction.
 
 The prediction is one of several outcomes, or a number. All data come from a function that returns
 plain arrays:

@@ -1,6 +1,6 @@
 """Turn recorded chats into a table with one row per round.
 
-A chat is a list of messages in OpenAI's format, ``{"role": ..., "content": ...}``, whose contents
+A chat is a list of messages in OpenAI's format, ``{"role": ..., "content": ...}``. The contents
 include JSON objects, possibly among other words. The user names keys of these objects as if they
 were columns of a table. A sample in a log of Inspect (an evaluation framework) is a chat, too.
 """
@@ -24,16 +24,17 @@ from interp.tasks.table_file import TextTable
 def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTable:
     """Convert a table of chats to a table with one row per round.
 
-    The columns of the new table are the keys of the JSON objects in the messages, the fields stored
-    beside the messages, and "conversation", the line of the chat in the file. If the true outcome
-    is a field beside the messages, like Inspect's target, each chat is one round, and the chats of
-    one epoch form a conversation.
+    The new table has a column for each key of the JSON objects in the messages, and for each other
+    column of ``table``. Its column "conversation" has the line of the chat in the file. If the true
+    outcome is in a column of ``table``, like Inspect's target, each chat is one round, and the
+    chats of one epoch form a conversation.
 
     Args:
         table: the chats, one per row, with the messages in the column "messages".
         named: role of a column -> the key or keys of JSON objects that the user named for it, such
             as ``{"advice": ["expert_1", "expert_2"], "outcome": "answer"}``.
-        role: the role whose entry ends a round: "outcome" or "reward". ``named`` must have it.
+        role: "outcome" or "reward". A message with the key that ``named`` has for this role ends a
+            round.
     """
     ends = set(as_names(named.get(role)))
     require(

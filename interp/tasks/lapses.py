@@ -9,7 +9,7 @@ from the last rounds.
 The algorithm's update rule is unchanged; the lapse determines from which round the update learns,
 and how strongly. A lapse without effect (no lag, or an end or a window that is longer than the
 episode) gives exactly the original algorithm. Variables have the same keys as in the original
-algorithm. Apart from the state, their values are those of the current round, not of the round from
+algorithm. Except for the state, their values are those of the current round, not of the round from
 which the update learns.
 """
 
@@ -72,8 +72,8 @@ def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "
 
     Args:
         algorithm: the algorithm to vary.
-        last: number of rounds from which the variant learns. With 2.5, half of the third round's
-            update is made.
+        last: number of rounds from which the variant learns. With 2.5, it learns fully from two
+            rounds and makes half of the third round's update.
         key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     _check_rounds("last", last)
@@ -122,7 +122,7 @@ def sometimes(
 
 @checked
 def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant of an algorithm whose state is multiplied by ``decay`` before every update,
+    """Return a variant of an algorithm that multiplies the state by ``decay`` before every update,
     so that old rounds count less.
 
     Variables that depend on inputs alone, such as which experts were right, are not affected.
@@ -160,15 +160,15 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
 
 @checked
 def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """Return a variant of an algorithm whose state depends on the last ``rounds`` rounds only.
+    """Return a variant of an algorithm with a state that depends on the last ``rounds`` rounds only.
 
     The variant carries the inputs of these rounds, and computes the state from them anew in each
     round. The algorithm's state must begin at zero, and its update must add to it.
 
     Args:
         algorithm: the algorithm to vary.
-        rounds: number of rounds in the window. With 2.5, half of the update from the third-last
-            round is made.
+        rounds: number of rounds in the window. With 2.5, the last two rounds count fully, and half
+            of the update from the round before them is made.
         key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     _check_rounds("window", rounds)
@@ -214,8 +214,9 @@ _PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
 def add_lapse(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
-    """Return a function that makes a variant of an algorithm with a lapse. It takes the parameters
-    of the algorithm and that of the lapse.
+    """Return a function that makes a variant of an algorithm with a lapse. The function takes the
+    parameters of the algorithm, and the lapse's parameter by name: ``lag`` for :func:`late`,
+    ``last`` for :func:`stopped`, ``decay`` for :func:`fading`, ``window`` for :func:`window`.
 
     Args:
         lapse: the lapse, a function of this module: :func:`late`, :func:`stopped`, :func:`fading`

@@ -26,7 +26,7 @@ class Place(NamedTuple):
             state.
         outcome: what an interchange intervention on the sites should change: the "prediction" of
             the round, or the "state" after the round.
-        control: True for a control, whose sites cannot hold the variable.
+        control: True for a control: its sites cannot hold the variable.
     """
 
     variable: str
@@ -36,9 +36,8 @@ class Place(NamedTuple):
 
 
 def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return an array that is 1 in the first element along the last axis and 0 elsewhere.
-
-    Steering adds it to a state. For a shape of (4,), the array is ``[1, 0, 0, 0]``.
+    """Return an array that is 1 in the first element along the last axis and 0 elsewhere, such as
+    ``[1, 0, 0, 0]`` for the shape (4,). Steering adds this array to a state.
 
     Args:
         shape: shape of the array: that of one episode's state.
@@ -55,7 +54,7 @@ class Model:
         memory: key of the variable that the model's algorithm carries from round to round, such as
             "log_weights".
         written: key of the variable that a round writes into a latent, such as "next_log_weights".
-        has_layers: True for a transformer, whose sites have layers and positions.
+        has_layers: True for a transformer: its sites have layers and positions.
         last: index of the last layer.
         layers: indices of the layers before the last.
         replaces: True if an update replaces the latent that it is written to; False if the update
@@ -94,8 +93,8 @@ class Model:
 
     def before_final(self, position: str) -> str:
         """Return the name of the residual stream before the last layer, at the position labelled
-        ``position``, such as ``"resid_post[1]@p?"``. For a model with one layer, it is that after
-        this layer.
+        ``position``, such as ``"resid_post[1]@p?"``. For a model with one layer, return the name of
+        the residual stream after this layer.
         """
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 

@@ -14,10 +14,10 @@ from interp.support.errors import InputError, require
 
 
 class SizedRound(RoundLayout):
-    """Base class for token layouts of rounds whose sizes, such as the number of states, may vary.
+    """Base class for token layouts of rounds with sizes that may vary, such as the number of states.
 
-    A subclass has two fields for each size, such as ``n_states``, the value of the size, and
-    ``n_states_range``, the smallest and the largest value that the vocabulary supports.
+    A subclass has two fields for each size: ``n_states`` is the value of the size, for example, and
+    ``n_states_range`` the smallest and the largest value that the vocabulary supports.
 
     Attributes:
         ranged: names of the sizes, such as ``("n_states", "n_actions")``. The property ``family``

@@ -64,7 +64,7 @@ class Columns:
     Attributes:
         by_role: role -> names of its columns, such as ``{"reward": ("gain", "loss")}``; roles
             without a column are absent.
-        guessed: roles whose column was found by its name instead of being named by the user.
+        guessed: roles with a column that was found by its name, because the user named none.
         unused: names of the columns without a role.
     """
 

@@ -298,8 +298,7 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
-    """Raise InputError about the first row that has more fields than the header; do nothing if
-    there is none.
+    """Raise InputError about the first row that has more fields than the header, if there is one.
 
     Args:
         path: the file, for the error message.

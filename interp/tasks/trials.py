@@ -124,7 +124,8 @@ def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingO
             ``{"choice": "resp", "missed": -999}``.
 
     Returns:
-        The arguments that name columns, role -> names; and the others as options.
+        The arguments that name columns, such as ``{"choice": "resp"}``; and all other arguments as
+        options.
     """
     columns = dict(keywords)
     names = [field.name for field in fields(ReadingOptions)]
@@ -225,8 +226,9 @@ def open_trials(
     Args:
         path: the file.
         roles: roles of the task's columns, besides "participant", "session" and "order".
-        named: role -> the column or columns that the user named; None to find them by their names.
-        options: what the user said about questions that the table leaves open, such as which code
+        named: role -> the column or columns that the user named, such as ``{"choice": "resp"}``;
+            columns of roles that are absent or None are found by their names.
+        options: the user's answers to questions that the table leaves open, such as which code
             stands for a missed trial.
         optional: roles that have a column only if the user names one.
         lists: roles that may have several columns.
@@ -244,10 +246,11 @@ def open_trials(
 
 
 class TrialTable:
-    """A table of trials whose columns have known roles. A task's reader makes episodes from it.
+    """A table of trials in which the role of each column, such as "choice", is known. A task's reader
+    makes episodes from it.
 
-    The role of a column says what its cells mean, such as "choice". For example, if the column
-    "resp" has the role "choice", ``texts("choice")`` returns the cells of "resp".
+    The role of a column says what its cells mean. For example, if the column "resp" has the role
+    "choice", ``texts("choice")`` returns the cells of "resp".
 
     Attributes:
         remarks: sentences about what the user should check; readers may add more.
@@ -256,7 +259,7 @@ class TrialTable:
         table: the table, every cell a text.
         columns: for each role the names of its columns. Its mapping ``by_role`` is, for example,
             ``{"choice": ("resp",), "reward": ("gain", "loss")}``.
-        options: what the user said about questions that the table leaves open, such as which code
+        options: the user's answers to questions that the table leaves open, such as which code
             stands for a missed trial: ``ReadingOptions(missed=-999)``.
     """
 
@@ -323,8 +326,8 @@ class TrialTable:
         return words.isin(_TRUE)
 
     def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
-        """Raise InputError about the first wrong row, with its line number and cell; do nothing if
-        no row is wrong.
+        """Raise InputError about the first wrong row, if there is one; the message has the row's
+        line number and cell.
 
         Args:
             rows: one boolean per row, True if the row is wrong.
@@ -401,7 +404,7 @@ class TrialTable:
             is_it: beginning of the question, such as "'reward': is -999"; "the code of a missed
                 trial" follows.
             label: the label, as the user can pass it as ``missed``.
-            others: the other labels.
+            others: the column's other labels; the message lists the first six.
             kind: what the label is if it is no code, such as "arm".
         """
         others_shown = ", ".join(others[:6])
@@ -472,8 +475,8 @@ class TrialTable:
         """Return the reward of each row: the sum of the reward columns, NaN if any of them is
         empty.
 
-        If there are several columns, one whose name begins with "loss" and that has no negative
-        number is subtracted, and a remark says so.
+        If there are several columns, a column is subtracted if its name begins with "loss" and it
+        has no negative number; a remark says so.
 
         Args:
             counted: one boolean per row, True if the row has a choice; rewards of other rows are
@@ -513,8 +516,8 @@ class TrialTable:
     # Sessions.
 
     def sessions(self) -> list[tuple[str, pd.Index]]:
-        """Split the rows into sessions. A session is a series of trials of one participant, at
-        whose beginning learning starts anew; it becomes an episode.
+        """Split the rows into sessions. A session is a series of trials of one participant, which
+        becomes an episode: learning starts anew at its beginning.
 
         Returns:
             A list of pairs, one per session: the participant, and the index of the session's rows
@@ -900,7 +903,7 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
 
     Words such as "timeout" and numbers such as -99 always look like codes. So do a few words among
     at least twice as many numbers and, among at least three labels, a number that does not fit into
-    the sequence of the others.
+    the sequence of the other labels.
 
     Args:
         counts: the labels of a column; of a mapping {label: number of trials}, its keys are used.

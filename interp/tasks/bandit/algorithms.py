@@ -13,9 +13,9 @@ are the choice kernel (a habit that ignores rewards), win-stay lose-shift, Bayes
 Beta(1, 1), and a fixed bias. The Bayesians add a bonus for uncertainty (UCB) or sample from the
 posterior (Thompson).
 
-A payoff above 0 is a win. A family whose parameters include an inverse temperature, or are
-probabilities, gets no additional temperature in a fit. Every parameter of an algorithm here is a
-number, or an array of numbers to run many players at once.
+A payoff above 0 is a win. If a family's parameters include an inverse temperature, or are
+probabilities, a fit adds no further temperature. Every parameter of an algorithm here is a number,
+or an array of numbers to run many players at once.
 """
 
 from __future__ import annotations
@@ -267,8 +267,8 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
     their rewards.
 
     Args:
-        rate: share by which an arm's trace moves, in each round, towards 1 if the arm is chosen and
-            towards 0 otherwise.
+        rate: share of the distance by which an arm's trace moves in each round: towards 1 if the
+            arm is chosen, and towards 0 otherwise. Traces begin at 0.
         inverse_temperature: inverse temperature of the softmax over the arms' traces.
     """
 
@@ -442,7 +442,7 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
 
     Args:
         keeps: factor by which all counts of wins and losses are multiplied in each round, from .001
-            to 1. With 1 nothing is forgotten.
+            to 1. With 1 all rounds count equally.
     """
 
     def logits(v: Values) -> _Array:

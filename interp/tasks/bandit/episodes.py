@@ -197,7 +197,7 @@ def sample(
 ) -> BanditEpisodes:
     """Sample episodes in which an algorithm chooses among arms with random payoffs.
 
-    The payoffs of the arms have their own random stream, so two players with the same seed face the
+    Payoffs and choices have separate random streams, so two players with the same seed face the
     same arms.
 
     Args:

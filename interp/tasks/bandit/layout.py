@@ -23,12 +23,13 @@ class BanditRound(SizedRound):
     Each word is a position of the round, in order. The bar is no position: what follows it is read
     after the prediction.
 
-    - ``<w>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``<w>``: a fixed token, to which heads can attend by default (an attention sink);
     - ``<z>``: the latent, which carries what earlier rounds wrote;
     - ``cue``: a fixed token, which marks the beginning of the round;
     - ``choice?``: the position where the model predicts the player's choice;
     - ``choice``: the arm that the player chose, a token ``arm_1``, ``arm_2``, ...;
-    - ``reward``: a fixed token, with the reward as its payload (a real number beside the token);
+    - ``reward``: a fixed token, with the reward as its payload (a real number that the token
+      carries);
     - ``w?``: the position where the update of the latent is read.
 
     Attributes:

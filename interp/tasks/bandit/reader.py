@@ -31,7 +31,7 @@ def read(
 
     The labels of choices become arms 0, 1, ... in sorted order. The result's field ``arms`` has the
     labels, and ``reading`` is a report on what was read. A row without a choice is a missed trial.
-    A choice without a reward is scored, but algorithms learn nothing from it. Columns with usual
+    A choice without a reward is scored, but algorithms do not learn from it. Columns with usual
     names, such as "choice", are found without being named.
 
     Args:
@@ -51,7 +51,8 @@ def read(
         missed: codes of missed trials, such as -999 or timeout; the word none if there are no such codes.
         scale: number by which rewards are divided, so that inverse temperatures can be compared;
             chosen from the data by default.
-        lookalikes: whether labels that look alike, such as L and l or 1 and 01, are the "same" or "different".
+        lookalikes: whether labels that differ only in spelling, such as L and l or 1 and 01, are the "same" or
+            "different"; such labels are refused by default.
         most_arms: largest number of arms that the table may have; 20 by default.
         encoding: text encoding of the file, such as latin-1; detected by default.
         decimal: the decimal point of the file, "." or ","; detected by default.

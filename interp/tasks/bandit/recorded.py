@@ -32,8 +32,9 @@ def read_choices(
         columns: role -> the column or columns that the user named for it, such as
             ``{"choice": "response", "reward": None}``. None or a missing role lets the column be
             found by its name.
-        sides: for a table whose choices are sides, such as "left": the word for each column of the
-            role "options", in the order of these columns. Found automatically if empty.
+        sides: for a table with sides, such as "left", in its column of choices: the word for each
+            column of the role "options", in the order of these columns. Found automatically if
+            empty.
         options: answers to what the table leaves open, such as the codes of missed trials.
 
     Returns:

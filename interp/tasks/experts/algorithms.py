@@ -154,8 +154,8 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
 
 @checked
 def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
-    """Return the Bayes predictor for experts whose accuracies are drawn independently from
-    U[low, high].
+    """Return the Bayes predictor for experts with accuracies that are drawn independently from
+    U[low, high]. It predicts the posterior probability of label 1.
 
     The default bounds are those of the regime "uniform".
 
@@ -182,10 +182,11 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
 
 
 def follow_the_leader() -> Algorithm:
-    """Return the algorithm that predicts what the expert who was right most often so far advises.
+    """Return follow the leader: it predicts the label advised by the expert who was right most
+    often so far.
 
     If several experts were right equally often, the predicted probability of label 1 is the share
-    of these experts that advise 1.
+    of these experts who advise 1.
     """
     equations = {
         "counts": None,
@@ -197,19 +198,19 @@ def follow_the_leader() -> Algorithm:
 
 
 def majority_vote() -> Algorithm:
-    """Return the algorithm without memory whose predicted probability of label 1 is the share of
-    experts who advise 1.
+    """Return the majority vote, an algorithm without memory: its predicted probability of label 1
+    is the share of experts who advise 1.
     """
     equations = {"prediction": lambda v: v["votes"].mean(-1)}
     return _algorithm("majority_vote", "majority vote", equations)
 
 
 def follow_previous_winners() -> Algorithm:
-    """Return the algorithm that asks only the experts who were right in the previous round: the
-    predicted probability of label 1 is the share of them who advise 1.
+    """Return the algorithm that uses only the previous winners, the experts who were right in the
+    previous round. Its predicted probability of label 1 is the share of these experts who advise 1.
 
-    If no expert was right, or if these experts are split evenly, the prediction is the share of all
-    experts who advise 1.
+    If no expert was right, or if the previous winners are split evenly, the prediction is the share
+    of all experts who advise 1.
     """
 
     def prediction(v: Values) -> NDArray[Any]:

@@ -176,7 +176,8 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
         columns: names of columns by role: ``participant``, ``session``, ``order``, ``outcome`` (the
             true label), and ``advice``, a list with each expert's column (by default those called
             advice_1, expert_1, ...). Further options are ``missed``, ``lookalikes``, ``encoding``
-            and ``decimal``, with the meaning that they have in :func:`interp.tasks.bandit.read`.
+            and ``decimal``, as in :func:`interp.tasks.bandit.read`. For example,
+            ``read("rounds.csv", outcome="weather", advice=["ann", "bob"])``.
     """
     from interp.tasks.trials import open_trials, split_options
 

@@ -169,12 +169,12 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
-    """Return an algorithm whose predicted log-odds of label 1 are a sum over experts of vote times
-    weight.
+    """Return an algorithm that predicts from a weighted sum of votes: the log-odds of label 1 are
+    the sum over experts of vote times weight.
 
-    The vote is +1 for advice 1 and -1 for advice 0. The weight is ``gain`` times the difference
-    between the number of rounds in which the expert was right so far and the number of rounds in
-    which the expert was wrong.
+    The vote is +1 for advice 1 and -1 for advice 0. The weight is ``gain (hits - misses)``, where
+    ``hits`` and ``misses`` are the numbers of earlier rounds in which the expert was right and
+    wrong.
     """
 
     def log_odds(v: Values) -> _Array:
@@ -189,8 +189,8 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
-    """Return an algorithm without memory whose predicted log-odds of label 1 are a sum over experts
-    of vote times weight.
+    """Return an algorithm without memory that predicts from a sum of votes: the log-odds of label 1
+    are the sum over experts of vote times weight.
 
     The vote is +1 for advice 1 and -1 for advice 0. All experts have the same weight: the log-odds
     of ``accuracy``.

@@ -26,7 +26,7 @@ class ExpertRound(SizedRound):
     Each word is a position of the round, in order. The bar is no position: what follows it is read
     after the prediction.
 
-    - ``<w>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``<w>``: a fixed token, to which heads can attend by default (an attention sink);
     - ``<z>``: the latent, which carries what earlier rounds wrote;
     - ``e_i``: a token that names expert i;
     - ``p_i``: the advice of expert i, a token ``q0`` or ``q1`` for label 0 or 1;

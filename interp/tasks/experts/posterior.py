@@ -309,8 +309,8 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1), ``[episode, round]``, if the intervals are known from
-    which accuracies were drawn, and it is unknown which interval belongs to which expert.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``, for accuracies that were drawn
+    from known intervals, when it is unknown which interval belongs to which expert.
 
     Args:
         episodes: the episodes to predict.
@@ -353,8 +353,8 @@ def filter_switches(
     """Return the Bayes predictions P(y = 1), ``[episode, round]``, in a regime where accuracies
     switch between experts.
 
-    The values of the accuracies are known, but not which expert has which. At known rounds, all
-    accuracies rotate among the experts by an unknown number of places.
+    The predictor knows the values of the accuracies, but not which expert has which value. After
+    every ``every`` rounds, all accuracies rotate among the experts by an unknown number of places.
 
     Args:
         episodes: the episodes to predict.

@@ -57,7 +57,7 @@ class ExpertRun:
         decision: how a prediction becomes a choice when mistakes are counted: "threshold" (choose 1
             if the prediction is above 1/2), or "sample" (choose 1 with the predicted probability).
         approximation: what the baseline ignores about the episodes' regime, such as "shared
-            predictions"; "" if it ignores nothing, or if it is no Bayes predictor or oracle.
+            predictions"; "" if the baseline is exact, or is no Bayes predictor or oracle.
     """
 
     predictions: _Predictions
@@ -131,8 +131,8 @@ def bayes(
     episodes: ExpertEpisodes,
     prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None,
 ) -> ExpertRun:
-    """Return the Bayes predictions P(y_t = 1 | advice, history), for experts whose accuracies were
-    drawn from a known prior.
+    """Return the Bayes predictions P(y_t = 1 | advice, history), for experts with accuracies that
+    were drawn from a known prior.
 
     For independent priors U[low, high] the log-odds of the prediction are
     ``sum_i s_i log(q_i / (1 - q_i))``, with posterior mean accuracies q_i, and s_i = +1 for advice

@@ -276,8 +276,8 @@ def _start(episodes: MDPEpisodes) -> dict[str, _Array]:
 
 
 def no_bootstrap(alpha: float = 0.1) -> Algorithm:
-    """Return Q-learning with discount 0. An entry of its table is a running mean of the rewards of
-    this state-action pair, in which recent rewards weigh more.
+    """Return Q-learning with discount 0. The table's entry for a state-action pair is a running mean
+    of this pair's rewards, in which recent rewards weigh more.
 
     Args:
         alpha: learning rate in (0, 1].

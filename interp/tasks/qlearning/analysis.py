@@ -23,8 +23,10 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
-    """Return how much value a model loses if it acts by its predicted policy pi in the next state
-    s': ``max_a Q(s', a) - sum_a pi(a) Q(s', a)``, with the Q-table before each round's update.
+    """Return how much value a model loses by acting according to its predicted policy.
+
+    In the next state s', the loss of the policy pi is ``max_a Q(s', a) - sum_a pi(a) Q(s', a)``,
+    where Q is the Q-table before the round's update.
 
     Args:
         predictions: the policy pi, a probability for each action,

@@ -73,7 +73,7 @@ def replay_tables(
     gamma: float,
     missing: Bool[np.ndarray, "episode round"] | None = None,
 ) -> Float[np.ndarray, "episode step state action"]:
-    """Compute the tables that Q-learning would have learned from recorded transitions.
+    """Compute the Q-tables that Q-learning would have learned from recorded transitions.
 
     Args:
         states, actions, rewards, next_states: the transition in each round, ``[episode, round]``.
@@ -134,8 +134,8 @@ def entries_at(
 
 
 def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, "*batch action"]:
-    """Return a mask of the greedy actions, whose values equal the largest value up to 1e-12,
-    ``[..., action]``.
+    """Return a mask of the greedy actions, ``[..., action]``: True where an action's value equals
+    the largest value up to 1e-12.
 
     Args:
         values: action values, ``[..., action]``.

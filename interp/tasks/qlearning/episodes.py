@@ -232,15 +232,15 @@ class MDPEpisodes(BaseEpisodes):
         )
 
     @classmethod
-    def of(cls, **given: Any) -> MDPEpisodes:
+    def of(cls, **values: Any) -> MDPEpisodes:
         """Make a batch of episodes of unequal length, with Q-tables that are computed from the
         transitions.
 
         Args:
-            given: arguments of :meth:`from_transitions` by name. ``states``, ``actions``,
+            values: arguments of :meth:`from_transitions` by name. ``states``, ``actions``,
                 ``rewards`` and ``next_states`` are lists with one list of rounds per episode.
         """
-        return cls.from_transitions(**{"mdps": None, **pad_rounds(_TRANSITIONS, given)})
+        return cls.from_transitions(**{"mdps": None, **pad_rounds(_TRANSITIONS, values)})
 
     @checked
     def relearn(
@@ -500,6 +500,7 @@ def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
 
 def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEpisodes]]:
     """Pair every batch of episodes with its array, and return a list of pairs (array, batch).
+    Refuse a list of arrays that is shorter or longer than the list of batches.
 
     Args:
         name: name of the arrays in the error message.

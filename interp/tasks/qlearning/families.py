@@ -103,8 +103,9 @@ def families() -> tuple[Family, ...]:
     in their parameters.
 
     Two families extend Q-learning: one learns late, the other stops learning. They are tried at few
-    temperatures. The late learner always chooses from the table before the update: with the table
-    after it, a lag of one round would equal Q-learning that chooses before its update.
+    temperatures. The late learner always chooses from the table before the round's update. With the
+    table after the update, a lag of one round would equal Q-learning without a lag that chooses
+    before the update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)

@@ -27,12 +27,12 @@ class QLearningRound(SizedRound):
     Each word is one of the round's 3 A + 10 positions, in order, for A actions. The bar is no
     position: what follows it is read after the prediction.
 
-    - ``<BOS>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``<BOS>``: a fixed token, to which heads can attend by default (an attention sink);
     - ``c_i``: the latent of action i, which can hold the column of the Q-table for this action;
     - ``Qcurr`` and ``Qnext``: fixed tokens, which mark the parts of the round about the current and
       about the next state;
     - ``s``, ``a``, ``r`` and ``s'``: state, action, reward and next state; the token ``r`` is fixed
-      and has the reward as its payload (a real number beside the token);
+      and has the reward as its payload (a real number that the token carries);
     - ``s'_i`` and ``a_i``: the next state again, and action i, for every action;
     - ``Select``: the position where the model predicts the greedy action in the next state;
     - ``a*``: the action that is chosen in the next state, a token ``a_1``, ``a_2``, ...;

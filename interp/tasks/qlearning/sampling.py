@@ -81,7 +81,7 @@ class Interaction:
         mdps: the MDP of each episode.
         n_rounds: number of rounds of every episode.
         seed: seed of initial states, exploration, transitions and Bernoulli rewards. The agents'
-            own choices do not depend on it.
+            choices do not depend on it.
         epsilon: probability of a uniformly random action in place of the agent's choice: one
             number, or one per episode.
         alpha, gamma: learning rate and discount of the Q-table.
@@ -315,9 +315,11 @@ def battery(
 
     - "grid": MDPs of the training regime, with all exploration rates;
     - "explored": MDPs of the regime "deterministic", with random actions;
-    - "draws": MDPs of the regime "bernoulli-draws", whose rewards are 0 or 1, with random actions;
-    - "chain": the chain, with random actions in half of the rounds;
-    - "delayed": MDPs whose large rewards come one step late, with random actions.
+    - "draws": MDPs of the regime "bernoulli-draws", in which rewards are 0 or 1, with random
+      actions;
+    - "chain": the chain (:func:`~interp.tasks.qlearning.mdps.chain`), with random actions in half
+      of the rounds;
+    - "delayed": MDPs in which large rewards come one step late, with random actions.
 
     Args:
         n_episodes: number of episodes of each set.

@@ -352,8 +352,8 @@ def _path(
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Return depth-first search, which visits one new node per round: a child of the node that,
-    among those with an unvisited child, was visited last.
+    """Return depth-first search, which visits one new node per round. Among the visited nodes with
+    an unvisited child, it takes the one that was visited last, and visits a child of this node.
 
     Args:
         spread: share of the predicted probability that is uniform over all reached nodes, in

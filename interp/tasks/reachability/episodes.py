@@ -120,17 +120,17 @@ class ReachabilityEpisodes(BaseEpisodes):
         return len(self.edges)
 
     @classmethod
-    def of(cls, **given: Any) -> ReachabilityEpisodes:
+    def of(cls, **values: Any) -> ReachabilityEpisodes:
         """Make a batch of episodes of unequal length; shorter ones are padded with missing rounds.
 
         Args:
-            given: the fields by name. ``n_rounds`` is a list with the number of rounds of each
+            values: the fields by name. ``n_rounds`` is a list with the number of rounds of each
                 episode.
         """
-        lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
+        lengths = episode_array("n_rounds", values.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
         is_over = np.arange(longest) >= lengths[:, None]
-        return cls._of_fields(**{**given, "n_rounds": longest, "missing": is_over})
+        return cls._of_fields(**{**values, "n_rounds": longest, "missing": is_over})
 
     def _with_rounds(self, arrays: Any) -> ReachabilityEpisodes:
         return replace(self, n_rounds=arrays["missing"].shape[1], **arrays)

@@ -26,7 +26,7 @@ class ReachabilityRound(SizedRound):
     Each word is a position of the round, in order. The bar is no position: what follows it is read
     after the prediction.
 
-    - ``<w>``: a fixed token, to which heads can attend if they need nothing (an attention sink);
+    - ``<w>``: a fixed token, to which heads can attend by default (an attention sink);
     - ``<z>``: the latent, which carries the nodes that were reached in earlier rounds;
     - ``s_i`` and ``t_i``: the nodes at which edge i starts and ends (source and target);
     - ``e_i``: a mark after edge i, only with ``marks=True``; the handwired model combines source

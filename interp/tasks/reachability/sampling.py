@@ -370,13 +370,13 @@ def sample(
         regime: a key of :data:`REGIMES`.
         seed: seed of all random draws.
         depths: distances of the target (the correct candidate) from the root, in steps; all occur
-            equally often. When None, the distances of the regime that can be answered within
-            ``n_rounds`` rounds, at most n_rounds - 1. A distance that hardly ever occurs in graphs
-            of this size is replaced by the largest that does.
+            equally often. When None, those distances of the regime that can be recognised within
+            ``n_rounds`` rounds: at most n_rounds - 1. A distance that hardly ever occurs in graphs
+            of this size is replaced by the largest distance that does.
 
     Raises:
-        InputError: ``depths`` are given for a regime without depths, or no graph of this size has
-            any of the depths.
+        InputError: the regime has no depths but ``depths`` is not None, or no graph of this size
+            has any of the depths.
     """
     integer("n_episodes", n_episodes, 1)
     integer("n_rounds", n_rounds, 1)
