@@ -189,14 +189,18 @@ def table(trial: Trial) -> pd.DataFrame:
         trial: the model with its episodes.
 
     Returns:
-        A table with one row per ``heuristic``. ``its_loss`` and ``algorithm_loss`` are the mean
-        losses of the heuristic and of the algorithm in the last round. ``explains_more`` is the
-        share of the variance of the model's predictions that a linear map from the predictions of
-        both explains in episodes that it was not fitted to, minus the share that a map from the
-        algorithm's predictions alone explains. ``n`` is the number of episodes on which the
-        heuristic is wrong and the algorithm right, out of ``drawn`` sampled episodes. ``side`` is
-        the share of the ``n`` episodes in which the model's loss is closer to the algorithm's than
-        to the heuristic's; ``side_low`` and ``side_high`` are the ends of its interval.
+        A table with one row per heuristic. Its columns are:
+
+        * heuristic (its name);
+        * its_loss and algorithm_loss: loss of the heuristic and of the algorithm in the last round,
+          averaged over the trial's episodes;
+        * explains_more: share of the variance of the model's predictions that a linear map from the
+          predictions of both explains, minus the share that a map from the algorithm's predictions
+          alone explains, in episodes that the maps were not fitted to;
+        * n and drawn: number of episodes on which the heuristic is wrong and the algorithm right,
+          and number of episodes that were sampled to find them;
+        * side, side_low and side_high: share of the n episodes in which the model's loss is closer
+          to the algorithm's than to the heuristic's, with its interval.
     """
     algorithm = trial.algorithm
     rows = []

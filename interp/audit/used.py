@@ -320,6 +320,7 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
     """Measure the share of the loss that the state removes, compared with a replacement in every
     round: (loss with the replacement - loss with the state) / loss with the replacement.
+    :func:`weigh` describes a correction for replacements that lack only the content of the state.
 
     Args:
         trial: the model with its run.
@@ -339,8 +340,9 @@ def weigh(
     """Compute, from the predictions with a changed state, the share of their loss that the
     unchanged state removes.
 
-    If the change removes only the content of the state, loss that the state would also save with
-    the labels of other episodes is not counted.
+    A change to another episode's state or to the mean state removes only the content of the state,
+    its information about the episode. Then the loss that the state would also save with the labels
+    of other episodes is subtracted.
 
     Args:
         trial: the model with its run.

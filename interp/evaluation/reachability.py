@@ -183,9 +183,9 @@ def controlled(
     - "cut": every round reads the initial latent;
     - "reset": the round half-way reads the initial latent;
     - "frozen": all rounds from the second on read the latent that the second one reads;
-    - "swapped": every round reads the latent of another episode;
+    - "swapped": every round reads the latent of another episode; left out for a single episode;
     - "discrete": of the nodes that a round newly reaches, only one, drawn at random, stays in the
-      latent. Only if sets of nodes can be read from latents and written into them.
+      latent; left out if there are no functions ``read`` and ``write``.
 
     Args:
         model: the model.
@@ -320,7 +320,7 @@ def measure_moved_sets(
 
     def move(latents: Tensor, hook: Any, t: int, wanted: _Set) -> Tensor:
         """Return the latents of round t with the set ``wanted`` written into them, in the episodes
-        whose target is t steps from the root.
+        with a target t steps from the root.
 
         Args:
             latents: latents that the round reads.

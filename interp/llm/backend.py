@@ -199,8 +199,8 @@ class Settings:
 
     @property
     def longest_answer(self) -> int | None:
-        """Largest number of tokens of an answer, from ``max_tokens`` or ``max_completion_tokens``;
-        None if there is no limit.
+        """Largest number of tokens of an answer: ``max_tokens``, or "max_completion_tokens" in
+        ``extra_body``; None if there is no limit.
         """
         longest = self.max_tokens or self.extra_body.get("max_completion_tokens")
         return longest if isinstance(longest, int) else None

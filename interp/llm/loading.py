@@ -243,9 +243,11 @@ def _describe_other(path: Path) -> str:
 
 
 def from_trace(path: Path) -> LLMRun:
-    """Read one trace (a recorded episode) as a run. The recorded replies are fed to the state
-    machine of the episode again; a record that does not follow from those before it raises an
-    InputError.
+    """Read one trace (a recorded episode) as a run, by feeding the recorded replies to the state
+    machine of the episode again.
+
+    Raises:
+        InputError: if the file is no trace, or a record does not follow from the records before it.
     """
     with reading(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)

@@ -62,12 +62,18 @@ def check_counts(
             experts are compared with it.
 
     Returns:
-        A dictionary. "readable": every expert has a tally. "exact": all tallies are right and count
-        all rounds. "mean_error": mean absolute error of the readable counts; NaN without any.
-        "best" and "worst": the experts with the highest (lowest) share in the note were right most
-        (least) often. "most_accurate" and "least_accurate": the note has one best (worst) expert,
-        the one with the highest (lowest) reliability. The last four are None if they cannot be
-        decided.
+        A dictionary with these keys. The share of an expert is the quotient of its tally.
+
+        * "readable": True if every expert has a tally;
+        * "exact": True if all tallies are right and count all rounds;
+        * "mean_error": mean absolute error of the counts of right predictions; NaN without tallies;
+        * "best" ("worst"): True if the experts with the highest (lowest) share in the note were
+          right most (least) often; None if all shares are equal;
+        * "most_accurate" ("least_accurate"): True if the only expert with the highest (lowest)
+          share in the note is the one with the highest (lowest) reliability; None without
+          ``reliability``.
+
+        The last four are also None if an expert has no tally.
     """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))

@@ -354,7 +354,8 @@ class Opened:
         Returns:
             The changes of the logit difference (outcome 1 minus outcome 0) by each patch, by the
             changed prompt, and by a control: the same change of activations at another expert. Its
-            ``to_frame()`` has one row per hook.
+            ``to_frame()`` has one row per hook. The column ``restored`` is the effect of the patch
+            as a share of the effect of the changed prompt, ``control`` the same for the control.
         """
         require_known("part of a round to patch", of, ("vote", "count"))
         require(

@@ -157,13 +157,16 @@ def evaluate(
         seed: seed of the episodes and the bootstrap; training used other random streams.
 
     Returns:
-        A dictionary with two entries. "regimes" has the scores by regime, predictor ("model", or
-        the key of a baseline) and metric, as from :func:`interp.evaluation.experts.regret.score`.
-        The model has one more metric, "divergence": its KL divergence from the Bayes predictor, in
-        nats per round. "regret_curves" is a table with one row per regime, predictor (columns
-        ``key`` and ``name``) and ``round`` (counted from 1): the mean ``regret`` after the round
-        with the ends ``low`` and ``high`` of its interval, and the standard deviation ``std`` over
-        episodes.
+        A dictionary with two entries.
+
+        * "regimes" has the scores by regime, predictor ("model", or the key of a baseline) and
+          metric, as from :func:`interp.evaluation.experts.regret.score`. The model has one more
+          metric, "divergence": its KL divergence from the Bayes predictor, in nats per round. An
+          infinite divergence is left out.
+        * "regret_curves" is a table with one row per ``regime``, predictor (``key`` and ``name``)
+          and ``round`` (counted from 1). ``regret`` is the mean regret after the round, with the
+          ends ``low`` and ``high`` of its interval, and ``std`` its standard deviation over
+          episodes.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     chosen = fitting_regimes(model) if regimes is None else regimes
@@ -287,12 +290,12 @@ def over_lengths(
         seed: seed of the episodes and the bootstrap.
 
     Returns:
-        Scores by predictor, metric, and first and last round of the window (``start``, and ``stop``
-        minus 1). The metrics are means over the window: "accuracy", "excess_log_loss" and
-        "divergence" (log-loss above that of the Bayes predictor, and KL divergence from it, in nats
-        per round); and "regret", the number of mistakes beyond those of the best expert in the
-        first ``stop`` rounds. A predictor's metric is left out if it is infinite, because the
-        predictor was certain and wrong.
+        Scores by predictor, metric and window, which contains the rounds from ``start`` to
+        ``stop - 1``. Three metrics are means over the window: "accuracy", "excess_log_loss"
+        (log-loss minus that of the Bayes predictor, in nats per round) and "divergence" (KL
+        divergence from the Bayes predictor, in nats per round). "regret" is the number of mistakes
+        in the first ``stop`` rounds, minus that of the best expert in these rounds. A metric of a
+        predictor that is infinite in any round is left out: the predictor was certain and wrong.
     """
     n_experts = n_experts_of(model)
     regime = "uniform"

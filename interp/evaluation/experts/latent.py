@@ -47,8 +47,9 @@ def latent_control(
     Returns:
         Scores by quantity, with intervals over episodes. "accuracy, NAME" is the share of rounds
         with a right prediction, with NAME one of "intact", "cut", "swapped", "majority_vote" and
-        "bayes". "lost when cut" and "lost when swapped" are differences from "accuracy, intact" in
-        the same episodes, and "cut minus majority vote" is the difference of these two.
+        "bayes". Three quantities are differences of accuracies in the same episodes: "lost when
+        cut" (intact minus cut), "lost when swapped" (intact minus swapped) and "cut minus majority
+        vote".
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
@@ -88,8 +89,9 @@ def attention_to_experts(
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Scores:
-    """Measure how much of its attention every head pays to each expert and to the latent, from the
-    position where the model predicts (``p?``) and from that where the update is read (``w?``).
+    """Measure how much of its attention every head pays to each expert and to the latent. Attention
+    is read at two query positions: ``p?``, where the model predicts, and ``w?``, from which the
+    update of the latent is read.
 
     Args:
         model: a model with attention between the positions of a round.
@@ -100,10 +102,10 @@ def attention_to_experts(
 
     Returns:
         Scores by layer, head, reader and target: the share of the head's attention that goes from
-        the reader to the target. The head "mean" is the mean over the heads of a layer. Readers are
-        "p?" and "w?". Targets are the "latent", "expert 1" (the most accurate one in the round)
-        and so on, and "other" (all other positions). The column ``without_history`` has the share
-        if the latent is reset to the initial one in every round.
+        the reader (query position "p?" or "w?") to the target. Targets are the "latent", "expert 1"
+        (the most accurate expert in the round), "expert 2" and so on, and "other" (all other
+        positions). The head "mean" is the mean over the heads of a layer. The column
+        ``without_history`` has the share if every round reads the initial latent.
     """
     refuse_missing("attention to experts", episodes)
     names = patterns(model)

@@ -292,8 +292,8 @@ def followed_discount(
     Returns:
         Scores by discount (``gamma``): the share of rounds in which the choice is greedy, with ties
         broken at random. The column ``best``, the same in all rows, is the discount with the
-        highest share, or the middle between the smallest and largest of those that tie. Its
-        interval, ``best_low`` to ``best_high``, covers all ties.
+        highest share. If several discounts have this share, it is the middle between the smallest
+        and the largest of them. Its interval, ``best_low`` to ``best_high``, covers all of them.
     """
     for chosen, batch in one_each("choices", choices, batches):
         require(
