@@ -306,8 +306,9 @@ class Algorithm:
 
     @cached_property
     def of_the_state(self) -> tuple[str, ...]:
-        """Keys of the state variables and of all variables that are computed from them alone. Each
-        has a value before and a value after a round.
+        """Keys of all variables that have a value before and a value after each round: the state
+        variables, all variables that are computed from them alone, and ``X`` if there is a variable
+        ``next_X``.
         """
         determined: set[str] = set()
         for variable in self.variables:

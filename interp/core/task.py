@@ -583,8 +583,8 @@ def exchange_history(
         round: index of the first round that is not exchanged.
         names: names of the arrays to exchange; empty for all ``[episode, round, ...]`` arrays. The
             mask of missing rounds is always exchanged.
-        held: function ``(episodes, name)`` that returns the array ``[episode, round, ...]`` of that
-            name, for arrays that are not an attribute of the episodes.
+        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]``. By default, the
+            array is the attribute called ``name``.
         remade: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
             by default ``dataclasses.replace``.
     """
@@ -609,8 +609,8 @@ def in_one_round(
         array: name of the array.
         edit: function ``(episodes, round)`` -> the array's new values in that round,
             ``[episode, ...]``.
-        held: function ``(episodes, name)`` that returns the array ``[episode, round, ...]`` of that
-            name, for arrays that are not an attribute of the episodes.
+        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]``. By default, the
+            array is the attribute called ``name``.
         remade: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
             by default ``dataclasses.replace``.
 
@@ -949,8 +949,8 @@ class Task:
         as one participant each. No episode is repeated or generated: if too few are recorded, the
         batch is smaller, with a warning. Analyses that fit something use one half of the
         participants to fit and the other half to score (:meth:`half`). Missed trials are dropped.
-        Episodes are cut to a length that nine in ten of them reach, and shorter episodes are left
-        out.
+        All episodes of a batch are cut to one length, at most the length that nine in ten of the
+        recorded episodes reach; shorter episodes are left out.
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])

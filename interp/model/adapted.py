@@ -645,7 +645,9 @@ def adapt(
         output: what the scores are: "logits" (when None), "probability" of each outcome, or "value"
             if the layout predicts a real number.
         name: name of the model; the class name of the module when empty.
-        origin: how to build the model again, for results and checkpoints.
+        origin: record of how to build the model again, for results and checkpoints, such as
+            ``{"builder": "my-gru", "arguments": {"width": 16}}``. ``interp.load`` sets it for
+            builders that were registered by ``interp.register_machine``.
         check: True to run :func:`check_machine`, which raises an error that names the broken rule.
 
     Returns:

@@ -101,9 +101,9 @@ class _Drawn(nn.Module):
 class Embedding(_Drawn):
     """A table of learned vectors, one per row, in a parameter called ``name``.
 
-    The names are TransformerLens' (``W_E`` for tokens, ``W_pos`` for positions), ``W_val`` for
-    directions along which numbers that tokens carry (such as rewards) are written, or ``init`` for
-    initial latents.
+    Tables for tokens and positions have TransformerLens' names, ``W_E`` and ``W_pos``. ``W_val`` is
+    the table for numbers that tokens carry, such as rewards: a number is written along its token's
+    vector. ``init`` is the table of initial latents.
 
     Args:
         name: name of the parameter.

@@ -55,7 +55,9 @@ class LatentTransformerConfig:
         init_std: standard deviation of the initial weights of a model to be trained.
         head_names: the paper's name of each head, one tuple per layer; empty for learned models.
         name: name by which users load the model.
-        origin: how to build the model again: circuit and arguments, or training preset.
+        origin: record of how the model was made, such as ``{"circuit": "wma-handwired",
+            "arguments": {"n_experts": 4}, "edits": []}``; for a learned model, the key "training"
+            has the configuration of its training.
     """
 
     layout: RoundLayout

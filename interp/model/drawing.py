@@ -29,7 +29,7 @@ def reset_parameters(module: nn.Module) -> None:
 def draw_anew(
     machine: _Machine, seed: int, draw: Callable[[_Machine], object] = reset_parameters
 ) -> _Machine:
-    """Return a copy of a model in evaluation mode with fresh random weights. The global random
+    """Return a copy of a model, with fresh random weights and in evaluation mode. The global random
     generator is not changed.
 
     Args:

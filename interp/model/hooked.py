@@ -336,9 +336,9 @@ class HookedMachine(HookedRootModule):
         """Return a value that changes whenever a weight is written to, except through ``.data``.
         Two equal values mean that earlier results of the model may be used again.
 
-        It is a tuple of the address and the write counter of every weight, and of the numbers and
-        strings that modules store as attributes, since these may affect outputs. Attributes of hook
-        points are left out.
+        It is a tuple of the address and the write counter of every weight and buffer, and of the
+        numbers and strings that modules store as attributes, since these may affect outputs.
+        Attributes of hook points, and whether a module is in training mode, are left out.
         """
         tensors: list[Tensor | None] = []
         plain = []

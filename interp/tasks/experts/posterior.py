@@ -309,8 +309,8 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1), ``[episode, round]``, for accuracies that were drawn
-    from known intervals, when it is unknown which interval belongs to which expert.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``, if the intervals of the experts'
+    accuracies are known, but not the order of the intervals over the experts.
 
     Args:
         episodes: the episodes to predict.

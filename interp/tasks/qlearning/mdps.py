@@ -384,7 +384,7 @@ def draw(
         n: number of MDPs.
         n_states: number of states of each MDP.
         n_actions: number of actions of each MDP.
-        shares: random generator that decides which MDP is of which kind.
+        shares: random generator that assigns the kinds of ``cells`` to the MDPs.
         rng: random generator for rewards and transitions.
     """
     if regime.build is not None:

@@ -352,8 +352,9 @@ def _path(
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Return depth-first search, which visits one new node per round. Among the visited nodes with
-    an unvisited child, it takes the one that was visited last, and visits a child of this node.
+    """Return depth-first search, which visits at most one new node per round. Among the visited
+    nodes with an unvisited child, it takes the node that was visited last, and visits a child of
+    this node.
 
     Args:
         spread: share of the predicted probability that is uniform over all reached nodes, in
@@ -365,8 +366,8 @@ def depth_first(spread: float = 0.0) -> Algorithm:
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
-    """Return a random walk along the edges, one step per round; at a node without children it
-    returns to a child of the root.
+    """Return a random walk along the edges: each round visits a random child of the node that was
+    visited last. If this node has no children, the round visits a random child of the root.
 
     Args:
         seed: seed of the walk's random choices.
@@ -443,10 +444,10 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
     and without a state.
 
     Args:
-        key: key of the heuristic, which says what candidate is chosen: the one with
-            "fewer_parents", "more_children", "more_ancestors" or the "larger_name" (the larger
-            number), or the one "nearer_undirected" (nearer to the root if edges could be followed
-            in both directions).
+        key: key of the heuristic. It chooses the candidate with fewer parents ("fewer_parents"),
+            more children ("more_children"), more ancestors ("more_ancestors") or the larger node
+            number ("larger_name"). "nearer_undirected" chooses the candidate that would be nearer
+            to the root if edges could be followed in both directions.
     """
     require_known("heuristic", key, _HEURISTICS)
     rule = _HEURISTICS[key]

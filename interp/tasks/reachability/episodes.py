@@ -246,7 +246,7 @@ class ReachabilityEpisodes(BaseEpisodes):
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
         """Score predictions: 1 where the correct candidate has a higher probability than the wrong
-        one, 0 where it has a lower one, 1/2 where the two are equal.
+        candidate, 0 where it has a lower probability, 1/2 where both are equal.
 
         Args:
             predictions: predicted probability of each node, ``[episode, round, node]``.
