@@ -150,8 +150,8 @@ class Basis:
     Attributes:
         blocks: (name, labels of the axes) of each block, in order.
         positions: the code of the positions, which fills the block ``pos``.
-        rotation: seed of a random orthonormal basis whose vectors are the axes; None if each axis
-            is one coordinate of the residual stream.
+        rotation: seed of a random rotation of the axes. None if each axis is one coordinate of the
+            residual stream.
     """
 
     blocks: tuple[tuple[str, tuple[str, ...]], ...]
@@ -228,7 +228,7 @@ class Basis:
 
     @property
     def one(self) -> Direction:
-        """The direction of the constant axis, whose coordinate is 1 at every position."""
+        """The direction of the constant axis. Its coordinate is 1 at every position."""
         return self[POS][_ONE]
 
     @checked
@@ -273,11 +273,11 @@ class Coordinates:
 
     @property
     def one_hot(self) -> bool:
-        """True if the position codes are one-hot: every position has an axis of its own."""
+        """True if the position codes are one-hot, with one axis per position."""
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:
-        """Return the basis of a residual stream: the given content blocks, then the position block.
+        """Make the basis of a residual stream: the content blocks, then the position block.
 
         Args:
             blocks: labels of the axes of each content block, by block name.
@@ -321,11 +321,16 @@ class Coordinates:
         return checked(builder)
 
     def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a builder as its user passes them: the fields of this object
+        """Return the arguments with which a user would call a builder: the fields of this object
         replace the argument ``coordinates``.
 
         Args:
-            arguments: the builder's arguments by name, with ``coordinates`` among them.
+            arguments: name of an argument of the builder -> its value, such as ``{"n_experts": 4,
+                "coordinates": self}``.
+
+        Returns:
+            Name of an argument -> its value, such as ``{"n_experts": 4, "positions": "one-hot",
+            "n_lines": 16, "seed": 0, "rotation": None}``.
         """
         others = {key: value for key, value in arguments.items() if key != "coordinates"}
         return others | asdict(self)

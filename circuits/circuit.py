@@ -267,8 +267,8 @@ def read_locations(
         basis: basis of the residual stream.
         groups: word -> the labels of positions or axes that it stands for, such as "EXPERTS" ->
             ("e_1", "e_2"). In the columns "labels" and "read", the labels replace the word. If the
-            column "name" is such a word, each of its labels becomes a location of its own, except
-            in rows with "score", "each" or "own".
+            column "name" is such a word, each of its labels becomes one location, except in rows
+            with "score", "each" or "own".
         named: word in the column "read" -> direction.
         scales: word in the column "scale" -> number; an empty word means 1.
 
@@ -319,9 +319,10 @@ def read_ground_truth(
     Args:
         rows: rows with the columns variable, locations, outcome, holds, why and held_as. The column
             "holds" says whether the locations carry the variable: "all" (together, they do),
-            "partly" (one alone has only a part of the effect) or "no" (a negative control, with a
-            site such as "embed@p?" in the column "locations"). A row "all" is left out if one of
-            its locations is not in ``sites``.
+            "partly" (one location alone has only a part of the effect, which the column "why"
+            describes) or "no" (a negative control, with a site such as "embed@p?" in the column
+            "locations"). The other columns are explained at :class:`Carried`. A row "all" is left
+            out if one of its locations is not in ``sites``.
         sites: key of a variable -> its locations in this variant of the circuit.
         groups: word of the table -> the names of locations that it stands for.
 
@@ -481,7 +482,7 @@ class Circuit(Result):
 
     @checked
     def head_index(self, name: str) -> int:
-        """Return the index of a head within its layer."""
+        """Return the index of a head within its layer, from its name or number ("2.1")."""
         head = self.head(name)
         return self.layer(head.layer).index(head)
 
@@ -606,8 +607,8 @@ class Circuit(Result):
         """Return a table of where the algorithm's variables are stored, one row per location.
 
         The columns are variable (its key), symbol and meaning of the variable, location (its name),
-        hook, positions, reads (the directions, or the head whose scores are read), scale and
-        drives (what an intervention changes); see :class:`Location`.
+        hook, positions, reads (the directions; for attention scores, the head), scale and drives
+        (what an intervention changes); see :class:`Location`.
         """
         rows = []
         for key, locations in self.sites.items():
@@ -648,7 +649,7 @@ class VerificationPlan:
 
     Attributes:
         sizes: task sizes for which the model is promised to be exact; :func:`circuits.verify`
-            checks these unless it is passed others.
+            checks these by default.
         episodes: (circuit, n_rounds, n_episodes, seed) -> episodes to run on. They may have fewer
             rounds if later rounds would repeat the same.
         output: key of the variable that the model's prediction must equal.

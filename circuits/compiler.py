@@ -73,7 +73,7 @@ def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
         attn: the layer's attention module, which is changed in place.
         index: index of the head in the layer.
         head: the head.
-        circuit: the circuit, whose basis turns directions into vectors.
+        circuit: the circuit; its basis turns directions into vectors.
     """
     queries, keys = _split_terms(head.scores)
     reads, writes = _split_terms(head.moves)
@@ -96,7 +96,7 @@ def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> Non
     Args:
         mlp: the layer's MLP, which is changed in place.
         neurons: the layer's neurons.
-        circuit: the circuit, whose basis turns directions into vectors.
+        circuit: the circuit; its basis turns directions into vectors.
     """
     n = len(neurons)
     biases = [neuron.bias for neuron in neurons]

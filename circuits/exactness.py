@@ -4,7 +4,7 @@ Six checks concern no single variable (``docs/method/ground-truth.md``):
 
 * ``distribution``: the model scores every outcome as the algorithm does;
 * ``carried_state``: the latents store the algorithm's state;
-* ``residue``: apart from the state and the fixed initial latents, the latents are zero;
+* ``residue``: outside of the state and the fixed initial latents, the latents are zero;
 * ``position_code``: the latents are zero along the axes of the position code;
 * ``causality``: inputs at later positions change no activation at earlier ones;
 * ``horizon``: errors of the state do not grow faster than rounding errors.

@@ -7,8 +7,7 @@ the attention pattern::
 
     score(i, j) = sum_r <q_r, h_i> <k_r, h_j>          output(i) = sum_j A_ij sum_r <v_r, h_j> o_r
 
-A query that finds no match attends to a sink token. The head moves nothing from there: its output
-is then exactly 0.
+A query that finds no match attends to a sink token. The head's output is then exactly 0.
 """
 
 from __future__ import annotations
@@ -103,8 +102,10 @@ def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
 def copy(
     basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return move terms with which a head copies coordinates from one block of the residual stream
-    to another.
+    """Make move terms with which a head copies coordinates from one block of the residual stream to
+    another.
+
+    A move term is a pair (direction read at the key, direction written at the query).
 
     Args:
         basis: a basis that has both blocks.
@@ -119,8 +120,10 @@ def copy(
 def match(
     basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Return score terms with which a head looks for equal content: the score of a query and a key
-    is the inner product of two blocks.
+    """Make score terms with which a head looks for equal content: the score of a query and a key is
+    the inner product of two blocks.
+
+    A score term is a pair (direction read at the query, direction read at the key).
 
     Args:
         basis: a basis that has both blocks.
@@ -141,10 +144,11 @@ def content_chooser(
     sink: Direction,
     theta: float = 0.5,
 ) -> Head:
-    """Make a head with hard attention to the keys whose content matches best, or to the sink token
+    """Make a head with hard attention to the keys that match the query best, or to the sink token
     if no score exceeds theta.
 
-    It is the paper's head type CC.
+    Hard attention is the average over the keys with the highest score. The head is the paper's head
+    type CC.
 
     Args:
         name: name of the head.
@@ -161,8 +165,8 @@ def content_chooser(
 def fixed_offset(
     name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction
 ) -> Head:
-    """Make a head with hard attention to the position ``offset`` before the query; a gate can send
-    the query to the sink token instead.
+    """Make a head that attends only to the token ``offset`` positions before the query. A gate can
+    send the query to the sink token instead.
 
     It is the paper's head type FO(g, -l), with the gate g and the offset l.
 
@@ -222,8 +226,9 @@ def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[
 
 
 def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
-    """Return score terms with which a query scores highest the key that is ``offset`` positions
-    before it.
+    """Make score terms that are highest for the key ``offset`` positions before the query.
+
+    A score term is a pair (direction read at the query, direction read at the key).
 
     The score of query i and key j is ``<p_i, R^l p_j>``, where p are position codes and R^l shifts
     them by l = ``offset``. It is 1 at ``j = i - l`` and at most ``1 - margin`` elsewhere, with the
@@ -272,8 +277,8 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
     """Return a softmax head that computes nearly the same sum as a linear head, for scores that are
     0 or one constant.
 
-    A sink token takes nearly all attention, so that the softmax denominator is nearly constant, and
-    the attention to one match hardly depends on the others (docs/method/ground-truth.md).
+    A sink token takes nearly all attention, so that the softmax denominator is nearly constant. The
+    attention to one match then hardly depends on other matches (docs/method/ground-truth.md).
 
     Args:
         head: the linear head.
@@ -293,7 +298,7 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
-    """Return two softmax heads whose sum approximates a linear head.
+    """Return two softmax heads that together approximate a linear head.
 
     A linear head adds what it reads at a key times the score x. The two heads have the logits eps x
     and -eps x, and a sink token takes nearly all attention. Their difference gives ``(e^{eps x} -

@@ -47,14 +47,14 @@ class CircuitRecord:
     Attributes:
         key: name of the model.
         description: one line, for lists.
-        task: key of the task, whose sizes are arguments of the circuit.
+        task: key of the task. The sizes of the task are arguments of the circuit.
         builder: function that builds the circuit, or its "module:name", which is imported on first
             use.
         verification: the verification plan, or its "module:name".
         float32: name of an argument of the builder -> its default in float32, where rounding is
-            coarser.
-        soft: name of an argument of the builder -> value, for a variant with softmax heads only,
-            which is nearly exact and has a gradient everywhere.
+            coarser, such as ``{"heavy": 20.0}``.
+        soft: name of an argument of the builder -> its value for the variant that has only softmax
+            heads. This variant is nearly exact and has a gradient everywhere.
         weights: function from the task's sizes to the number of weights, right within a quarter. A
             model that is too large is refused before it is built.
     """
@@ -200,7 +200,7 @@ def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[s
         arguments: the builder's arguments that the user passed; they are never replaced.
 
     Returns:
-        Name of an argument -> its value. Arguments that are missing get the builder's own defaults.
+        Name of an argument -> its value. The builder has defaults for all other arguments.
 
     >>> with_defaults("wma-handwired", "float32", {"heavy": 30.0})
     {'heavy': 30.0, 'match_logit': 60.0}
@@ -238,8 +238,8 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     """Return the variant of a handwired model that has only softmax heads, for methods that need
     gradients.
 
-    Gradients do not pass through hard attention. A model whose heads are all softmax heads already,
-    such as a learned one, is returned unchanged.
+    Gradients do not pass through hard attention. A model that already has only softmax heads, such
+    as a learned model, is returned unchanged.
 
     >>> set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ()))
     {'softmax'}

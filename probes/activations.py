@@ -68,11 +68,11 @@ _WRITES_ALL = (
 
 
 def place(site: str | Site | ProbedSite, model: Machine | None = None) -> ProbedSite:
-    """Look up a site in a machine.
+    """Look up a site in a machine, so that :func:`read` can read it from a rollout.
 
     Args:
         site: the site as text, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`);
-            as an object; or as the result of an earlier call.
+            as an object; or as the result of an earlier call, which is returned unchanged.
         model: the machine; None assumes a transformer.
 
     Returns:
@@ -260,7 +260,8 @@ def _select_write_slot(
 def without_rounding(
     x: Float[np.ndarray, "episode round d"],
 ) -> tuple[Float[np.ndarray, "episode round d"], str]:
-    """Replace features by 0 if they vary by less than the rounding error of the largest activation.
+    """Replace features by 0 if their standard deviation is within rounding error of the largest
+    absolute value in ``x``.
 
     docs/method/probes.md gives the reason.
 

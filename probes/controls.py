@@ -1,4 +1,4 @@
-"""Controls of probes: the same fit on data for which a high score would mean nothing.
+"""Controls of probes: the same fit on data that cannot say what the activations encode.
 
 A probe's verdict is "yes" if its score is clearly above all controls that count. A score estimates
 how well this probe, refitted on all episodes, will do on new episodes; its interval is that of
@@ -56,13 +56,16 @@ class ProbeScore(_Difference):
     A group is a set of episodes that may depend on each other, such as those of one participant.
 
     Attributes:
-        losses: sum of the probe's errors over the held-out rounds of each group, ``[group]``:
-            squared errors (for R2) or numbers of wrong predictions (for accuracy).
-        references: what the losses are divided by, ``[group]``: total sums of squares (R2) or
+        losses: sum of the errors in each group, ``[group]``, of probes that were not fitted on that
+            group: squared errors (for R2) or numbers of wrong predictions (for accuracy).
+        references: what the losses are divided by, ``[group]``: squared errors of predicting the
+            mean over all episodes and rounds (R2; see :func:`interp.stats.refit.totals`), or
             numbers of scored entries (accuracy).
         kind: formula of the score: "skill" (1 - losses / references), "accuracy" (the same, clipped
-            to [0, 1]) or "ratio" (losses / references).
-        constant: the losses of always predicting the same value, the best one, ``[group]``.
+            to [0, 1]) or "ratio" (losses / references). Losses and references are summed over
+            groups first.
+        constant: the losses of the best constant prediction (mean or most frequent class),
+            ``[group]``.
         graded: for rare classes, a pair of sums ``[group]``: squared errors of the predicted class
             probabilities, and squared errors if the class frequencies are predicted. None for other
             targets.
@@ -153,8 +156,8 @@ class ProbeScore(_Difference):
 
     @property
     def detectable(self) -> float:
-        """The smallest :attr:`skill` that this sample could have told from 0: its interval would
-        not have contained 0.
+        """The smallest :attr:`skill` with an interval that would exclude 0 in a sample like this
+        one.
         """
         losses, references = self.graded or (self.losses, self.constant)
         return refit.detectable(losses, references, N_FOLDS)
@@ -182,8 +185,7 @@ def score_predictions(
     refit_probe: Callable[[], dict[str, Any]],
     probabilities: Sequence[Float[Array, "episode round c"]] = (),
 ) -> Fitted:
-    """Score the predictions of a target for held-out episodes: by R2 for numbers, by accuracy for
-    classes.
+    """Score cross-validated predictions of a target: by R2 for numbers, by accuracy for classes.
 
     Args:
         target: the values to decode.
@@ -290,7 +292,7 @@ def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, A
     """Return the details of a probe that was fitted only on the rounds that took place.
 
     Args:
-        probe: the probe, whose predictions are ``[round that took place, 1, output]``.
+        probe: the probe; its predictions are ``[round that took place, 1, output]``.
         counted: mask ``[episode, round]`` of the rounds that took place.
 
     Returns:
@@ -307,14 +309,15 @@ def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, A
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ControlScore:
-    """The score of one control, beside the probe's.
+    """The score of one control, and the difference between the probe's score and this one.
 
     Attributes:
         name: name of the control.
         score: its score.
-        difference: the probe's score minus the control's.
-        counts: True if a "yes" requires the probe to beat it. False if the control determines the
-            target by construction, such as the inputs for a target that is an input.
+        difference: the probe's score minus the control's, with a 95 % interval.
+        counts: True if the verdict "yes" requires the probe to beat this control. False if what the
+            control reads determines the target by construction, such as the inputs if the target is
+            an input.
     """
 
     name: str
@@ -420,8 +423,8 @@ class GroupedTargets:
         return int(self.groups.max()) + 1
 
     def of_copy(self, targets: Sequence[TargetValues]) -> GroupedTargets:
-        """Return the targets of an untrained copy, which may run on further episodes; each of these
-        is a group of its own.
+        """Return the targets of an untrained copy, which may run on further episodes; each further
+        episode becomes one group.
 
         Args:
             targets: the targets in all episodes of the copy: the same episodes, then the further
@@ -435,7 +438,7 @@ class GroupedTargets:
         """Fit cross-validated probes of all targets, and of further targets of the same episodes,
         such as the random ones of controls.
 
-        If some rounds are missing, each round that took place is fitted as an episode of its own,
+        If some rounds are missing, each round that took place is fitted as if it were an episode,
         in the fold and group of its episode. Targets with the same missing rounds are fitted
         together.
 

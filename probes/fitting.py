@@ -89,10 +89,11 @@ def fit(
 ) -> ProbeResult:
     """Fit a probe that decodes ``target`` from ``activations``, with up to five controls.
 
-    The same fit is repeated in cases in which a high score would mean nothing. These controls are
-    "shuffled" (the target of another episode), "untrained" (activations of an untrained copy of the
-    model), "inputs" (the round's inputs in place of activations), "round" (the round index in place
-    of activations) and "control_task" (a random target for each kind of round).
+    A control is the same fit on other data. It shows which score is possible although the model
+    does not encode the target. The controls are "shuffled" (the target of another episode),
+    "untrained" (activations of an untrained copy of the model), "inputs" (the round's inputs in
+    place of activations), "round" (the round index in place of activations) and "control_task" (a
+    random target for each kind of round).
 
     Args:
         activations: a rollout; or a tensor, array or pandas object ``[episode, round, ...]`` with
@@ -122,8 +123,8 @@ def fit(
             copies then need ``episodes``, too.
 
     Returns:
-        The probe, its score on held-out episodes with an interval, the scores of the controls, and
-        the verdict on whether the target can be decoded.
+        The probe, its cross-validated score (R2 or accuracy) with a 95 % interval, the scores of
+        the controls, and the verdict on whether the target can be decoded.
 
     >>> import interp, probes
     >>> from interp.tasks import experts
@@ -383,14 +384,14 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    A fit to fewer than 256 episodes reads less from a copy than can be decoded. If there are fewer,
-    the copies also run on newly sampled episodes, unless the episodes were recorded
-    (docs/method/probes.md).
+    A probe that is fitted to fewer than 256 episodes decodes less from a copy than is possible. If
+    there are fewer, the copies also run on newly sampled episodes, unless the episodes were
+    recorded (docs/method/probes.md).
 
     Args:
         run: the rollout.
         targets: the targets that are decoded from this rollout.
-        hooks: names of the hook points whose activations the copies' rollouts store.
+        hooks: names of the hook points that the rollouts of the copies cache.
         n: number of copies.
         seed: seed of the first copy, and of the further episodes.
 
@@ -632,7 +633,7 @@ def fit_targets(
 
 @dataclass(frozen=True, eq=False)
 class _Copy:
-    """An untrained copy of a model whose activations are finite.
+    """An untrained copy of a model, with finite activations.
 
     Attributes:
         activations: its activations, or a function that returns them.
@@ -670,7 +671,7 @@ def _select_usable_copies(
     shape: tuple[int, ...],
     targets: Sequence[TargetValues],
 ) -> list[_Copy]:
-    """Return the untrained copies whose activations are finite; only one copy's activations are in
+    """Return the untrained copies with finite activations; only one copy's activations are in
     memory at a time.
 
     Args:

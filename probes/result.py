@@ -161,11 +161,11 @@ class ProbeResult(Measured):
     Attributes:
         target: the target.
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
-        score: R2 (numbers) or accuracy (classes) on new episodes or groups of them, with its 95 %
-            interval.
-        by_output: name of an output (such as an expert, "e_1") -> the same score for it alone.
-        metrics: name of a metric -> its value on held-out episodes: "r2" and "mae" (mean absolute
-            error), or "accuracy" and "log_loss".
+        score: cross-validated R2 (numbers) or accuracy (classes), with its 95 % interval.
+        by_output: name of an output (such as an expert, "e_1") -> the same score for this output.
+        metrics: name of a metric -> its cross-validated value: "r2" and "mae" (mean absolute
+            error), or "accuracy" and "log_loss" (mean of minus the log of the true class's
+            probability).
         controls: name of a control, such as "untrained" -> its score.
         predictions: ``[episode, round, output]``, each episode predicted by a probe that was not
             fitted on it; for a logistic probe, the most probable classes.
@@ -177,7 +177,7 @@ class ProbeResult(Measured):
         site, place: site of a rollout where activations were read: its name, and where it is in the
             machine.
         settings: folds, seed, penalties, model and versions, to reproduce the result.
-        warning: what weakens the intervals or the verdict; None if nothing does.
+        warning: what weakens the intervals or the verdict; None for no warning.
         estimators: fitted scikit-learn estimators, one per output.
     """
 
@@ -260,7 +260,7 @@ class ProbeResult(Measured):
     @checked
     def direction(self, output: str | None = None) -> Float[Array, "*any"]:
         """Return the smallest change of an activation that raises one decoded value by 1 and leaves
-        the others unchanged.
+        all other decoded values unchanged.
 
         It has the shape of one activation. It is the direction that the probe *reads*, not one that
         the model must use (docs/method/probes.md). A scikit-learn estimator has none.
@@ -346,10 +346,10 @@ class ProbeResult(Measured):
 
         The columns are target, site, fitted ("probe" or the name of a control), output (its name,
         or "all"), metric (such as "r2"), number, low and high (the score and its 95 % interval),
-        detectable (the smallest score, for classes :attr:`ProbeScore.skill`, that this sample could
-        have told from 0) and warning. Rows of controls also have the columns difference,
-        difference_low and difference_high (the probe's score minus the control's), and counts (True
-        if a "yes" requires the probe to beat this control).
+        detectable (:attr:`ProbeScore.detectable`: the smallest score with an interval that would
+        exclude 0 in a sample like this one) and warning. Rows of controls also have the columns
+        difference, difference_low and difference_high (the probe's score minus the control's), and
+        counts (True if a "yes" requires the probe to beat this control).
         """
         rows = [self._row("probe", "all", metric, score) for metric, score in self.metrics.items()]
         for output, score in self.by_output.items():
@@ -402,7 +402,7 @@ class ProbeResult(Measured):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Decoded:
-    """Values that a probe decodes from a run, beside the true ones if they are known.
+    """Values that a probe decodes from a run, and the true values if they are known.
 
     Attributes:
         target: key of the target.

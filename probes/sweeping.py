@@ -94,7 +94,8 @@ class SweepResult(Result):
     window, and the round after its last); the columns of a measure, among them number, low and high
     (the score with its 95 % interval on new episodes) and verdict
     (:meth:`interp.results.measure.Measure.row`); a column for the score of each control, such as
-    untrained; and detectable, the smallest score that this sample could have told from 0.
+    untrained; and detectable, the smallest score with an interval that would exclude 0 in a sample
+    like this one.
 
     Attributes:
         frame: the table.
@@ -239,7 +240,7 @@ def sweep(
         n_untrained: number of untrained copies; at each site the best one counts.
         seed: seed of copies, folds and shuffles.
         cache: folder that stores finished cells (a cell is one site in one window), so that an
-            interrupted sweep continues; None stores nothing.
+            interrupted sweep continues. By default, they are not stored.
         n_jobs: number of workers; -1 for one per core.
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`.
         shard: which share of the cells to compute, such as "2/64" for the second of 64 shares; ""

@@ -279,8 +279,8 @@ def compute(
             that varies in these episodes, states at both moments; if several algorithms have the
             variable, it is computed by the first of them.
         episodes: the episodes.
-        model: a handwired model, whose algorithm's parameters are used; None for the parameters of
-            the episodes.
+        model: a handwired model; the parameters of its algorithm are used. None takes the
+            parameters of the episodes.
 
     Returns:
         One :class:`~probes.values.TargetValues` per target.

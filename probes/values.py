@@ -37,9 +37,8 @@ class TargetValues:
         outputs: a name for each output.
         when: "after" or "before" each round, for state that is carried; otherwise "round".
         kind: "real" or "class".
-        mask: boolean, of the same shape: entries that are scored; None for all. The probe is also
-            fitted on the other entries, since a linear read-out of a state must be right
-            everywhere.
+        mask: boolean, of the same shape: entries that are scored; None for all. The probe is fitted
+            on all entries, since a linear read-out of a state must be right everywhere.
         inputs: for the control "inputs", which decodes the target from what the model reads in each
             round: one array ``[episode, round, feature]`` per encoding of these inputs; the
             encoding with the best score counts. Without encodings the control is left out.
@@ -55,8 +54,8 @@ class TargetValues:
             need not beat them.
         parameters: parameters with which the algorithm computed the values, where they differ from
             those of the episodes.
-        is_rare: True if one class is so frequent (a share above .9) that a probe always
-            predicts it.
+        is_rare: True if one class is so frequent (a share above .9) that a probe always predicts
+            this class.
         noun: name of the target in a sentence.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
@@ -105,13 +104,13 @@ class TargetValues:
         return cls(key, array, outputs, kind="class" if of_classes else "real", noun=noun)
 
     def as_numbers(self) -> TargetValues:
-        """Return a copy to which a probe can be fitted: ``values``, ``mask``, ``inputs`` and
-        ``types``, which may be tensors, pandas objects or booleans, become numpy arrays of numbers
-        (``mask`` of booleans).
+        """Return a copy to which a probe can be fitted.
 
-        The values, inputs and types of missing rounds, which may be NaN, are replaced by those of
-        the same round in another episode (:func:`fill_missing`). These rounds stay marked as
-        missing, so they are neither fitted nor scored. ``is_rare`` is set from the rounds that took place.
+        The fields ``values``, ``mask``, ``inputs`` and ``types`` may be tensors or pandas objects.
+        In the copy they are numpy arrays: of booleans for ``mask``, otherwise of numbers. In
+        missing rounds, where these may be NaN, the copy has the values, inputs and types of the
+        same round in another episode (:func:`fill_missing`). These rounds stay marked as missing,
+        so they are neither fitted nor scored. ``is_rare`` is set from the rounds that took place.
 
         Raises:
             InputError: the values are classes, and are not numbered 0, 1, ...
@@ -162,8 +161,8 @@ class TargetValues:
 
     @property
     def scored(self) -> Bool[Array, "episode round k"] | None:
-        """Mask ``[episode, round, output]`` of the entries that are scored: those in ``mask`` whose
-        round took place. None if all are scored.
+        """Mask ``[episode, round, output]`` of the entries that are scored: those in ``mask``, in
+        rounds that took place. None if all are scored.
         """
         if self.missing is None:
             return self.mask
@@ -340,17 +339,17 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """Return the number of varying features if there are so many that the probe's score is biased
-    low; otherwise 0.
+    """Return the number of varying features if they are too many for the number of episodes, so
+    that the probe's score is biased low; otherwise return 0.
 
-    This can only happen to a target that is constant within episodes, if there are too few episodes
-    for so many features (:func:`interp.stats.refit.leans_low`).
+    This can only happen to a target that is nearly constant within episodes
+    (:func:`interp.stats.refit.leans_low`).
 
     Args:
         x: activations ``[episode, round, feature]``.
         target: the target.
         groups: index of the group of each episode; only the first episode of each group counts.
-            None counts all.
+            None counts all episodes.
     """
     target = target.indicators()
     values, mask = target.values.astype(np.float64), target.scored
@@ -368,8 +367,7 @@ def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
     one group.
 
     Args:
-        arrays: arrays whose first axis is the episodes; identical episodes are equal in all of
-            them.
+        arrays: arrays ``[episode, ...]``; identical episodes are equal in all of them.
 
     Returns:
         The number of each episode; None if there are fewer different episodes than folds.
@@ -395,8 +393,7 @@ def as_groups(
             group.
         n_episodes: number of episodes.
         participants: participant of each episode, if known.
-        arrays: arrays whose first axis is the episodes; episodes that are equal in all of them are
-            identical.
+        arrays: arrays ``[episode, ...]``; episodes that are equal in all of them are identical.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])

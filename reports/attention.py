@@ -69,10 +69,10 @@ class AttentionView:
         heads: for each layer, a short name per head, such as "L1H0".
         title: what the view shows.
         caption: text under the static picture.
-        episodes: number of each episode that the patterns contain, as it is shown.
-        rounds: number of each round that the patterns contain, as it is shown.
-        first: the episode and the round that are shown first, as indices on the first and the
-            second axis of the patterns.
+        episodes: the number that the view displays for each episode of the patterns.
+        rounds: the number that the view displays for each round of the patterns.
+        first: (index on the axis "episode", index on the axis "round") of the pattern that is shown
+            first.
         opened: True if the interactive view is open from the start.
     """
 
@@ -166,10 +166,10 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     """Return a view of a run's attention, which a notebook displays; it works offline.
 
     Args:
-        run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``.
-            Of a long run, the first 3 episodes and 10 evenly spaced rounds are kept.
-        heads: for each layer, a mapping whose keys are the addresses of the heads to show, such as
-            :func:`heads_of` returns; all heads when None.
+        run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. A
+            view shows the first 3 episodes, and 10 evenly spaced rounds of a long run.
+        heads: for each layer, a mapping with the addresses of its first heads as keys, as
+            :func:`heads_of` returns them; only these heads are shown. All heads when None.
         round: index of the round that is shown first; the earliest when None.
 
     Raises:
@@ -245,7 +245,8 @@ def get_template_variables(*others: str) -> dict[str, Any]:
     """Return the variables with which the HTML template of a page with attention views is filled.
 
     Args:
-        *others: texts of further scripts of the page, beside the one that shows attention.
+        *others: texts of further scripts of the page. The script that shows attention is always
+            included.
 
     Returns:
         "library": circuitsvis' JavaScript, compressed; "scripts": list of the page's scripts;
@@ -274,11 +275,14 @@ def _pack(content: bytes) -> str:
 
 
 def heads_of(model: Machine) -> Heads:
-    """Return the names of the heads of a machine: for each layer, a mapping from the head's
-    address, such as "L0H3", to the machine's name for it ("" for none).
+    """Return the names of the heads of a machine.
 
     Heads named "-", which only give all layers equally many heads, are left out. Numbers in the
     names of handwired heads are the paper's steps, counted from 1.
+
+    Returns:
+        For each layer, a mapping from the address of a head to its name, such as ``{"L0H0": "bind
+        (step 1.1)"}``. Names are "" if the machine has none.
     """
     why = lacks(model, "pattern")
     require(not why, why)

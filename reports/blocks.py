@@ -1,7 +1,7 @@
 """Blocks of a report's section: texts, tables, figures, code, named facts, and measures.
 
->>> held = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
->>> Measures([held]).marks(held)
+>>> exact = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
+>>> Measures([exact]).marks(exact)
 [('span', 80.0, 20.0), ('from', 50.0, 0.0), ('control', 20.0, 0.0), ('dot', 90.0, 0.0)]
 """
 
@@ -166,7 +166,8 @@ def curves(
         frame: one row per point of a curve, with the columns round (or the one that the key "x"
             names), algorithm (key of the curve) and mean (its height); optionally name (shown in
             place of the key), and low and high (a band).
-        of: the value of the column "by" whose panel "{ends}" describes; all panels when empty.
+        of: the panel that "{ends}" describes, by its value in the column "by"; all panels when
+            empty.
         data: table that a reader can download; None for no download.
         **words: what replaces other names in braces in the record's texts, such as ``n=64`` for
             "{n}".
@@ -416,7 +417,7 @@ def plain(name: str, number: Interval, controls: Mapping[str, float] | None = No
 
 def colour(measure: Measure) -> str:
     """Return the style in which a measure's verdict is shown: "pass" for a "yes", "fail" for a "no"
-    of what should be true by design, otherwise "neutral".
+    about a claim that should be true by design, otherwise "neutral".
     """
     if measure.verdict == "yes":
         return "pass"

@@ -78,7 +78,7 @@ def write(
             ``quick``), or fewer if later rounds repeat the same.
         seed: seed of everything random.
         parts: the parts of the page, in order; those of the model's task when None.
-        quick: True leaves out slow parts, and computes the others with wider intervals.
+        quick: True leaves out slow parts, and computes all other parts with wider intervals.
         source: name or checkpoint path of the model, for the page's text, if ``subject`` is an
             object.
         regime: regime of the episodes; the default if empty.
@@ -280,8 +280,8 @@ def _get_settings(context: Context) -> dict[str, Any]:
 
 
 def _write_heading(context: Context) -> tuple[str, str]:
-    """Return the page's title and introduction: those of the first part that defines them, or else
-    the default ones.
+    """Return the page's title and introduction: those of the first part that defines them,
+    otherwise the default ones.
     """
     for part in context.parts:
         if part.heading:

@@ -3,8 +3,8 @@
 It shows which families of algorithms explain the choices of all participants and of each one, and
 how well this design can separate the families. It also shows whether a small recurrent network that
 was fitted to other participants predicts better, and how each round changes the next choice.
-Networks and other recorded players, such as language models, are analysed in the same way beside
-the participants.
+Networks and other recorded players, such as language models, are analysed in the same way as the
+participants.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _TEXTS = TEXTS["choices"]
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Player:
-    """A player whose choices the page explains: the participants of a table, a network or a
+    """A source of choices that the page explains: the participants of a table, a network or a
     language model.
 
     Attributes:
-        episodes: the rounds that it played.
-        choices: its choices ``[episode, round]``; NaN where it made none.
-        network: the network that chose; None for a recorded player.
+        episodes: the episodes that were played.
+        choices: the choices, as indices of arms, ``[episode, round]``; NaN where none was made.
+        network: the network that made the choices; None for a recorded player.
     """
 
     episodes: BanditEpisodes
@@ -72,8 +72,8 @@ class Player:
 def players_of(
     episodes: BanditEpisodes, beside: Mapping[str, Any] | None = None, seed: int = 0
 ) -> dict[str, Player]:
-    """Collect the players of a page: the participants of a table, and those that they are compared
-    with.
+    """Collect the players of a page: the participants of a table, and players that they are
+    compared with.
 
     Args:
         episodes: the episodes that were read from the table.
@@ -165,8 +165,8 @@ def write(
         seed: seed of bootstraps, the GRU and simulated players.
         players: the players that :func:`players_of` returns; only those of the table when None.
         parts: name of a job -> its result, for the jobs of :func:`makers_of`; computed when None.
-        beside: the further players as the option ``--beside`` names them, for the command that the
-            page shows.
+        beside: the further players, written as for the option ``--beside``; only for the command
+            that the page shows.
         **columns: names of the table's columns, see :func:`interp.tasks.bandit.read`.
 
     Returns:
@@ -223,8 +223,8 @@ def _explain(
         seed: seed of bootstraps and of the GRU.
 
     Returns:
-        The explanation; and, by name, the models whose phase portraits (how a round changes the
-        next choice) the page draws.
+        The explanation; and, by name, the models for which the page draws a phase portrait (how a
+        round changes the next choice).
     """
     episodes = player.episodes
     people, _ = participants_of(episodes)
@@ -257,7 +257,7 @@ class _Explained:
         explanation: the explanation of all their choices.
         participants: the explanation of each participant; None if not computed.
         recovered: the analysis of simulated players with the same design; None if not computed.
-        sources: models whose phase portraits the page draws, by name.
+        sources: models for which the page draws phase portraits, by name.
     """
 
     player: Player
@@ -284,8 +284,8 @@ class _Explained:
         """A table with one row per family of algorithms: its loss, and whether it is in the
         confidence set for all choices.
 
-        If participants were analysed one by one, a column counts those whose confidence set
-        contains the family.
+        If participants were analysed one by one, a column counts for how many of them the
+        confidence set contains the family.
         """
         frame = self.explanation.to_frame().set_index("name")[["nats", "in_set"]]
         if self.participants is not None:

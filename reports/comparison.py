@@ -126,7 +126,7 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
         comparison: the comparison.
 
     Returns:
-        The section; if the question does not apply, it says why. None if there is nothing to show.
+        The section; if the question does not apply, it says why. None if it has no block.
     """
     measures = {measure.key: measure for measure in comparison.measures}
     measure = measures.get(key)

@@ -386,7 +386,7 @@ def _panel_framings(of_model: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFram
 
     Args:
         of_model: the language model's curves.
-        beside: curves of the baselines and the transformers.
+        beside: curves of the baselines and the transformers, for comparison.
     """
     words = of_model["condition"].str.split("-", n=1, expand=True)
     framed = _add_bands(of_model, words[1]).assign(framing=words[0])

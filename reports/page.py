@@ -1,7 +1,8 @@
 """A report as one HTML file that opens offline, and the index page that lists a folder's reports.
 
-A page contains everything that it needs. Its content security policy forbids all requests, and all
-scripts except its own (by hash). The same report always gives the same bytes.
+A page contains everything that it needs. Its content security policy forbids all requests, and
+allows only the scripts that the page contains (by hash). The same report always gives the same
+bytes.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Section:
     Attributes:
         title: the title.
         blocks: its texts, tables, figures and other blocks, in order.
-        opened: True if the section is unfolded, on a page whose sections are folded.
+        opened: True if the section is unfolded from the start, on a page with folded sections.
     """
 
     title: str
@@ -303,8 +304,8 @@ def write_with_index(report: Report, path: Path, listed: Path | None = None) -> 
         report: the report.
         path: path of the page.
         listed: path of the index page. When None, an index page is updated only if one exists in
-            the page's folder or the folder above. Comparisons and audits are always listed in the
-            index page beside their folder.
+            the page's folder or the folder above. A page in ``comparisons/NAME`` or ``audits/NAME``
+            is always listed in the index page next to ``comparisons`` or ``audits``.
 
     Returns:
         The path of the page.

@@ -49,14 +49,14 @@ class Part:
     the page.
 
     The functions ``compute``, ``applies``, ``heading`` and ``lacking`` take the :class:`Context` of
-    the report. All others take the computed result and the context.
+    the report. All other functions take the computed result and the context.
 
     Attributes:
         key: name of the part, by which other parts find its result.
         title: title of its section, also on a page that says why the result is missing.
         compute: returns the result.
-        draw: returns the blocks (texts, tables, figures) of the section; or one or several sections
-            with titles of their own.
+        draw: returns the blocks (texts, tables, figures) of the section; or one or several complete
+            sections with titles.
         applies: returns True if the part belongs in the report.
         summary: returns measures (claims with verdicts) for the page's overview.
         sentence: returns a sentence that begins the page's summary, in place of the phrases of all
@@ -96,8 +96,7 @@ class Context:
         n_episodes, n_rounds, seed: number of the sampled episodes, rounds per episode, and their
             seed.
         regime: regime of the episodes; the default if empty.
-        given: name of a size of the episodes, such as "n_experts" -> its value, for sizes that
-            differ from the model's.
+        given: sizes of the episodes that differ from the model's, such as ``{"n_experts": 6}``.
         arguments: further arguments of :func:`interp.load`.
         folder: folder of the page.
         parts: parts of this report, in page order.
@@ -151,7 +150,9 @@ class Context:
 
     @property
     def looked_at(self) -> int:
-        """Index of the round that the report shows in detail, patches and steers."""
+        """Index of the round that the report shows in detail, and in which it intervenes: 20, or
+        half the number of rounds if that is less.
+        """
         return min(20, self.n_rounds // 2)
 
     @cached_property
@@ -166,8 +167,8 @@ class Context:
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The settings that the user chose, as two mappings: {shell option of a task size: size},
-        and {name of another argument: value}.
+        """The arguments and sizes that the user chose (:attr:`arguments`, :attr:`given`), as two
+        mappings: {shell option of a task size: size}, and {name of another argument: value}.
         """
         arguments = {**self.arguments, **self.given}
         sizes = {}
@@ -231,8 +232,8 @@ class Context:
 
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
-        """Two batches of episodes for interchange interventions: the bases, whose runs are changed,
-        and the sources, whose activations are copied into the runs of the bases.
+        """Two batches of episodes for interchange interventions: bases and sources. Activations
+        from the runs of the sources are copied into the runs of the bases.
 
         The episodes end shortly after the round that the report shows in detail. Recorded episodes
         come from participants that no decoder is fitted on.
@@ -295,10 +296,11 @@ class Context:
 
 
 def needing(*components: str) -> Callable[[Context], str]:
-    """Return a function that says which of some components a machine lacks: from the context of a
-    report to a sentence, or "" if it lacks none.
+    """Return a function for :attr:`Part.lacking`, for a part that needs some components of a
+    machine.
 
-    It is meant for :attr:`Part.lacking`.
+    The function takes the :class:`Context` of a report. It returns a sentence that says which of
+    the components the machine lacks, or "" if it lacks none.
 
     Args:
         *components: the components that a part needs, such as "pattern" (attention patterns).
@@ -311,10 +313,8 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 
 def refuse_without_circuit(context: Context) -> str:
-    """Return a sentence that a part does not apply, if the model is handwired, but was not compiled
-    from a circuit; otherwise "".
-
-    It is meant for :attr:`Part.lacking`.
+    """Return the sentence for :attr:`Part.lacking` if a part needs a circuit: it says that the part
+    does not apply if the model is handwired, but was not compiled from a circuit; otherwise "".
     """
     if context.compiled or not context.model.is_handwired:
         return ""

@@ -298,10 +298,13 @@ _Builder = Callable[[], KnownMachine]
 
 
 def builders() -> dict[str, _Builder]:
-    """Return the functions that build the subjects (machines with known mechanisms), by the
-    subject's name.
+    """Return the functions that build the subjects (machines with known mechanisms).
 
-    Nothing is built yet. A function builds an equal machine at each call.
+    Subjects are built when the functions are called. A function takes no argument and returns an
+    equal :class:`~circuits.benchmark.known_machine.KnownMachine` at each call.
+
+    Returns:
+        Name of a subject -> its function.
 
     >>> len(builders()), list(builders())[:2]
     (55, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
@@ -337,17 +340,17 @@ def run(
     """Run every method on every subject and grade its answers.
 
     Args:
-        subjects: names from :func:`builders`; or, for subjects of one's own, a mapping from names
-            to functions that build them. All known subjects when empty.
-        methods: keys of methods, or :class:`~circuits.benchmark.methods.Method` objects of one's
-            own; all registered methods when empty. The oracle, which knows the truth, and a random
+        subjects: names from :func:`builders`; or, for new subjects, a mapping from names to
+            functions that build them. All known subjects when empty.
+        methods: keys of registered methods, or :class:`~circuits.benchmark.methods.Method` objects;
+            all registered methods when empty. The oracle, which knows the truth, and a random
             answer are always added.
         questions: keys of questions; all when empty.
         seeds: seeds of the episodes and of the methods' random draws.
         effort: how many episodes, rounds and fits are used. :data:`QUICK` also takes fewer subjects
             and leaves out slow methods.
-        out: folder whose subfolder ``parts`` stores finished work by subject and seed, so that an
-            interrupted run continues.
+        out: folder for finished work, so that an interrupted run continues. Its subfolder ``parts``
+            gets a file per subject and seed. By default, finished work is not stored.
         n_jobs: number of worker processes; each works on one subject at a time.
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`; its workers
             write to ``out``, too.
@@ -452,7 +455,7 @@ def _open_stored_scores(folder: Path | None, name: str, seed: int, effort: Workl
     seed.
 
     Args:
-        folder: folder of the files; None stores nothing.
+        folder: folder of the files; None for no files.
         name: name of the subject.
         seed: seed of its episodes.
         effort: how much is computed; scores that were stored with another effort are not reused.
@@ -519,7 +522,7 @@ def _grade(
 ) -> list[dict[str, Any]]:
     """Run and grade some methods on one subject, and append their rows and refusals to ``part``.
 
-    Questions whose truth is unknown, or has only one kind of item, are left out.
+    A question is left out if its truth is unknown or has only one kind of item.
 
     Args:
         subject: the machine.

@@ -101,7 +101,7 @@ class KnownMachine:
         edges: (source, destination) of every true edge, by names of components -> its kind, such as
             "content"; None if the edges are unknown.
         places: key of a variable -> every place in the activations that stores it.
-        claims: one or more for each variable: the places whose activations must be interchanged
+        claims: one or more for each variable: the places where activations must be interchanged
             together to change the variable, and the output that shows the effect.
     """
 
@@ -159,7 +159,7 @@ def build(
     Args:
         machine: name of a handwired model in the registry, such as "wma-handwired".
         form: how the circuit is constructed, a key of :data:`FORMS`. In "R, softmax", "R" is the
-            construction of the circuit ("R" or "P" for Weighted Majority), and "softmax" means that
+            variant of the circuit ("R" or "P" for Weighted Majority), and "softmax" means that
             every attention head is a softmax of inverse temperature 60, instead of hard or linear.
         variant: a change of the finished circuit that keeps its behaviour, one of :data:`VARIANTS`:
             "plain" for none, "rotated" for a random rotation of the residual stream, ...
@@ -283,7 +283,8 @@ def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension
 def rotate_residual_stream(
     model: HookedLatentTransformer, seed: int = 0
 ) -> HookedLatentTransformer:
-    """Return a copy of the model whose residual stream is in a random orthogonal basis.
+    """Return a copy of the model with a residual stream that is rotated to a random orthonormal
+    basis.
 
     All weights that read or write the stream are rotated. Predictions stay equal up to rounding,
     except where hard attention relies on exact ties.
@@ -300,8 +301,8 @@ def rotate_residual_stream(
 def without(
     model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
 ) -> HookedLatentTransformer:
-    """Return a copy of the model whose residual stream lacks some directions, and is narrower by as
-    many dimensions.
+    """Return a copy of the model without some directions of its residual stream, which becomes
+    narrower by their number.
 
     docs/method/benchmark.md says when predictions stay the same. A model with LayerNorm is refused,
     because the removed coordinates contribute to the norm.
@@ -340,8 +341,8 @@ def transform_residual_stream(
     edit: str,
     back: Float[Tensor, "new d_model"] | None = None,
 ) -> HookedLatentTransformer:
-    """Return a copy of the model whose residual stream has other coordinates; all weights that read
-    or write it are changed.
+    """Return a copy of the model with other coordinates of the residual stream. All weights that
+    read or write it are changed.
 
     Args:
         model: the model.
@@ -378,8 +379,8 @@ their names.
 def with_distractors(
     model: HookedLatentTransformer, n: int = 2, seed: int = 0
 ) -> HookedLatentTransformer:
-    """Return a copy of the model with random heads in every layer and random neurons in every MLP,
-    whose output nothing reads.
+    """Return a copy of the model with further random heads in every layer and random neurons in
+    every MLP. No component reads their output.
 
     Args:
         model: the model.

@@ -338,8 +338,8 @@ class Material:
                 value in the corrupted run).
             purpose: a name for what the scorer is used for, such as "grades". Scorers with the same
                 corruption, round, ablation and purpose run each circuit only once, also for several
-                metrics. Scorers with different purposes share no runs. So a method whose CPU time
-                should include its own runs must pass a name that nobody else passes.
+                metrics. Scorers with different purposes share no runs. Pass a new name for a method
+                if its CPU time must include all runs that it needs.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))

@@ -66,7 +66,7 @@ class Challenge:
             unknown, and the subject is left out.
         grade: ``(subject, material, answer) -> {name of a score: value}``.
         oracle: ``(subject, material) -> answer`` that knows the truth; None gives true items the
-            score 1, others 0.
+            score 1, false items 0.
         chance: ``(subject, material, generator) -> random answer``; None draws a random score for
             each item.
     """
@@ -85,7 +85,7 @@ class Challenge:
     def answer_by_oracle(self, subject: KnownMachine, material: Any) -> Answer:
         """Return the answer of an oracle that knows the truth: the upper bound for methods.
 
-        True items score 1 and false items 0, unless the question has an ``oracle`` of its own.
+        True items score 1 and false items 0, unless :attr:`oracle` is set.
 
         Args:
             subject: the machine.
@@ -142,10 +142,11 @@ def ranking(
     Args:
         truth: item -> its kind; "" for false items.
         answer: a method's answer.
-        first: the kind whose scores are named "auroc", "ap" (average precision) and "recall" (share
-            of the n true items among the n best). Items of other kinds are left out of them.
-        others: further kinds. Each gets scores such as "auroc constant", and all kinds together get
-            "auroc all", ...
+        first: the kind of true items that is ranked in "auroc", "ap" (average precision) and
+            "recall" (share of the n true items among the n best). These scores leave out items of
+            the other kinds.
+        others: further kinds. Each gets scores with its name, such as "auroc constant". The scores
+            of all kinds together are named "auroc all", ...
 
     Returns:
         Name of a score -> its value; NaN if no item or every item is true. If the answer declares

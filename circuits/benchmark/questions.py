@@ -26,8 +26,8 @@ _UNCHANGED = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _list_edges(subject: KnownMachine, material: Material) -> Truth:
-    """Return the kind of every candidate edge: "" if it is false, "inert" if cutting it changes
-    nothing, otherwise the kind in the construction's table.
+    """Return the kind of every candidate edge: "" if it is false, "inert" if cutting it has no
+    effect, otherwise the kind in the construction's table.
     """
     if subject.edges is None:
         return {}
@@ -97,8 +97,8 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
 def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
     """Return the oracle's answer to which edges exist, the upper bound for methods.
 
-    Edges that carry content score highest, then constants, then clean-up. False edges, and true
-    ones whose removal changes nothing (inert), score lowest.
+    Edges that carry content score highest, then constants, then clean-up. False edges score lowest,
+    and so do true edges that can be removed without effect (inert).
     """
     worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     scores = {edge: worth[kind] for edge, kind in material.truth("edges").items()}
@@ -107,7 +107,7 @@ def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
 
 def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
     """Return the kind of every node: the most important kind of its outgoing edges (content,
-    constant, clean-up), or "" if nothing reads the node.
+    constant, clean-up), or "" if no component reads the node.
     """
     if subject.edges is None:
         return {}
@@ -120,8 +120,8 @@ def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
 
 
 def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Score two rankings: nodes that something reads above nodes that nothing reads, and nodes with
-    an outgoing content edge above all other nodes.
+    """Score two rankings: nodes with an outgoing edge above nodes without one, and nodes with an
+    outgoing content edge above all other nodes.
 
     Args:
         subject: the machine; not used.
@@ -140,8 +140,8 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
-    """Return the oracle's answer: nodes of the kind "content" score 2, nodes that nothing reads 0,
-    and all other nodes 1.
+    """Return the oracle's answer: nodes of the kind "content" score 2, nodes without an outgoing
+    edge 0, and all other nodes 1.
     """
     truth = material.truth("nodes")
     worth = {"content": 2.0, "": 0.0}
@@ -318,7 +318,7 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
 
 def _list_families(subject: KnownMachine, material: Material) -> Truth:
     """Return the kind of every family of algorithms that the task knows: "computed" for the one
-    that the subject computes, "" for others.
+    that the subject computes, "" for all other families.
 
     Families that contain this one as a special case can compute the same, and are left out.
     """

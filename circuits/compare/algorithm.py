@@ -123,7 +123,7 @@ class FamilyScore:
 
     Attributes:
         key, name: key and name of the family.
-        group: key of the family that it extends (with further parameters), or its own key if it
+        group: key of the family that this one extends with further parameters; ``key`` if it
             extends none.
         memoryless: True if it carries no state from round to round.
         family: the family; None for the constant guess.
@@ -1021,8 +1021,8 @@ def _measure_likeness(
 
     Args:
         divergences: divergence of the two models, ``[episode, round]`` by set.
-        worth, other_worth: gain of each model from its memory: divergence of its predictions from
-            the best memoryless algorithm, ``[episode]`` by set.
+        worth, other_worth: what each model gains from its memory: divergence of its predictions
+            from the best memoryless algorithm, ``[episode]`` by set.
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """

@@ -59,8 +59,8 @@ class HeadTable:
     To ablate a head at a position is to replace its output there by the mean of that output over
     all episodes and rounds. The *variation* of an output is its squared distance from this mean. A
     *change* is the squared distance between the ablated and the plain run. Every entry is a sum
-    over the measured rounds of one episode, and over the query positions of one kind. Positions
-    whose labels differ only by a number, such as p_1 and p_2, are of one kind.
+    over the measured rounds of one episode, and over the query positions of one kind. Positions are
+    of one kind if their labels differ only by a number, such as p_1 and p_2.
 
     Attributes:
         heads: names of the heads, such as "L1H0 2.1 fetch z".
@@ -106,8 +106,8 @@ class HeadShares(NamedTuple):
 
     The importance of a head for an outcome is the root of ``HeadTable.lost``: how much the outcome
     changes without the head. The last axis of both arrays is the outcome: the prediction (index 0)
-    and the state (index 1). For each outcome, all entries of an array sum to 1/2, or to 0 if
-    nothing has an effect.
+    and the state (index 1). For each outcome, the entries of an array are scaled so that they sum
+    to 1/2. They are all 0 if no head has an effect.
 
     Attributes:
         reads: importance of a head at query positions of a kind, divided among the key positions
@@ -136,11 +136,11 @@ class Matching(NamedTuple):
 
 def match_heads(first: HeadShares, second: HeadShares) -> Matching:
     """Match the heads of two models by what they read, and compute the similarity of the matched
-    tables.
+    tables (reads and feeds).
 
     Returns:
         The matching. Its similarity is the weighted Jaccard index: the sum of the smaller entries
-        over the sum of the larger ones; NaN if no head of either model changes anything.
+        over the sum of the larger ones; NaN if no head of either model has an effect.
     """
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)
@@ -194,7 +194,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
 
     Args:
         subject: the model, with its episodes.
-        outcomes: the two outcomes whose change is measured: the prediction, then the state.
+        outcomes: the two outcomes that may change: the prediction, then the state.
         budget: determines the rounds in which heads are ablated: every second one of ``budget.at``.
     """
     run = subject.run(subject.samples.test)

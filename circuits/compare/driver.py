@@ -164,8 +164,8 @@ def machines(
             algorithms alone, which decides only the claims on behaviour and update.
         budget: how many episodes, rounds and untrained copies are used, and the seed; ``Budget()``
             when None. ``Budget.quick()`` does a quarter of the work. The task may limit the rounds.
-        folder: folder that stores finished parts, so that an interrupted comparison continues; None
-            stores nothing.
+        folder: folder that stores finished parts, so that an interrupted comparison continues. By
+            default, they are not stored.
         arguments: further arguments for building a handwired reference, such as ``{"beta": 10}``.
 
     Returns:
@@ -256,10 +256,10 @@ def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[P
     """Yield untrained copies of a model, as controls.
 
     If the latents of a copy grow beyond 1e4, its weights are halved until the latents stay below. A
-    copy whose latents still grow after 12 halvings is left out.
+    copy with latents that still grow after 12 halvings is left out.
 
     Args:
-        model: the model whose architecture is copied.
+        model: the model; its architecture is copied.
         samples: episodes that the copies run on.
         budget: number of copies, and seed.
     """

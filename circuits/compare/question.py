@@ -265,8 +265,9 @@ class Participant:
     def penalty(self, algorithm: Algorithm) -> float:
         """Choose the ridge penalty of decoders of the algorithm's state: the standard one or none.
 
-        Each is tried in cross-fitting: the one that decodes the changes of the state from round to
-        round better on held-out episodes is taken (:func:`choose_penalty`).
+        Both are tried in cross-fitting. The better one decodes the changes of the state from round
+        to round with a smaller error on episodes that it was not fitted to
+        (:func:`choose_penalty`).
         """
         latents = pool_runs(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
@@ -328,7 +329,7 @@ class Participant:
         task.
 
         Args:
-            algorithm: the algorithm whose inputs count.
+            algorithm: the algorithm that reads the inputs.
 
         Returns:
             For each input, the names of the sites of its tokens, such as ("embed@y",).
@@ -367,8 +368,8 @@ def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) ->
 
 @remembered
 def pool_runs(subject: Participant) -> Rollout:
-    """Return the model's runs on the known and then the test episodes, joined into one run (the
-    pool).
+    """Run the model on the known and on the test episodes, and join the two runs into one (the
+    pool): known episodes come first.
     """
     samples = subject.samples
     return Rollout.join([subject.run(samples.known), subject.run(samples.test)])
@@ -387,10 +388,10 @@ def pool_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any
 @dataclass(frozen=True)
 @checked_result
 class CrossFitted(Decoder):
-    """A decoder of an algorithm's state that is cross-fitted: each episode is decoded by maps that
-    were fitted on other episodes.
+    """A decoder of an algorithm's state that is cross-fitted: each episode is decoded by a map that
+    was fitted on other episodes.
 
-    The first axis of latents must be the episodes that ``fold`` describes.
+    Latents that it decodes must have one row per entry of ``fold``, in the same order.
 
     Attributes:
         fits: one decoder per fold, fitted on the episodes of the other folds.
@@ -461,11 +462,12 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
     penalty, it decodes counts of inputs even from untrained networks.
 
     Args:
-        missed: function from a penalty to the decoder's squared error on held-out episodes.
+        missed: function from a penalty to the decoder's squared error on episodes that it was not
+            fitted to.
         varied: squared error of predicting the mean.
 
     Returns:
-        0 if the penalty 0 reduces the error by more than 1 % of ``varied``, else the standard
+        0 if the penalty 0 reduces the error by more than 1 % of ``varied``; otherwise the standard
         penalty.
     """
     return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
@@ -569,16 +571,16 @@ def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
 
 
 def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the keys of the state variables whose mean over elements the algorithm subtracts (see
-    :func:`centre_states`).
+    """Return the keys of the state variables that the algorithm centres: it subtracts their mean
+    over elements (see :func:`centre_states`).
     """
     equations = {key: algorithm.variable(NEXT + key).equation for key in algorithm.state}
     return tuple(key for key, equation in equations.items() if isinstance(equation, _Centred))
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
-    """Return task sizes that every model accepts: the task's default if possible, else the nearest
-    size.
+    """Return task sizes that every model accepts: the task's default if possible, otherwise the
+    nearest size.
 
     Returns:
         Name of a size, such as "n_experts" -> its value.
@@ -661,9 +663,9 @@ class Compared:
         """Key -> algorithm, for the one or two algorithms that may describe the model's state.
 
         The last one is the algorithm that the task assigns to the reference, or to the model if
-        there is no reference. Before it comes the algorithm whose predictions are closest to the
-        model's, if that is another one and carries a state. A state variable is centred if adding a
-        constant to its elements changes no prediction (:func:`modulo_sum`).
+        there is no reference. Before it comes the algorithm that predicts most like the model, if
+        that is another one and carries a state. A state variable is centred if adding a constant to
+        its elements changes no prediction (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model
@@ -707,7 +709,7 @@ class Question:
 
     Attributes:
         key: names the result, its table and its measure.
-        kind: dataclass of the result, whose ``to_frame()`` is the table.
+        kind: dataclass of the result; its method ``to_frame()`` returns the table.
         compute: function from a :class:`Compared` to the result.
         claim: the claim, a sentence such as "It predicts the same as {}"; ``{}`` stands for the
             name of what the model is compared with. Empty if the result decides no claim.
@@ -717,7 +719,7 @@ class Question:
             :class:`Compared`, after the results of all questions are in its ``parts``. When None,
             the measure is the attribute ``measure`` of this question's result.
         of_two: True if the question compares the model with a reference machine, and is left out
-            without one; False if it can also be asked about a model alone.
+            without one; False if it also applies to a model alone.
         lacks: function from a machine to the reason why it cannot be measured, or to "" if it can.
             If ``of_two`` is True, the reference must be measurable, too.
     """

@@ -426,8 +426,8 @@ class ResponsePart(Result):
         arrives: response to a changed input one round after the change, as a multiple of the
             response to the changed state (regression coefficient): about 1, or less if the update
             is delayed.
-        later: only for tasks without an input that can be changed alone. Each round is given the
-            state of the next round, and the changes of the model's and the algorithm's predictions
+        later: only for tasks without an input that can be changed alone. Each round reads the state
+            of the next round instead. The changes of the model's and of the algorithm's predictions
             are correlated; this is the absolute correlation in the worst group of rounds.
     """
 

@@ -1,9 +1,10 @@
 """Do two models store the same state? Map one model's latents into the other by an affine map, and
 let the other run on (stitching).
 
-A score of 1 means that the mapped latents serve the receiving model as well as its own memory. A
-score of 0 means that they serve it as little as initial latents. The worse of the two directions
-decides. ``docs/method/comparing.md`` explains the score, its bands of rounds and its controls.
+A score of 1 means that the mapped latents serve the receiving model as well as the latents that it
+wrote itself. A score of 0 means that they serve it as little as initial latents. The worse of the
+two directions decides. ``docs/method/comparing.md`` explains the score, its bands of rounds and its
+controls.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class Stitching:
             round number.
         control: "" for the models themselves, "shuffled" for latents of other episodes, or
             :data:`~interp.results.measure.UNTRAINED` for an untrained copy in a model's place.
-        score: the score; 1 means as good as the target's own latents, 0 as poor as its initial
-            latents. Rounds are scored in up to three groups (bands), and this is the worst.
+        score: the score; 1 means as good as the latents that the target wrote itself, 0 as poor as
+            its initial latents. Rounds are scored in up to three groups (bands). This is the score
+            of the worst band.
         band: first and last round at which latents were inserted in the worst band.
         seen: what is compared with the target's undisturbed run: "predictions", or "carried values"
             (its state) if the target's predictions are nearly one-hot.
@@ -89,13 +91,12 @@ class StatePart(Result):
     Attributes:
         model, reference: names of the two models.
         stitchings: all scores, with controls.
-        worth: name of the model -> the worth of its memory, a divergence (not a gain of loss):
-            how much its predictions change if its latents are reset to the initial ones, averaged
-            over the rounds that follow. For classes it is the Jensen-Shannon divergence, for
-            predicted mean and variance the mean of the Kullback-Leibler divergences in the two
-            directions, both in nats per round. For predicted means, and for carried values
-            (:attr:`Stitching.seen`), it is the squared change per round as a share of their
-            variance, without a unit.
+        worth: name of the model -> how much its predictions change if its latents are reset to the
+            initial ones, averaged over the rounds that follow. It is a divergence, not a gain of
+            loss. For classes it is the Jensen-Shannon divergence, for predicted mean and variance
+            the mean of the Kullback-Leibler divergences in the two directions, both in nats per
+            round. For predicted means, and for carried values (:attr:`Stitching.seen`), it is the
+            squared change per round as a share of their variance, without a unit.
     """
 
     model: str
@@ -167,12 +168,12 @@ class StatePart(Result):
         return measure
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per stitching score, then one per model with the worth of its
-        memory (:attr:`worth`).
+        """Return a table with one row per stitching score, then one row per model that says how
+        much its predictions depend on its memory (:attr:`worth`).
 
         The columns are name (of the quantity), source, target, supplied, control and seen (as in
         :class:`Stitching`), rounds (first to last of the worst band), number, and number_low and
-        number_high (its interval). Rows of a memory's worth have only name, target and the numbers.
+        number_high (its interval). Rows about a memory have only name, target and the numbers.
         """
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
@@ -197,8 +198,8 @@ class StatePart(Result):
 def stitch(
     model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
-    """Insert each model's mapped latents into the other model, and score how well they replace its
-    own latents.
+    """Insert each model's mapped latents into the other model, and score how well they replace the
+    latents that it wrote itself.
 
     Both directions are scored with and without the round number as an input of the map. Controls
     are maps that were fitted to latents of other episodes, and untrained copies in the model's
@@ -210,7 +211,7 @@ def stitch(
         budget: the rounds at which latents are inserted, and for how many rounds models run on.
 
     Returns:
-        All scores, with controls, and the worth of both models' memories.
+        All scores, with controls, and how much the predictions of both models depend on memory.
     """
     stitchings: list[Stitching] = []
     worth: dict[str, Interval] = {}
@@ -261,7 +262,7 @@ class _Receiver:
             prediction, as at a tie; these are not scored.
         counts: mask ``[start]``, True where ``cut`` is large enough for a score.
         worth: mean of ``cut`` over episodes and starts, where starts that are not steady count as
-            0: see :attr:`StatePart.worth`, which also gives the unit.
+            0; the unit is that of :attr:`StatePart.worth`.
         seen: "predictions" or "carried values", whichever is compared.
     """
 
@@ -276,8 +277,8 @@ class _Receiver:
 
     @classmethod
     def of(cls, target: Participant, budget: Budget, generator: torch.Generator) -> _Receiver:
-        """Run a model on from each start, with its own latents, with noise in them, and with
-        initial latents, to measure the worth of its memory.
+        """Run a model on from each start, with unchanged latents, with noise in them, and with
+        initial latents, to measure how much its predictions depend on memory.
 
         Args:
             target: the model.
@@ -322,8 +323,8 @@ class _Receiver:
         supplied: tuple[str, ...] = (),
         control: str = "",
     ) -> Stitching:
-        """Insert mapped latents into some episodes, and score how well they replace the model's
-        own.
+        """Insert mapped latents into some episodes, and score how well they replace the latents of
+        the model.
 
         Args:
             names: names of the model that supplies latents, and of this model.

@@ -88,11 +88,12 @@ class StepScore:
         model, algorithm: name of the model and key of the algorithm.
         state: the state variables that were decoded.
         missing: state variables of the algorithm that cannot be decoded from the latents.
-        decoded: R2 of the linear decoder of the state on held-out episodes, for the worst variable.
-        nonlinear: R2 of a non-linear decoder that reads the algorithm's steps, on held-out
-            episodes, for the worst variable.
+        decoded: R2 of the linear decoder of the state on the test episodes, for the variable that
+            it decodes worst.
+        nonlinear: R2 of a non-linear decoder of the algorithm's steps on the test episodes, for the
+            variable that it decodes worst.
         manifold: "on" for steps from states that occur in episodes, "off" for steps from states
-            that were changed to others.
+            that were changed so that they occur in no episode.
         horizon: number of rounds of a step.
         r2: step R2 of the model.
         untrained: step R2 of each untrained copy.
@@ -113,15 +114,15 @@ class StepScore:
 @dataclass(frozen=True)
 @checked_result
 class FittedUpdate:
-    """An update rule whose parameters were fitted to the model's steps: the changes of its decoded
-    state over rounds.
+    """An update rule with parameters that were fitted to the model's steps (the changes of its
+    decoded state over rounds).
 
     Attributes:
         key, name: key and name of the family of the rule.
         state: the state variables that were decoded.
         parameters: name of a parameter -> its fitted value.
-        r2: step R2 on held-out episodes (:class:`StepScore`).
-        left: squared error of this rule on held-out episodes, divided by the squared error of the
+        r2: step R2 on the test episodes (:class:`StepScore`).
+        left: squared error of this rule on the test episodes, divided by the squared error of the
             candidate algorithm on them.
     """
 
@@ -316,17 +317,18 @@ class _Steps:
 def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> dict[str, Array]:
     """Draw random changes of a decoded state, which lead to states that occur in no episode.
 
-    Each element gets Gaussian noise with the standard deviation that the element has in that round,
-    and is clipped to the variable's range over episodes and rounds. Elements of a set (0 or 1) are
-    flipped with probability .1.
+    Each element gets Gaussian noise with the standard deviation that the element has in that round
+    over episodes, and is clipped to the variable's range over episodes and rounds. If the standard
+    deviation is 0 for all elements, it is an eighth of this range. Elements of a variable that is
+    always 0 or 1 are flipped with probability .1 instead.
 
     Args:
         values: the algorithm's values on the known and test episodes.
         keys: the state variables that are decoded.
-        budget: the rounds at which states are changed (starts), and the seed.
+        budget: the rounds at which states are changed (starts, ``budget.at``), and the seed.
 
     Returns:
-        Key of a state variable -> its changes ``[episode, start, ...]``.
+        Key of a state variable -> its changes ``[episode, start, ...]``, to be added to its values.
     """
     rng = np.random.default_rng([budget.seed, 7])
     changes = {}
@@ -420,8 +422,8 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
 
     Args:
         subject: the model.
-        algorithm: the algorithm whose state is decoded, and to whose error the errors of update
-            rules are compared.
+        algorithm: the algorithm; its state is decoded, and its error is compared with the errors of
+            the update rules.
         budget: the rounds that steps start from, and the seed.
 
     Returns:

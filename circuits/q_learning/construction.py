@@ -668,7 +668,7 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     at least M / 16, where M bounds ``|Q|``. For one-hot variables and probabilities, it is 1.
 
     Args:
-        circuit: the circuit, whose rewards and discount give M.
+        circuit: the circuit; its rewards and discount determine M.
         values: the values that the algorithm computes, by key of the variable.
         key: key of the variable.
     """

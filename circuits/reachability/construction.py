@@ -45,7 +45,7 @@ def reachability(
     Args:
         n_nodes: number of node names, at least 4.
         n_edges: number of edges of a graph, at least 3.
-        expand: how head 2.1 finds the targets of edges whose source is reached: "sum" (a linear
+        expand: how head 2.1 finds the targets of edges that leave a reached node: "sum" (a linear
             head, which adds them) or "mean" (a hard head, which averages them).
         eta: inverse temperature with which every head becomes a softmax head, and head 2.1
             averages; None for hard and linear heads, which are exact.

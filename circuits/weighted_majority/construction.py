@@ -56,8 +56,8 @@ def weighted_majority(
             right.
         eta: inverse temperature with which every head becomes a softmax head; None for hard and
             linear heads, which are exact.
-        heavy: with ``eta``, by how much the logit of the attention sink exceeds the others in the
-            softmax heads that replace head 3.2; 36 in float64, 20 in float32.
+        heavy: with ``eta``, by how much the logit of the attention sink exceeds all other logits in
+            the softmax heads that replace head 3.2; 36 in float64, 20 in float32.
         match_logit: with ``eta`` in variant R, logit of an expert that was right in head 3.2; 120
             in float64, 60 in float32.
         epsilon: with ``eta`` in variant P, the factor of the scores in the pair of softmax heads

@@ -90,8 +90,8 @@ class Answer:
     def outcome(self) -> int:
         """Index of the outcome that is drawn.
 
-        It is the one that the view chooses. Otherwise it is the outcome whose prediction the edits
-        change most; if they change none, the one whose prediction varies most.
+        The view can choose it. Otherwise it is the outcome with the prediction that the edits
+        change most; if they change none, the outcome with the prediction that varies most.
         """
         n_outcomes = len(self.bench.layout.outcomes)
         chosen = self.view.outcome
@@ -134,8 +134,10 @@ class Answer:
 
     @cached_property
     def truth(self) -> list[str]:
-        """For every round, the name of the outcome with the lowest loss, given the edited inputs;
-        names of equally good ones are joined by "or".
+        """For every round, the name of the outcome with the lowest loss under the edited inputs,
+        such as the true label. Names of equally good outcomes are joined by "or".
+
+        All names are "" if predictions are no probabilities of outcomes.
         """
         n_rounds = self.bench.n_rounds
         if not self.bench.classes:
@@ -325,7 +327,7 @@ def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
 def _find_changed_rounds(
     bench: Bench, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> list[int]:
-    """Return the indices of the rounds whose inputs the edits change.
+    """Return the indices of the rounds in which the edits change inputs.
 
     A choice that the machine makes itself does not count as an input.
 

@@ -405,8 +405,8 @@ def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
     """Return what is needed to replay the shown round without and with the edits.
 
     Returns:
-        The run without edits; the run with edits, whose latents are those that each round read; and
-        the hooks of the edits in this round, without the hook that stores latents.
+        The run without edits; the run with edits, with the latents that each round read; and the
+        hooks of the edits in this round, without the hook that stores latents.
     """
     latents = answer.after.latents.clone()
     latents[:, :-1] = answer.read  # a run says what it carried, and not what an edit made of it

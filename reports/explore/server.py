@@ -114,10 +114,10 @@ class Explorer:
         """Return what the page shows first.
 
         Args:
-            view: what the user asked for. If it has an edit or a round, it is returned unchanged.
-                Otherwise an edit in the middle round is added: the change of a single input that
-                changes a prediction most. If none changes a prediction, another episode's latents
-                are patched in.
+            view: the view that the user chose. If it has an edit or a round, it is returned
+                unchanged. Otherwise an edit in the middle round is added: the change of a single
+                input that changes a prediction most. If none changes a prediction, another
+                episode's latents are patched in.
         """
         if view.edits or view.round:
             return view
@@ -212,7 +212,7 @@ class Explorer:
 
         Args:
             view: the view, with its other edits.
-            edit: an edit of the kind "move" whose ``value`` is the number's new value, not its
+            edit: an edit of the kind "move"; its ``value`` is the number's new value, not its
                 change.
         """
         others = tuple(

@@ -55,8 +55,8 @@ class Bench:
     Attributes:
         model, episodes, algorithm: the machine, the episodes, and the algorithm that the task
             assigns to the machine.
-        giver: the reference machine with the same episodes, whose memory an edit can copy into this
-            machine; None without a reference.
+        giver: the reference machine with the same episodes; an edit can copy its memory into this
+            machine. None without a reference.
         origin: Python code that loads the machine.
         classes: True if predictions are probabilities of outcomes.
         ridge: penalty of the decoder of the state; 0 if the state can be read exactly.
@@ -385,13 +385,17 @@ class Edit:
         return Written(site, values, added=False)
 
     def site(self, bench: Bench) -> Site:
-        """Return the site at which an edit of the kind "patch", "zero" or "mean" writes."""
+        """Return the site at which an edit of the kind "patch", "zero" or "mean" writes: the edit's
+        ``what``, looked up in the machine.
+        """
         takes_value = self.kind == "patch"
         require(takes_value or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
         return resolve(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:
-        """Return the index of the episode from which an edit takes an activation or a state."""
+        """Return the index of the episode from which an edit takes an activation or a state: the
+        edit's ``value``. Refuse an episode that does not exist.
+        """
         last = len(bench.episodes) - 1
         value = _parse_number(self.value)
         if isinstance(value, int) and 0 <= value <= last:
@@ -402,8 +406,8 @@ class Edit:
         """Return how an edit of the kind "move" changes the decoded state.
 
         Returns:
-            The key of the variable; and its change, an array of the variable's shape that is 0
-            except for one number.
+            The key of the variable, such as "counts"; and its change, an array of the variable's
+            shape that is 0 except for one number.
         """
         key, *index = self.what.split(".")
         require_known("variable that the decoder reads", key, bench.writer.shapes)

@@ -2,7 +2,7 @@
 
 Agreement is the share of steps in which the model chooses the greedy action of the Q-table, without
 steps where actions tie. Its control is the agreement with a table that does not bootstrap. If a
-round contains a choice that the model made, it is given its own choice there.
+round's input contains a choice that the model made, it reads the choice that it actually made.
 """
 
 from __future__ import annotations

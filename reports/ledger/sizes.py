@@ -49,7 +49,7 @@ def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
         key: key of the measure.
 
     Returns:
-        A measure whose number is the largest absolute error; a "yes" requires at most 1e-9.
+        A measure; its number is the largest absolute error, and a "yes" requires at most 1e-9.
     """
     result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)
     largest = float(result.summary()["error"].max())

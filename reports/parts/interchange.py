@@ -1,5 +1,5 @@
-"""Report parts on interventions whose effect the algorithm predicts: interchange of activations,
-and steering by changing the state.
+"""Report parts on interventions with effects that the algorithm predicts: interchange of
+activations, and steering by changing the state.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _compute(context: Context) -> _Tables:
     """Measure interchange interventions at the sites where variables should be; in a full report,
     also learn subspaces of a learned model.
 
-    These sites are those of the circuit for a handwired model, else those that the task names.
+    These sites are those of the circuit for a handwired model, otherwise those that the task names.
     """
     model = context.model
     bases, sources = context.pairs
@@ -83,7 +83,7 @@ def _measure_interchange(computed: _Tables, context: Context) -> list[Measure]:
     """Return the measures for the page's overview: one for each outcome (prediction, state) and
     verdict.
 
-    Variables with the same outcome and verdict are merged into one measure, whose number is that of
+    Variables with the same outcome and verdict are merged into one measure; its number is that of
     the variable with the smallest effect.
     """
     carried = computed[0]

@@ -177,14 +177,13 @@ def state(
     units: tuple[str, str] = ("", ""),
     shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),
 ) -> Part:
-    """Make the report part that draws the model's state over one episode, beside the algorithm's
-    state.
+    """Make the report part that draws the model's state and the algorithm's state over one episode.
 
     Args:
         title: title of the section.
-        read: text for a handwired model, whose state is read exactly; a name in braces stands for
-            that parameter of the algorithm.
-        decoded: text for a learned model, whose state is decoded.
+        read: text for a handwired model, where the state is read exactly; a name in braces stands
+            for that parameter of the algorithm.
+        decoded: text for a learned model, where the state is decoded.
         probed: key of the variable to decode, one of the report's probe targets; the algorithm's
             memory when empty.
         units: axis labels, for an exactly read and for a decoded state.

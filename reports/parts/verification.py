@@ -47,8 +47,8 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     Args:
         sizes: task sizes at which it is verified, as for :func:`circuits.verify`.
         n_episodes: maximum number of episodes per size.
-        shown: keys of the variables whose measures are in the page's overview; the section's tables
-            have all.
+        shown: keys of the variables that the page's overview lists; the section's tables list all
+            variables.
     """
 
     def compute(context: Context) -> VerificationResult:

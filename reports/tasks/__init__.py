@@ -89,8 +89,8 @@ def prose(task: str) -> dict[str, Any]:
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:
-    """Return the parts of a report on a task: those that its record defines, or those of its file
-    in this folder, or else the default.
+    """Return the parts of a report on a task: those that the task's record defines; otherwise those
+    of the task's file in this folder; without such a file, the default parts.
     """
     if task.report.parts is not None:
         return tuple(task.report.parts())

@@ -82,7 +82,7 @@ def _answer_linear(
     Args:
         question: "where" scores each (variable, site). "exists" scores each variable by its best
             site, and declares that those with R2 of at least .5 exist.
-        within_round: True measures R2 within each round, so that the round number explains nothing.
+        within_round: True measures R2 within each round, so that the round number has no effect.
         subject: the machine; not used.
         material: its runs.
     """
@@ -200,7 +200,7 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
-    """Fit a linear decoder of the algorithm's state, for models whose latents have no exact reader.
+    """Fit a linear decoder of the algorithm's state, for models without an exact reader of latents.
 
     Returns:
         A function from latents to the state.
@@ -217,7 +217,7 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
     """Answer a question by distributed alignment search, which learns a subspace for each variable
     at each site.
 
-    Pairs whose alignment is refused are left out.
+    Pairs are left out if their alignment is refused.
 
     Args:
         question: "where" scores each (variable, site) by the accuracy of interchanges in the
