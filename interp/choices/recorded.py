@@ -12,12 +12,16 @@ Participants are held out because a cell could memorise the choices of those tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -26,6 +30,7 @@ from interp.core import catalog
 from interp.machines.recurrent import Said
 from interp.model.adapted import AdaptedMachine
 from interp.model.checkpoints import built
+from interp.model.layout import RoundLayout
 from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import require, require_known
@@ -111,34 +116,29 @@ def fit_cell(
     )
     settings = {"width": units, "sizes": task.sizes_of(episodes)}
     blank = cast(AdaptedMachine, built(f"{kind}-{task.key}", settings))
+    machine = blank.untrained(seed)
+    machine.name = blank.name
     fold_of_person = np.random.default_rng(seed).permutation(len(people)) % n_folds
     fold = fold_of_person[person]
-    held_out = np.zeros((len(episodes), episodes.n_rounds, blank.layout.n_outputs))
-    for number in range(n_folds):
-        is_out = fold == number
-        cell = _train(blank.untrained(seed), episodes.select(~is_out), steps)
-        held_out[is_out] = _predict(cell, episodes.select(is_out))
+    is_held_out = fold == np.arange(n_folds)[:, None]
+    has_all = np.ones((1, len(episodes)), bool)
+    is_trained_on = np.concatenate([~is_held_out, has_all])
+    modules = [deepcopy(machine.module) for _ in range(n_folds)]
+    inputs = _read_inputs(machine.layout, episodes)
+    _train([*modules, machine.module], inputs, episodes, is_trained_on, steps)
+    with torch.no_grad():
+        scores = _score(modules, inputs)
+    chances = scores.softmax(-1).double().numpy(force=True)
+    held_out = chances[fold, np.arange(len(episodes))]
     participants = _losses_of_participants(held_out, episodes, people, person)
     rounds = participants["rounds"].to_numpy(float)
     lost = participants["nats"].to_numpy() * rounds
-    machine = _train(blank.untrained(seed), episodes, steps)
-    machine.name = blank.name
     return _FittedCell(
         machine=machine,
         held_out=held_out,
         nats=ratio_interval(lost, rounds, seed=seed),
         participants=participants,
     )
-
-
-def _predict(cell: AdaptedMachine, episodes: Any) -> NDArray[np.float64]:
-    """Return a recurrent cell's probability of each outcome in recorded episodes, ``[episode,
-    round, outcome]``.
-    """
-    with torch.no_grad():
-        scores = _scores(cell, episodes)
-    chances = scores.softmax(-1).double()
-    return np.asarray(chances.numpy(force=True))
 
 
 def _losses_of_participants(
@@ -162,63 +162,128 @@ def _losses_of_participants(
     )
 
 
-def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
-    """Train a recurrent cell to predict recorded choices, in place, and return it.
+def _train(
+    modules: Sequence[Any],
+    inputs: _Inputs,
+    episodes: Any,
+    is_trained_on: Bool[NDArray[np.bool_], "cell episode"],
+    steps: int,
+) -> None:
+    """Train recurrent cells to predict recorded choices, in place.
+
+    The cells run side by side on all episodes. Each has its own training episodes, gradient and
+    clipping, so the result is that of training one cell after the other.
 
     Args:
-        machine: the recurrent cell.
-        episodes: the training episodes; every step uses all of them.
+        modules: the modules of the cells.
+        inputs: what the cells read in the episodes.
+        episodes: the recorded episodes.
+        is_trained_on: the training episodes of each cell; every step uses all of them.
         steps: number of Adam steps.
     """
     goal = goal_of(catalog.of(episodes))
     targets = torch.from_numpy(goal.targets(episodes)).float()
-    machine.requires_grad_(True)
-    optimizer = torch.optim.Adam(machine.module.parameters(), lr=_RATE)
-    scored = torch.from_numpy(episodes.scored)
+    is_scored = torch.from_numpy(is_trained_on[:, :, None] & episodes.scored)
+    parameters = [list(module.requires_grad_(True).parameters()) for module in modules]
+    optimizer = torch.optim.Adam(chain.from_iterable(parameters), lr=_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        scores = _scores(machine, episodes)
-        log_chances = scores.log_softmax(-1)
+        log_chances = _score(modules, inputs).log_softmax(-1)
         losses = -(log_chances * targets).sum(-1)
-        loss = losses[scored].mean()
+        means = [lost[rows].mean() for lost, rows in zip(losses, is_scored, strict=True)]
         optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(machine.module.parameters(), 1.0)
+        torch.stack(means).sum().backward()
+        for of_cell in parameters:
+            nn.utils.clip_grad_norm_(of_cell, 1.0)
         optimizer.step()
         schedule.step()
-    return machine
 
 
-def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
-    """Return a recurrent cell's logits in all rounds, ``[episode, round, outcome]``. Outcomes that
-    are not offered in a round get a large negative logit.
+class _Inputs(NamedTuple):
+    """What recurrent cells read in recorded episodes.
 
-    The cell runs over whole episodes. Missing rounds must not change its state, so the other rounds
-    are moved to the front while it runs.
+    Missing rounds must not change a cell's state, so the other rounds are moved to the front.
 
-    Args:
-        machine: the recurrent cell.
-        episodes: the recorded episodes.
+    Attributes:
+        told: numbers that a cell hears after its prediction, in the order of ``order``.
+        asked: numbers that it reads before its prediction.
+        n_before: number of rounds before each round that are not missing.
+        offered: True where an outcome is offered; None if all are.
     """
+
+    told: Float[Tensor, "episode round n_told"]
+    asked: Float[Tensor, "episode round n_asked"]
+    n_before: Int[Tensor, "episode round"]
+    offered: Bool[Tensor, "episode round outcome"] | None
+
+
+def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
+    """Return what a recurrent cell with ``layout`` reads in recorded episodes."""
     counted = torch.from_numpy(episodes.counted)
-    speech = Said(machine.layout)
-    module = cast(Any, machine.module)
-    rounds = machine.layout.fit(episodes).encode(episodes)
+    speech = Said(layout)
+    rounds = layout.fit(episodes).encode(episodes)
     in_floats = replace(rounds, values=rounds.values.float())
     rows = in_floats.each(lambda part: part.flatten(0, 1))
-    heard = module.hear(speech.after(rows)).unflatten(0, counted.shape)
+    told = speech.after(rows).unflatten(0, counted.shape)
     order = (~counted).int().argsort(dim=1, stable=True)
-    in_order = heard.gather(1, order[..., None].expand_as(heard))
-    by_round, *_ = module.core(in_order.transpose(0, 1))
-    states = by_round.transpose(0, 1)
-    from_the_start = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
-    n_before = counted.cumsum(1) - counted.int()
-    width = states.shape[-1]
-    state_index = n_before[..., None].expand(*counted.shape, width)
-    carried = from_the_start.gather(1, state_index)
-    question = speech.before(rows).unflatten(0, counted.shape)
-    scores: Tensor = module.read(torch.cat([carried, question], -1))
+    episode = torch.arange(len(counted))[:, None]
     offered = getattr(episodes, "offered", None)
-    if offered is None:
-        return scores
-    return scores.masked_fill(~torch.from_numpy(offered), _NOT_OFFERED)
+    return _Inputs(
+        told=told[episode, order],
+        asked=speech.before(rows).unflatten(0, counted.shape),
+        n_before=counted.cumsum(1) - counted.int(),
+        offered=None if offered is None else torch.from_numpy(offered),
+    )
+
+
+def _score(modules: Sequence[Any], inputs: _Inputs) -> Float[Tensor, "cell episode round outcome"]:
+    """Return the logits of recurrent cells in all rounds. Outcomes that are not offered in a round
+    get a large negative logit.
+
+    Args:
+        modules: the modules of the cells.
+        inputs: what the cells read.
+    """
+    heard = torch.stack([module.hear(inputs.told) for module in modules], 2)
+    states = _run_side_by_side([module.core for module in modules], heard)
+    from_the_start = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
+    episode = torch.arange(len(states))[:, None]
+    carried = from_the_start[episode, inputs.n_before]
+    scores = []
+    for module, state in zip(modules, carried.unbind(2), strict=True):
+        scores.append(module.read(torch.cat([state, inputs.asked], -1)))
+    stacked = torch.stack(scores)
+    if inputs.offered is None:
+        return stacked
+    return stacked.masked_fill(~inputs.offered, _NOT_OFFERED)
+
+
+def _run_side_by_side(
+    layers: Sequence[Any], heard: Float[Tensor, "episode round cell input"]
+) -> Float[Tensor, "episode round cell unit"]:
+    """Run several recurrent layers of the same shape, each on its own inputs, and return their
+    hidden states.
+
+    They run as one layer with block-diagonal weights: with a few units, nearly all of the time goes
+    to steps from round to round, which all cells then share.
+
+    Args:
+        layers: ``nn.GRU`` or ``nn.LSTM`` layers.
+        heard: the inputs.
+    """
+    first = layers[0]
+    n_cells = len(layers)
+    wide = type(first)(n_cells * first.input_size, n_cells * first.hidden_size, device="meta")
+    weights = {}
+    for name, weight in first.named_parameters():
+        parts = [layer.get_parameter(name).split(first.hidden_size) for layer in layers]
+        join = torch.block_diag if weight.ndim == 2 else _concatenate
+        gates = [join(*of_gate) for of_gate in zip(*parts, strict=True)]
+        weights[name] = torch.cat(gates)
+    by_round = heard.flatten(2).transpose(0, 1)
+    states, _ = torch.func.functional_call(wide, weights, (by_round,))
+    return states.transpose(0, 1).unflatten(2, (n_cells, -1))
+
+
+def _concatenate(*vectors: Tensor) -> Tensor:
+    return torch.cat(vectors)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import interp
-from interp.choices.recorded import _scores, fit_cell
+from interp.choices.recorded import _read_inputs, _score, fit_cell
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import win_stay
 from tests.refusals import refuses
@@ -24,14 +24,30 @@ def played():
     return replace(episodes, participants=np.arange(12) // 2)
 
 
+def score(fitted, episodes):
+    """Return the logits of a fitted cell in all rounds, as the fit computes them."""
+    inputs = _read_inputs(fitted.machine.layout, episodes)
+    with torch.no_grad():
+        return _score([fitted.machine.module], inputs)[0]
+
+
 def test_a_cell_learns_what_other_participants_do(played):
     fitted = fit_cell(played, units=2, n_folds=2, steps=50)
     assert fitted.nats.high < np.log(2) - 0.1
     assert fitted.held_out.sum(-1) == pytest.approx(1, abs=1e-6)
     one_by_one = interp.rollout(fitted.machine, played).predictions.numpy()
-    with torch.no_grad():
-        at_once = _scores(fitted.machine, played).softmax(-1).numpy()
-    np.testing.assert_allclose(one_by_one, at_once, atol=1e-5)
+    np.testing.assert_allclose(one_by_one, score(fitted, played).softmax(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_fold_predicts_as_a_cell_that_was_trained_without_it(played, kind):
+    """Cells of all folds are trained side by side; each must be what training it alone gives."""
+    fitted = fit_cell(played, kind, units=3, n_folds=2, steps=20)
+    fold = np.random.default_rng(0).permutation(6) % 2
+    is_first = np.repeat(fold == 0, 2)
+    alone = fit_cell(played.select(~is_first), kind, units=3, n_folds=2, steps=20)
+    predicted = score(alone, played.select(is_first)).softmax(-1)
+    np.testing.assert_allclose(fitted.held_out[is_first], predicted, atol=1e-4)
 
 
 def test_what_is_held_out_of_a_participant_knows_none_of_that_ones_choices(played):
@@ -51,11 +67,11 @@ def test_a_missing_round_leaves_the_state_as_it_is(played):
     whole = replace(played, missing=missing)
     present = np.flatnonzero(~missing[0])
     shortened = bandit.BanditEpisodes(played.choices[:, present], played.rewards[:, present])
-    cell = fit_cell(shortened, n_folds=2, steps=1).machine
-    scores = _scores(cell, shortened)
-    torch.testing.assert_close(_scores(cell, whole)[:, present], scores)
-    predictions = interp.rollout(cell, whole).predictions[:, present]
-    torch.testing.assert_close(predictions, scores.softmax(-1).detach(), atol=1e-5, rtol=0)
+    fitted = fit_cell(shortened, n_folds=2, steps=1)
+    scores = score(fitted, shortened)
+    torch.testing.assert_close(score(fitted, whole)[:, present], scores)
+    predictions = interp.rollout(fitted.machine, whole).predictions[:, present]
+    torch.testing.assert_close(predictions, scores.softmax(-1), atol=1e-5, rtol=0)
 
 
 def test_more_folds_than_participants_are_refused(played):
