@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
-from circuits.heads import Head, Neuron, names
+from circuits.heads import Head, Neuron, names, read_variant_rows
 from interp.core.algorithm import Algorithm, Values
 from interp.model.layout import RoundLayout
 from interp.results.measure import Result
@@ -237,6 +238,37 @@ class Carried:
         if it is set.
         """
         return self.held_as or self.variable
+
+
+def read_tables(
+    folder: Path,
+    form: Collection[str],
+    parts: Iterable[Head | Neuron],
+    basis: Basis,
+    groups: Mapping[str, Sequence[str]],
+    named: Mapping[str, Direction] | None = None,
+    scales: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Read the tables of a construction (``sites.csv``, ``held.csv`` and ``edges.csv``), and make
+    the fields of a :class:`Circuit` that say where variables are stored and which part reads which.
+
+    Args:
+        folder: folder of the tables.
+        form: words that describe the variant (see :func:`circuits.heads.read_variant_rows`).
+        parts: all heads and groups of neurons.
+        basis, groups, named, scales: as for :func:`read_locations`.
+
+    Returns:
+        Name of the field -> its value, for ``sites``, ``edges``, ``carried``, ``partial`` and
+        ``not_carried``.
+    """
+    rows_of_sites = read_variant_rows(folder / "sites.csv", form)
+    rows_of_truth = read_variant_rows(folder / "held.csv", form)
+    rows_of_edges = read_variant_rows(folder / "edges.csv", form)
+    sites = read_locations(rows_of_sites, basis, groups, named or {}, scales or {})
+    ground_truth = read_ground_truth(rows_of_truth, sites, groups)
+    edges = table(rows_of_edges, names(parts), groups)
+    return {"sites": sites, "edges": edges, **ground_truth}
 
 
 def read_locations(

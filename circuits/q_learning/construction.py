@@ -16,7 +16,7 @@ import numpy as np
 
 from circuits import heads as wire
 from circuits.basis import Basis, Coordinates, Direction
-from circuits.circuit import Circuit, VerificationPlan, read_ground_truth, read_locations, table
+from circuits.circuit import Circuit, VerificationPlan, read_tables
 from interp.core.algorithm import Values
 from interp.model.config import AttentionRule
 from interp.support.checks import checked
@@ -219,13 +219,8 @@ def q_learning(
     current = buf2["Qcurr"]
     fetched = current + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(states), "fetched": fetched, "current": -current}
-    site_rows = wire.read_variant_rows(_FOLDER / "sites.csv", form)
-    sites = read_locations(site_rows, basis, groups, named, {"alpha": alpha})
-    ground_truth = read_ground_truth(
-        wire.read_variant_rows(_FOLDER / "held.csv", form), sites, groups
-    )
-    part_names = wire.names((*heads, *neurons))
-    edges = table(wire.read_variant_rows(_FOLDER / "edges.csv", form), part_names, groups)
+    scales = {"alpha": alpha}
+    tables = read_tables(_FOLDER, form, (*heads, *neurons), basis, groups, named, scales)
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
 
     def start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
@@ -255,9 +250,7 @@ def q_learning(
         outcomes=outcomes,
         state=state_axes,
         algorithm=replace(algorithm, initial=start_at_zero),
-        sites=sites,
-        **ground_truth,
-        edges=edges,
+        **tables,
         float64_only=_float64_only(variant, eta, slope, bound),
     )
 

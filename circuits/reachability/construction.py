@@ -12,7 +12,7 @@ from pathlib import Path
 
 from circuits import heads as wire
 from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
-from circuits.circuit import Circuit, VerificationPlan, read_ground_truth, read_locations, table
+from circuits.circuit import Circuit, VerificationPlan, read_tables
 from interp import tasks
 from interp.core.algorithm import Values
 from interp.support.checks import integer
@@ -108,14 +108,7 @@ def reachability(
         form.add("sinusoidal")
     if not eta:
         form.add("exact")
-    sites = read_locations(
-        wire.read_variant_rows(_FOLDER / "sites.csv", form), basis, groups, {}, {}
-    )
-    ground_truth = read_ground_truth(
-        wire.read_variant_rows(_FOLDER / "held.csv", form), sites, groups
-    )
-    part_names = wire.names((*heads, *neurons))
-    edges = table(wire.read_variant_rows(_FOLDER / "edges.csv", form), part_names, groups)
+    tables = read_tables(_FOLDER, form, (*heads, *neurons), basis, groups)
     vectors = {token: ids[label] for token, label in tokens.items()}
     outcomes = tuple(out[node] for node in nodes)
     state = tuple(ids[node] for node in nodes)
@@ -131,9 +124,7 @@ def reachability(
         outcomes=outcomes,
         state=state,
         algorithm=breadth_first(),
-        sites=sites,
-        **ground_truth,
-        edges=edges,
+        **tables,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from circuits import heads as wire
 from circuits.basis import Basis, Coordinates
-from circuits.circuit import Circuit, VerificationPlan, read_ground_truth, read_locations, table
+from circuits.circuit import Circuit, VerificationPlan, read_tables
 from interp.core.algorithm import Values
 from interp.support.errors import require, require_known
 from interp.tasks.experts import ExpertEpisodes, algorithms, sample
@@ -109,12 +109,8 @@ def weighted_majority(
         "BEFORE": labels[:-1] if coordinates.one_hot else labels,
         "AFTER": labels[1:] if coordinates.one_hot else labels,
     }
-    site_rows = wire.read_variant_rows(_FOLDER / "sites.csv", form)
-    sites = read_locations(site_rows, basis, groups, {}, {"log_gamma": log_gamma})
-    ground_truth = read_ground_truth(
-        wire.read_variant_rows(_FOLDER / "held.csv", form), sites, groups
-    )
-    edges = table(wire.read_variant_rows(_FOLDER / "edges.csv", form), wire.names(heads), groups)
+    scales = {"log_gamma": log_gamma}
+    tables = read_tables(_FOLDER, form, heads, basis, groups, scales=scales)
     scores = basis["buf3"]
     vectors = {token: ids[label] for token, label in tokens.items()}
     state = tuple(ids[expert] for expert in experts)
@@ -129,9 +125,7 @@ def weighted_majority(
         outcomes=(scores["q0"], scores["q1"]),
         state=state,
         algorithm=algorithms.weighted_majority(log_gamma),
-        sites=sites,
-        **ground_truth,
-        edges=edges,
+        **tables,
         float64_only=_float64_only(variant, eta, coordinates.rotation),
     )
 

@@ -120,12 +120,11 @@ def fit_cell(
     machine.name = blank.name
     fold_of_person = np.random.default_rng(seed).permutation(len(people)) % n_folds
     fold = fold_of_person[person]
-    is_held_out = fold == np.arange(n_folds)[:, None]
-    has_all = np.ones((1, len(episodes)), bool)
-    is_trained_on = np.concatenate([~is_held_out, has_all])
+    is_trained_on = fold != np.arange(n_folds + 1)[:, None]  # the last cell learns from all
     modules = [deepcopy(machine.module) for _ in range(n_folds)]
+    modules.append(cast(Any, machine.module))
     inputs = _read_inputs(machine.layout, episodes)
-    _train([*modules, machine.module], inputs, episodes, is_trained_on, steps)
+    _train(modules, inputs, episodes, is_trained_on, steps)
     with torch.no_grad():
         scores = _score(modules, inputs)
     chances = scores.softmax(-1).double().numpy(force=True)
@@ -193,8 +192,8 @@ def _train(
         means = [lost[rows].mean() for lost, rows in zip(losses, is_scored, strict=True)]
         optimizer.zero_grad()
         torch.stack(means).sum().backward()
-        for of_cell in parameters:
-            nn.utils.clip_grad_norm_(of_cell, 1.0)
+        for cell_parameters in parameters:
+            nn.utils.clip_grad_norm_(cell_parameters, 1.0)
         optimizer.step()
         schedule.step()
 
@@ -205,14 +204,14 @@ class _Inputs(NamedTuple):
     Missing rounds must not change a cell's state, so the other rounds are moved to the front.
 
     Attributes:
-        told: numbers that a cell hears after its prediction, in the order of ``order``.
-        asked: numbers that it reads before its prediction.
+        after: numbers that a cell hears after its prediction; missing rounds come last.
+        before: numbers that it reads before its prediction.
         n_before: number of rounds before each round that are not missing.
         offered: True where an outcome is offered; None if all are.
     """
 
-    told: Float[Tensor, "episode round n_told"]
-    asked: Float[Tensor, "episode round n_asked"]
+    after: Float[Tensor, "episode round n_told"]
+    before: Float[Tensor, "episode round n_asked"]
     n_before: Int[Tensor, "episode round"]
     offered: Bool[Tensor, "episode round outcome"] | None
 
@@ -224,13 +223,13 @@ def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
     rounds = layout.fit(episodes).encode(episodes)
     in_floats = replace(rounds, values=rounds.values.float())
     rows = in_floats.each(lambda part: part.flatten(0, 1))
-    told = speech.after(rows).unflatten(0, counted.shape)
+    after = speech.after(rows).unflatten(0, counted.shape)
     order = (~counted).int().argsort(dim=1, stable=True)
     episode = torch.arange(len(counted))[:, None]
     offered = getattr(episodes, "offered", None)
     return _Inputs(
-        told=told[episode, order],
-        asked=speech.before(rows).unflatten(0, counted.shape),
+        after=after[episode, order],
+        before=speech.before(rows).unflatten(0, counted.shape),
         n_before=counted.cumsum(1) - counted.int(),
         offered=None if offered is None else torch.from_numpy(offered),
     )
@@ -244,14 +243,14 @@ def _score(modules: Sequence[Any], inputs: _Inputs) -> Float[Tensor, "cell episo
         modules: the modules of the cells.
         inputs: what the cells read.
     """
-    heard = torch.stack([module.hear(inputs.told) for module in modules], 2)
+    heard = torch.stack([module.hear(inputs.after) for module in modules], 2)
     states = _run_side_by_side([module.core for module in modules], heard)
     from_the_start = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     episode = torch.arange(len(states))[:, None]
     carried = from_the_start[episode, inputs.n_before]
     scores = []
     for module, state in zip(modules, carried.unbind(2), strict=True):
-        scores.append(module.read(torch.cat([state, inputs.asked], -1)))
+        scores.append(module.read(torch.cat([state, inputs.before], -1)))
     stacked = torch.stack(scores)
     if inputs.offered is None:
         return stacked
@@ -277,13 +276,12 @@ def _run_side_by_side(
     weights = {}
     for name, weight in first.named_parameters():
         parts = [layer.get_parameter(name).split(first.hidden_size) for layer in layers]
-        join = torch.block_diag if weight.ndim == 2 else _concatenate
-        gates = [join(*of_gate) for of_gate in zip(*parts, strict=True)]
+        by_gate = zip(*parts, strict=True)
+        if weight.ndim == 2:
+            gates = [torch.block_diag(*blocks) for blocks in by_gate]
+        else:
+            gates = [torch.cat(biases) for biases in by_gate]
         weights[name] = torch.cat(gates)
     by_round = heard.flatten(2).transpose(0, 1)
     states, _ = torch.func.functional_call(wide, weights, (by_round,))
     return states.transpose(0, 1).unflatten(2, (n_cells, -1))
-
-
-def _concatenate(*vectors: Tensor) -> Tensor:
-    return torch.cat(vectors)
