@@ -124,13 +124,13 @@ def test_a_shared_key_means_the_first_algorithms(advice):
 def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
     from interp.core.algorithm import Algorithm
 
-    runs_made, carried = [], Algorithm.carried
+    runs_made, carried = [], Algorithm.compute_states_and_inputs
 
     def counting(self, episodes):
         runs_made.append(self.key)
         return carried(self, episodes)
 
-    monkeypatch.setattr(Algorithm, "carried", counting)
+    monkeypatch.setattr(Algorithm, "compute_states_and_inputs", counting)
     compute(
         ["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"],
         replace(advice),
