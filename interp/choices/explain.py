@@ -341,8 +341,8 @@ class ChoiceExplanation(Result):
           temperature;
         * nats: cross-validated loss per choice;
         * behind, behind_low, behind_high and standard_error: this loss minus that of the first
-          family, with its 95 % interval and standard error over units (participants, episodes or
-          blocks of trials), in each of which the two losses are subtracted;
+          family, with the 95 % interval and the standard error of the difference over units
+          (participants, episodes or blocks of trials);
         * p and in_set: p-value in the model confidence set, and whether the family is in the set;
         * passes: whether it passes its posterior-predictive check; None if it is not in the set.
         """

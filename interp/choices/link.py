@@ -57,7 +57,8 @@ class Link:
     tied: Array
 
     def probabilities(self, p: Array) -> Array:
-        """Return the probability of choosing each outcome, ``[..., outcome]``.
+        """Return the probability of choosing each outcome, ``[..., outcome]``, by applying the
+        temperature and the lapse rate to predicted distributions.
 
         Args:
             p: predicted distributions, ``[..., outcome]``.

@@ -46,7 +46,7 @@ MOST_TOGETHER = 20_000
 def participants_of(episodes: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the names of the participants, and the participant of each episode.
 
-    If the episodes name no participants, each episode counts as one.
+    If the episodes name no participants, each episode counts as a participant.
 
     Returns:
         The distinct names, ``[participant]``, and for each episode the index of its participant,
@@ -189,10 +189,14 @@ class EachParticipant(Result):
 
         Returns:
             One row per family, with the columns family (its key), name, and three numbers of
-            participants. In_set counts those with the family in their confidence set, alone those
-            with this family as the only one, and closest those for whom it has the lowest
-            cross-validated loss. Participants with the verdict "none" (no family explains their
-            choices) are left out of in_set and alone.
+            participants:
+
+            * in_set: participants with the family in their confidence set;
+            * alone: participants with this family as the only one that explains their choices;
+            * closest: participants for whom it has the lowest cross-validated loss.
+
+            Participants with the verdict "none" (no family explains their choices) are left out of
+            in_set and alone.
         """
         explained = self.table[self.table["verdict"] != "none"]
         are_named = self.table[self.table["verdict"] == "named"]

@@ -88,7 +88,7 @@ class PredictiveCheck(Result):
     @property
     def failures(self) -> tuple[str, ...]:
         """The names of the statistics in which the player differs from simulated players by more
-        than chance explains.
+        than chance explains: those with an absolute z-score above :attr:`most`.
         """
         z = {name: statistic.z for name, statistic in self.statistics.items()}
         return tuple(name for name in z if abs(z[name]) > self.most)
@@ -96,7 +96,7 @@ class PredictiveCheck(Result):
     @property
     def passes(self) -> bool:
         """True if no statistic of the player differs from that of simulated players by more than
-        chance explains.
+        chance explains (:attr:`failures` is empty).
         """
         return not self.failures
 
@@ -142,8 +142,9 @@ def check_predictions(
             (:func:`interp.choices.offers.offers_of`); None if all options are offered.
 
     Returns:
-        Up to four statistics: how often the likeliest outcome is chosen, a long run of equal
-        choices goes on, a choice is repeated after a success, and changed after a failure.
+        Up to four statistics: how often the likeliest outcome is chosen ("agreement"), a run of at
+        least three equal choices goes on ("long run goes on"), a choice is repeated after a success
+        ("win-stay"), and changed after a failure ("lose-shift"). The last two need ``successes``.
     """
     options = np.arange(q.shape[-1]) if offers is None else offers
     options = np.broadcast_to(options, q.shape)

@@ -282,7 +282,8 @@ class Opened:
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
         """Return the names of the hooks at the residual stream: at the embedding, and after every
-        ``every``-th block counted back from the last one.
+        ``every``-th block, counted back from the last one. With 6 blocks and ``every=2`` these are
+        the blocks 1, 3 and 5.
         """
         n_blocks = len(self.bridge.blocks)
         blocks = range((n_blocks - 1) % every, n_blocks, every)

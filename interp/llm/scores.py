@@ -361,11 +361,10 @@ class NoteTable:
     """Every note of a set of runs, with checks of its tallies.
 
     Attributes:
-        notes: one row per note, with the columns model, condition, regime and index (of the run),
-            round (after which it was written, counted from 1), last_round (of the run), note (its
-            text), words and chars (their numbers), those that
-            :func:`~interp.llm.notes.check_counts` returns, such as exact, and prompt_tokens (of the
-            round).
+        notes: one row per note. The columns are model, condition, regime and index (of the run),
+            round (after which the note was written, counted from 1), last_round (of the run), note
+            (its text), words and chars (numbers of words and characters), prompt_tokens (of the
+            round), and the keys that :func:`~interp.llm.notes.check_counts` returns, such as exact.
     """
 
     notes: pd.DataFrame

@@ -175,7 +175,7 @@ class EpisodeSource:
         Returns:
             A list of batches, each with episodes of one size. By default there is one batch, with
             the largest sizes; the field ``held_out`` of the task's
-            :class:`~interp.training.goal.TrainingGoal` may define further sizes.
+            :class:`~interp.training.goal.TrainingGoal` may define other batches.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])

@@ -365,8 +365,10 @@ class TrainingConfig:
         return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:
-        """Return the configuration of the transformer that this run trains. The model is called
-        ``name``.
+        """Return the configuration of the transformer that this run trains.
+
+        Args:
+            name: name of the model.
         """
         sizes: dict[str, Any] = {}
         for size, (low, high) in self.sizes.items():

@@ -114,8 +114,8 @@ def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
 
 
 def fitting_regimes(model: Machine) -> list[str]:
-    """Return the names of the regimes that can be sampled with the number of experts with which a
-    model is evaluated (:func:`n_experts_of`).
+    """Return the names of the regimes that can be sampled with as many experts as a model is
+    evaluated with (:func:`n_experts_of`).
     """
     return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts_of(model)]
 
