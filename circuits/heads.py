@@ -39,7 +39,7 @@ class Head:
             key).
         moves: terms of the output: (direction read at the key, direction written at the query).
         reads: what the head attends to, in words.
-        writes: a formula for its output, in words.
+        writes: its output, as a formula.
     """
 
     name: str
@@ -274,8 +274,8 @@ def softmax_only(
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
-    """Return a softmax head that computes nearly the same sum as a linear head, for scores that are
-    0 or one constant.
+    """Return a softmax head that computes nearly the same as a linear head with scores that are all
+    either 0 or ``scale``.
 
     A sink token takes nearly all attention, so that the softmax denominator is nearly constant. The
     attention to one match then hardly depends on other matches (docs/method/ground-truth.md).
@@ -283,7 +283,7 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
     Args:
         head: the linear head.
         sink: direction that reads 1 at the sink token.
-        scale: the constant: score of a match in the linear head.
+        scale: score of a match in the linear head; all other keys score 0.
         match_logit: logit of a match in the softmax head.
         heavy: logit of the sink minus ``match_logit``.
     """

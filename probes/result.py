@@ -286,7 +286,11 @@ class ProbeResult(Measured):
         Args:
             run: a rollout, or activations ``[episode, round, ...]``.
             episodes: episodes from which the true values are computed; None leaves the true values
-                out.
+                out. For a target of classes they are always left out.
+
+        Returns:
+            The decoded values. For a logistic probe of two classes they are the log-odds of class
+            1, and for more classes one score before the softmax per output and class.
         """
         activations = self._read(run) if isinstance(run, Rollout) else run
         x = as_inputs(activations)
@@ -328,7 +332,7 @@ class ProbeResult(Measured):
     @checked
     def plot(self, episode: int = 0) -> Figure:
         """Draw the predictions for one episode, by a probe that was not fitted on it, and the true
-        values (see :meth:`Decoded.plot`).
+        values (see :meth:`Decoded.plot`). Refuse a target of classes.
 
         Args:
             episode: index of the episode.

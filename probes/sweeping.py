@@ -117,12 +117,12 @@ class SweepResult(Result):
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:
         """Draw heatmaps of the scores of one target, one panel per component: layers are rows, and
-        positions columns. A dot marks a "yes".
+        positions columns. A dot marks the verdict "yes".
 
         Rows are cycles instead of layers for a machine that loops. A machine without layers or
         positions has one row or column. If each round was swept separately and no window is chosen,
-        columns are rounds, with one panel per component and position; rounds in which the target
-        does not vary stay blank.
+        columns are rounds, with one panel per component and position, and without dots. Rounds in
+        which the target does not vary then stay blank.
 
         Args:
             target: key of the target.

@@ -430,8 +430,9 @@ def as_groups(
 def check(x: Array, target: TargetValues) -> None:
     """Raise InputError if the target cannot be decoded from activations.
 
-    Shapes must fit, numbers must be finite, the target must vary, and at least one entry must be
-    scored.
+    Shapes must fit, and there must be an episode for every fold of the cross-validation. Numbers
+    must be finite, and the largest absolute value must be 0 or from 1e-140 to 1e140, so that
+    squares can be summed. The target must vary, and at least one entry must be scored.
 
     Args:
         x: activations ``[episode, round, feature]``.

@@ -159,7 +159,8 @@ def write(
     Args:
         path: path of a table with one row per trial.
         out: folder of the page.
-        units: number of hidden units of the recurrent network (GRU) that is compared.
+        units: number of hidden units of the recurrent network (GRU) that is fitted to the choices
+            of the table, for comparison with the families of algorithms.
         quick: True leaves out the GRU, the analysis of single participants, and the recovery of
             simulated players.
         seed: seed of bootstraps, the GRU and simulated players.

@@ -163,8 +163,8 @@ class BenchmarkResult(Result):
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """Table of mean scores over subjects, one row per method and one column per question; the
-        best method comes first.
+        """Table of mean scores over subjects, one row per method and one column per question. The
+        method with the best mean over questions comes first.
 
         Each question has several scores, and the table shows its main one (headline), which the
         column names, as in "edges, ap". Some methods come in several settings, such as "eap:single"
@@ -208,8 +208,9 @@ class BenchmarkResult(Result):
             by: columns of :meth:`to_frame` to group by besides the method, such as "variant".
 
         Returns:
-            One row per method (and per value of ``by``), best first, with the columns method (its
-            key), those of ``by``, mean, low and high (its interval), and subjects (their number).
+            One row per method (and per value of ``by``), with the columns method (its key), those
+            of ``by``, mean, low and high (its interval), and subjects (their number). Rows are
+            sorted by the columns ``by``, then by the mean, the best first.
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -240,11 +241,11 @@ class BenchmarkResult(Result):
 
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
-        """Return the mean scores of one question, with methods as rows and scores as columns; the
-        best method comes first.
+        """Return the mean scores of one question, with methods as rows and scores as columns.
 
         A score is averaged over the variants and seeds of each form (construction) of a machine
-        first, then over forms.
+        first, then over forms. Rows are sorted by the question's main score, or by the first column
+        if this score is not shown; the best method comes first.
 
         Args:
             question: key of the question, such as "edges".

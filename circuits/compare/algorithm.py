@@ -833,9 +833,11 @@ class Behaviour(Result):
 
     Attributes:
         plain: agreement of the two models as they are. ``plain.alike`` is 1 - (divergence of their
-            predictions / what a model gains from its memory). ``plain.apart`` is the share of
-            rounds in which they differ by more than .1 nats. ``plain.cells`` compares their
-            responses to changed inputs.
+            predictions / what a model gains from its memory). This gain is the divergence of a
+            model's predictions from those of the best memoryless algorithm, averaged over the two
+            models. Without a reference, ``plain.alike`` is :attr:`AlgorithmPart.explained`.
+            ``plain.apart`` is the share of rounds in which they differ by more than .1 nats.
+            ``plain.cells`` compares their responses to changed inputs.
         fitted: the same, after the read-out parameters (such as a temperature) of one model's
             algorithm were fitted to the other model; None if nothing was fitted.
         read_out: name of a fitted parameter -> its value.

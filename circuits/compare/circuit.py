@@ -57,10 +57,10 @@ class HeadTable:
     """Measurements of every attention head of a model: what it reads, and what depends on it.
 
     To ablate a head at a position is to replace its output there by the mean of that output over
-    all episodes and rounds. The *variation* of an output is its squared distance from this mean. A
-    *change* is the squared distance between the ablated and the plain run. Every entry is a sum
-    over the measured rounds of one episode, and over the query positions of one kind. Positions are
-    of one kind if their labels differ only by a number, such as p_1 and p_2.
+    the episodes and the measured rounds. The *variation* of an output is its squared distance from
+    this mean. A *change* is the squared distance between the ablated and the plain run. Every entry
+    is a sum over the measured rounds of one episode, and over the query positions of one kind.
+    Positions are of one kind if their labels differ only by a number, such as p_1 and p_2.
 
     Attributes:
         heads: names of the heads, such as "L1H0 2.1 fetch z".
@@ -84,7 +84,8 @@ class HeadTable:
     varied: Float[np.ndarray, "episode head kind"]
 
     def weigh(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
-        """Average the table over episodes, and return it as shares of the whole model.
+        """Average the table over episodes, and scale it so that it can be compared with the table
+        of another model.
 
         Args:
             weights: weight of each episode in the average; only their ratios matter.
@@ -138,6 +139,9 @@ def match_heads(first: HeadShares, second: HeadShares) -> Matching:
     """Match the heads of two models by what they read, and compute the similarity of the matched
     tables (reads and feeds).
 
+    Args:
+        first, second: tables of the two models, as shares (:meth:`HeadTable.weigh`).
+
     Returns:
         The matching. Its similarity is the weighted Jaccard index: the sum of the smaller entries
         over the sum of the larger ones; NaN if no head of either model has an effect.
@@ -190,12 +194,13 @@ def _divide(part: Array, whole: Array) -> Array:
 def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Budget) -> HeadTable:
     """Ablate every head of a model on the test episodes, and return the table of what changes.
 
-    A head is ablated by setting its output to its mean over episodes and rounds.
+    A head is ablated by setting its output to its mean over the episodes and the measured rounds.
 
     Args:
         subject: the model, with its episodes.
         outcomes: the two outcomes that may change: the prediction, then the state.
-        budget: determines the rounds in which heads are ablated: every second one of ``budget.at``.
+        budget: determines the measured rounds, in which heads are ablated: every second one of
+            ``budget.at``.
     """
     run = subject.run(subject.samples.test)
     model = cast(HookedLatentTransformer, subject.model)

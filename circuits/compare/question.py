@@ -150,8 +150,8 @@ class Budget:
     def at(self) -> list[int]:
         """Indices of the rounds at which latents are inserted, evenly spaced.
 
-        The first sixth of the rounds is left out, since latents contain little there. After the
-        last of these rounds, ``horizon`` rounds and one more follow.
+        The first sixth of the rounds is left out, since latents contain little there. From the last
+        of these rounds on, a run has ``horizon + 1`` rounds left.
 
         >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
@@ -305,6 +305,9 @@ class Participant:
         """Return the task's interchange claims that hold for any model, such as those about input
         tokens, at positions that exist in these rounds.
 
+        An interchange claim says that swapping the activations at some places between two runs acts
+        like swapping a variable.
+
         Args:
             algorithm: None for all claims; otherwise only claims about inputs of this algorithm,
                 at the embeddings of the tokens that encode the inputs.
@@ -342,9 +345,10 @@ class Participant:
 
 
 def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
-    """Score cross-fitted maps: return ``1 - sum(missed) / sum(whole)`` with its 95 % interval.
+    """Score maps by their errors on episodes that they were not fitted on (cross-fitted): return
+    ``1 - sum(missed) / sum(whole)`` with its 95 % interval.
 
-    It is an R2 if the errors are squared errors, and the baseline predicts the mean.
+    The score is an R2 if the errors are squared errors, and the baseline predicts the mean.
 
     Args:
         missed: error of the maps, ``[episode]``.

@@ -184,7 +184,8 @@ class Explorer:
         Args:
             query: query string of the view.
             parts: fields of the form: ``kind``, ``at`` (the round), ``what``, ``value``, ``on``
-                (also in later rounds), or ``to`` (new value of a number of the decoded state).
+                (also in later rounds), or ``to`` (new value of a number of the decoded state, in
+                place of ``value``; it replaces an earlier edit of this number).
         """
         view = View.of(query)
         for name in parts:

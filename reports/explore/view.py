@@ -140,6 +140,10 @@ class Bench:
 
         Args:
             round: index of the round that reads the state.
+
+        Returns:
+            An object with the attributes ``state`` (key of a variable -> its values ``[episode, 1,
+            ...]``) and ``not_read`` (keys of the variables that could not be decoded).
         """
         if self.giver is None:
             raise InputError(
