@@ -95,7 +95,7 @@ def number_labels(letter: str, n: int) -> tuple[str, ...]:
 
 
 def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
-    """Return the distinct names of heads and neurons, in order; neurons of one group share a name."""
+    """Return the distinct names of heads and groups of neurons, in the order of first appearance."""
     return tuple(dict.fromkeys(part.name for part in parts))
 
 

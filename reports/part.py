@@ -326,7 +326,7 @@ wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
 
 
 def learned(context: Context) -> bool:
-    """Return True if the model is learned, for parts that are only about learned models
-    (:attr:`Part.applies`).
+    """Return True if the model is learned (not handwired); for :attr:`Part.applies` of parts that
+    are only about learned models.
     """
     return not context.model.is_handwired

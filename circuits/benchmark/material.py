@@ -298,7 +298,7 @@ class Material:
         """List all cases: combinations of a corruption, a round and an exit at which the clean and
         the corrupted run differ.
 
-        The task's default corruption comes first.
+        By default, the task's default corruption comes first.
 
         Args:
             exits: what is compared: "prediction", "state" or "latents".

@@ -98,11 +98,12 @@ class Challenge:
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
     def draw_answer(self, subject: KnownMachine, material: Any) -> Answer:
-        """Return a random answer, the lower bound for methods: each item gets a uniform random
-        score.
+        """Return a random answer, the lower bound for methods: that of :attr:`chance` if it is set;
+        otherwise each item gets a uniform random score.
 
-        The best-scored items are declared true, as many as are true. The draws depend only on the
-        question, the subject's name and the seed.
+        In the second case, n items are declared true, those with the best scores, where n is the
+        number of true items. The draws depend only on the question, the subject's name and the
+        seed.
 
         Args:
             subject: the machine.

@@ -73,9 +73,9 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
         training; checkpoints until the next evaluation have the same number.
 
         "algorithms" has one row per algorithm of the task, at its default parameters, with the
-        columns algorithm (its key), nats (divergence of the model's predictions from the
-        algorithm's, in nats per round) and without_state (the same if the model's latents are reset
-        in every round).
+        columns algorithm (its key), nats (Kullback-Leibler divergence of the model's predictions
+        from the algorithm's, in nats per round) and without_state (the same if the model's latents
+        are reset in every round).
     """
     run = load_run(path, "model")
     model = run.model

@@ -139,7 +139,7 @@ for _module in iter_modules(__path__):
 def select(
     keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False
 ) -> list[Method]:
-    """List the registered methods that answer some questions or have some keys.
+    """List the registered methods that have some keys and answer some questions.
 
     The methods "oracle" and "random" of the same questions are always included.
 
