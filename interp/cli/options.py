@@ -355,10 +355,10 @@ def _algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
 
 def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Read the ``NAME=VALUE`` pairs of an option: name -> value. Values are written as in TOML, and
-    a bare word is a string.
+    anything else that begins with a letter is a text.
 
-    >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin"])
-    {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin'}
+    >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin", "choice=key pressed"])
+    {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin', 'choice': 'key pressed'}
 
     Args:
         pairs: the pairs.
@@ -376,8 +376,9 @@ def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
             settings[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             require(
-                re.fullmatch(r"[A-Za-z][\w-]*", text) is not None,
-                f"{option} {name}: {text!r} is no value; write a number, true, a list such as [0, 1], or a word",
+                re.match(r"[^\W\d]", text),
+                f"{option} {name}: {text!r} is no value; write a number, true, a list such as [0, 1], a word, "
+                f"or a text in quotes, as in \"{name}='{text}'\"",
             )
             settings[name] = text
     return settings

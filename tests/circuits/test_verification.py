@@ -223,8 +223,14 @@ def test_settings_of_the_command_line() -> None:
         "signed": True,
         "variant": "lin",
     }
-    for pair, message in (("gamma", "NAME=VALUE"), ("rewards=[0,", "is no value")):
+    for pair, message in (
+        ("gamma", "NAME=VALUE"),
+        ("rewards=[0,", "is no value"),
+        ("decimal=,", "or a text in quotes, as in \"decimal=','\""),
+    ):
         refuses(message, settings_of, [pair])
+    for name in ("key pressed", "key_resp.keys", "Wähl"):
+        assert settings_of([f"choice={name}"]) == {"choice": name}
     refuses(
         "unknown argument of 'qlearning-handwired' 'gama'; did you mean 'gamma'", verified, gama=0.5
     )
