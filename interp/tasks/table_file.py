@@ -291,10 +291,10 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
             f"{str(path)!r} is no table ({reason}); give a table with a header and a row a trial"
         )
         raise InputError(wrong) from None
-    names = [str(name).strip() for name in cells.iloc[0]]
-    rows = cells.iloc[1:].set_axis(names, axis=1)
-    rows.index = pd.Index([number for number, _ in lines[1 : len(rows) + 1]], dtype=int)
-    return rows
+    n_lines = cells.apply(lambda column: column.str.count("\n")).sum(axis=1) + 1
+    first_lines = (n_lines.cumsum() - n_lines).astype(int)
+    named = cells.set_axis(cells.iloc[0], axis=1)
+    return named.set_axis([lines[i][0] for i in first_lines]).iloc[1:]
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
@@ -311,7 +311,7 @@ def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) ->
         require(
             len(_split(line, separator)) <= n_names,
             f"line {number} of {str(path)!r} has more fields than the header has names; "
-            "give each column a name",
+            "give each column a name, and delete lines above the header",
         )
 
 
@@ -381,13 +381,11 @@ def _write_json(value: Any) -> str:
 
 def _clean(cells: pd.DataFrame) -> pd.DataFrame:
     """Clean a table: strip spaces from names and cells, replace empty cells and words such as "NA"
-    by NaN, and drop empty columns without a name.
+    by NaN, and drop columns without a name, such as a data frame's index.
     """
     cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
-    stripped = cells.apply(lambda column: column.astype(object).map(_clean_cell))
-    unnamed = [not name for name in stripped.columns]
-    idle = stripped.isna().all() & np.array(unnamed)
-    return stripped.loc[:, ~idle.to_numpy()]
+    named = cells.loc[:, cells.columns != ""]
+    return named.astype(object).map(_clean_cell)
 
 
 def _clean_cell(cell: Any) -> Any:

@@ -59,6 +59,7 @@ _MISSED_WORDS = frozenset(
         "nochoice",
         "none",
         "null",
+        "undefined",
         "na",
         "nan",
         "omission",
@@ -73,6 +74,8 @@ _NINES_BELOW = re.compile("-9{2,}")
 _NINES = re.compile("-?9{2,}")
 _TRUE = frozenset(["1", "1.0", "true", "yes", "y", "t", "forced"])
 _FALSE = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
+_FILL_OR_DELETE = "; fill the cell, or delete the row if it is no trial"
+_OR_NO_ORDER = f"; or give order={NONE} if the rows are in order"
 _SHOWN = 8  # labels that a summary counts one by one
 
 
@@ -205,7 +208,7 @@ class TrialsRead:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a mapping {name of the field: value}."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))
 
 
 def _count(n: int, noun: str) -> str:
@@ -304,7 +307,7 @@ class TrialTable:
             values.isna() & cells.notna(),
             name,
             "must be a number",
-            "; if that is a missed trial, give missed={0} (--missed {0})",
+            "; write a number, or give missed={0} (--missed {0}) if it is the code of a missed trial",
         )
         self.refuse(np.isinf(values), name, "must be a finite number")
         return values
@@ -374,7 +377,7 @@ class TrialTable:
         labels = sorted(counts, key=_get_sort_key)
         require(
             len(labels) > 1,
-            f"{place} must hold two {kind}s or more, got {labels}",
+            f"{place} must hold two {kind}s or more, got {str(labels)[:80]}; name another column",
         )
         numbers = {label: i for i, label in enumerate(labels)}
         self._labels[kind] = {label: counts[label] for label in labels}
@@ -410,7 +413,7 @@ class TrialTable:
         others_shown = ", ".join(others[:6])
         raise InputError(
             f"{is_it} the code of a missed trial, beside {others_shown}? Give missed={label} (--missed {label}) if it "
-            f"is, or missed={NONE} if it is an {kind}"
+            f"is, or missed={NONE} if it is an {kind} and there is no such code"
         )
 
     def _refuse_lookalikes(self, place: str, labels: Iterable[str]) -> None:
@@ -546,7 +549,7 @@ class TrialTable:
         if "participant" not in self.columns:
             return pd.Series("all", index=cells.index)
         name = self.columns.one("participant")
-        self.refuse(cells[name].isna(), name, "must not be empty")
+        self.refuse(cells[name].isna(), name, "must not be empty", _FILL_OR_DELETE)
         names = _strip_written_fractions(cells[name])
         if self.options.lookalikes == "same":
             names = names.replace(_merge_spellings(names.unique()))
@@ -566,7 +569,7 @@ class TrialTable:
         cells = self.table.cells
         labels = pd.Series("", index=cells.index)
         for name in self.columns.by_role.get("session", ()):
-            self.refuse(cells[name].isna(), name, "must not be empty")
+            self.refuse(cells[name].isna(), name, "must not be empty", _FILL_OR_DELETE)
             labels = labels + "\n" + cells[name].astype(str)
         return labels
 
@@ -578,10 +581,14 @@ class TrialTable:
         if "order" not in self.columns:
             return pd.Series(np.arange(len(cells), dtype=float), index=cells.index)
         name = self.columns.one("order")
-        self.refuse(cells[name].isna(), name, "must not be empty")
+        self.refuse(cells[name].isna(), name, "must not be empty", _FILL_OR_DELETE)
         values = parse_numbers(self.table, name, cells[name], self.options.decimal)
-        wrong = ~np.isfinite(values.to_numpy(float))
-        self.refuse(wrong, name, "must be a number, by which trials are ordered")
+        self.refuse(
+            ~np.isfinite(values),
+            name,
+            "must be a number, by which trials are ordered",
+            _OR_NO_ORDER,
+        )
         return values
 
     def _split(self, rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -621,7 +628,8 @@ class TrialTable:
         self.refuse(
             self.table.cells.index.isin(twice),
             self.columns.one("order"),
-            f"comes a second time in a session; name the column of sessions{hint} with session=, or give order={NONE}",
+            f"comes a second time in a session; name the column of sessions{hint} with session=, or give order={NONE}; "
+            "if the trial is in the table twice, delete one of its rows",
         )
 
     def _refuse_alternating(self, names: str, mean_length: float) -> None:
@@ -645,7 +653,10 @@ class TrialTable:
             needed: what a trial needs to count, such as "a choice", in words for the warning.
         """
         played = [session for session in sessions if counted[session[1]].any()]
-        require(played, f"no row of {self.table.file} has {needed}")
+        require(
+            played,
+            f"no row of {self.table.file} has {needed}; write 0 where an empty cell means 0",
+        )
         n_absent = len(sessions) - len(played)
         if n_absent:
             warnings.warn(
@@ -879,14 +890,9 @@ def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
     """Return {label: number of cells of the first frame with this label}, for all labels that occur
     in any of the frames.
     """
-    counts: dict[str, int] = {}
-    for frame in frames:
-        is_first = frame is frames[0]
-        for label, n in frame.stack().value_counts(sort=False).items():
-            counts.setdefault(str(label), 0)
-            if is_first:
-                counts[str(label)] += int(n)
-    return counts
+    labels = pd.concat([frame.stack() for frame in frames]).value_counts(sort=False)
+    n_in_first = frames[0].stack().value_counts()
+    return {label: int(n_in_first.get(label, 0)) for label in labels.index}
 
 
 def _get_sort_key(label: str) -> tuple[bool, float, str]:
@@ -898,48 +904,51 @@ def _get_sort_key(label: str) -> tuple[bool, float, str]:
     return is_word, 0.0 if is_word else value, label
 
 
-def suspicious_label(counts: Iterable[str]) -> str | None:
+def suspicious_label(counts: Mapping[str, int]) -> str | None:
     """Return a label that looks like the code of a missed trial; None if no label does.
 
     Words such as "timeout" and numbers such as -99 always look like codes. So do a few words among
-    at least twice as many numbers and, among at least three labels, a number that does not fit into
-    the sequence of the other labels.
+    at least twice as many numbers, a few numbers among at least twice as many words and, among at
+    least three labels, a number that does not fit into the sequence of the other labels.
 
     Args:
-        counts: the labels of a column; of a mapping {label: number of trials}, its keys are used.
+        counts: number of trials with each label of a column.
 
-    >>> suspicious_label(["1", "2", "-1"]), suspicious_label(["-1", "1"])
+    >>> suspicious_label({"1": 40, "2": 35, "-1": 5}), suspicious_label({"-1": 40, "1": 40})
     ('-1', None)
+    >>> suspicious_label({"left": 40, "right": 35, "0": 5})
+    '0'
     """
-    labels = list(counts)
-    for label in labels:
+    for label in counts:
         if _is_missed_word(label) or _NINES_BELOW.fullmatch(label):
             return label
-    values = {label: _parse_number(label) for label in labels}
+    values = {label: _parse_number(label) for label in counts}
     numbers = {label: value for label, value in values.items() if not np.isnan(value)}
-    words = [label for label in labels if label not in numbers]
-    if 0 < 2 * len(words) <= len(numbers):
-        return words[0]
-    if len(labels) < 3 or len(numbers) < 2:
+    words = [label for label in counts if label not in numbers]
+    for few, many in ((words, list(numbers)), (list(numbers), words)):
+        if 0 < 2 * len(few) <= len(many):
+            return few[0]
+    if len(counts) < 3 or len(numbers) < 2:
         return None
-    return _find_suspicious_number(numbers)
+    return _find_suspicious_number(numbers, counts)
 
 
-def _find_suspicious_number(numbers: Mapping[str, float]) -> str | None:
+def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, int]) -> str | None:
     """Return the label of a number that does not fit into the sequence of the other numbers; None
     if all fit.
 
-    Such a number is the only negative number, the only number with a fraction, or the 0 if the
-    numbers are -1, 0 and 1. It may also be the largest number if that consists of nines or is more
-    than ten times the second largest, or 0 if all other numbers are above 10.
+    Such a number is the only negative number, the only number with a fraction, or the rarer of -1
+    and 0 if the numbers are -1, 0 and 1. It may also be the largest number if that consists of
+    nines or is more than ten times the second largest, or 0 if all other numbers are above 10.
 
     Args:
         numbers: the number of each label.
+        counts: number of trials with each label.
     """
     ordered = sorted(numbers, key=numbers.__getitem__)
     values = [numbers[label] for label in ordered]
     if values == [-1, 0, 1]:
-        return ordered[1]
+        return min(ordered[:2], key=counts.__getitem__)
     below = [label for label in ordered if numbers[label] < 0]
     fractions = [label for label in ordered if numbers[label] % 1]
     for unusual in (below, fractions):

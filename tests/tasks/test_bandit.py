@@ -239,7 +239,7 @@ def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
         (
             lambda t: t.assign(Subject=[*["ann"] * 5, None]),
             {},
-            r"line 7 of .*: 'Subject' must not be empty, got nan",
+            r"line 7 of .*: 'Subject' must not be empty, got nan; fill the cell, or delete the row",
         ),
         (
             lambda t: t.set_axis([*t.columns[:3], "key", "key"], axis=1),

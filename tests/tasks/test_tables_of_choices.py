@@ -187,6 +187,15 @@ def test_sides_are_known_by_name_by_number_or_as_they_are_given(written, sides, 
     assert (episodes.choices.ravel() == SIDES["arm"]).all()
 
 
+def test_a_choice_that_may_be_an_arm_or_a_side_is_named(written):
+    trials = PLAIN.rename(columns={"arm": "choice"})
+    summary = written(trials, options=["left", "right"]).reading.summary()
+    assert "choices are read as arms; if they name sides, give sides=" in summary
+    is_right = (PLAIN["arm"] == PLAIN["right"]).astype(int)
+    episodes = written(trials.assign(choice=is_right), options=["left", "right"], sides=["0", "1"])
+    assert lost(episodes) == pytest.approx(nats((RATE, BETA), PLAIN))
+
+
 def test_sides_that_nobody_can_know_are_asked_for(written):
     key = np.where(SIDES["arm"] == SIDES["left"], "f", "j")
     table = as_sides(SIDES).assign(response=key)
@@ -230,10 +239,26 @@ def test_a_code_of_missed_trials_is_asked_about_then_missed(written, choice, rew
 
 @pytest.mark.parametrize(
     ("code", "arms"),
-    [(99.9, (1, 2)), (77, (1, 2)), (0, (49, 50)), (0, (-1, 1))],
-    ids=["fraction", "far", "below keys", "between"],
+    [
+        (99.9, (1, 2)),
+        (77, (1, 2)),
+        (0, (49, 50)),
+        (0, (-1, 1)),
+        (-1, (0, 1)),
+        (-1, ("left", "right")),
+        ("undefined", ("left", "right")),
+    ],
+    ids=[
+        "fraction",
+        "far",
+        "below keys",
+        "between",
+        "below",
+        "number among words",
+        "word of JavaScript",
+    ],
 )
-def test_a_number_that_does_not_count_on_is_asked_about(written, code, arms):
+def test_a_label_that_does_not_fit_the_others_is_asked_about(written, code, arms):
     table = with_code(code, 0)
     keys_and_code = np.array([*arms, code], object)
     keys = keys_and_code[np.where(MISSED, 2, PLAIN["arm"])]
@@ -433,6 +458,20 @@ def test_a_reward_that_is_not_finite_is_refused_with_its_line(written, cell):
     refuses("line 5 of .*: 'reward' must be a finite number, got", written, table)
 
 
+def test_the_index_of_a_data_frame_is_no_column(tmp_path):
+    table = PLAIN[["subject", "arm", "reward"]]
+    table.to_csv(tmp_path / "people.csv")
+    reading = bandit.read(tmp_path / "people.csv").reading
+    assert reading.unused == ()
+    assert reading.remarks == ()
+
+
+def test_a_trial_that_is_in_the_table_twice_is_refused(written):
+    twice = pd.concat([PLAIN, PLAIN.iloc[3:5]])
+    message = "comes a second time in a session.*in the table twice, delete one of its rows"
+    refuses(message, written, twice[["subject", "trial", "arm", "reward"]])
+
+
 def test_two_sentences_state_what_was_read(written):
     table = PLAIN[["subject", "trial", "arm", "reward"]].assign(rt=0.5)
     summary = written(table).reading.sentences
@@ -517,6 +556,14 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
             "line 3 of .* has more fields than the header has names",
         ),
         (
+            b'subject,choice,reward,note\nann,a,1,"x\n\ny"\nann,b,won,\n',
+            "line 5 of .*: 'reward' must be a number, got won; write a number, or give missed=won",
+        ),
+        (
+            b"subject,choice,gain,loss\nann,a,1,\nann,b,,1\n",
+            "has choice and reward; write 0 where an empty cell means 0",
+        ),
+        (
             b'{"subject": 1}\n{"subject"',
             "must hold a JSON object in every line; that of number 2 is none",
         ),
@@ -525,7 +572,7 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
             r"holds 1,150: give decimal=, \(--decimal ,\)",
         ),
     ],
-    ids=["empty", "parquet", "binary", "long row", "json", "thousands"],
+    ids=["empty", "parquet", "binary", "long row", "broken line", "gap", "json", "thousands"],
 )
 def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(tmp_path, content, message):
     (tmp_path / "people.csv").write_bytes(content)

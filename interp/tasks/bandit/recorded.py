@@ -231,10 +231,15 @@ def _list_labels_of_sides(
     column = table.columns.one("choice")
     is_missing = choices.isna()
     is_option = offered.eq(choices, axis=0).any(axis=1) | is_missing
-    if not sides and is_option.all():
-        return choices
     names = [str(name) for name in offered.columns]
     slots = _find_slot_by_side(table, choices, names, sides)
+    if not sides and is_option.all():
+        if slots:
+            table.remarks.append(
+                "The choices are read as arms; if they name sides, give sides=, what a choice of each of the options "
+                "is called in their order (--sides)."
+            )
+        return choices
     if slots is None:
         table.refuse(
             ~is_option,
