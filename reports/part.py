@@ -167,8 +167,12 @@ class Context:
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments and sizes that the user chose (:attr:`arguments`, :attr:`given`), as two
-        mappings: {shell option of a task size: size}, and {name of another argument: value}.
+        """What the user chose (:attr:`arguments` and :attr:`given` together), split into two
+        mappings.
+
+        The first has the sizes of episodes: {shell option of a size without dashes: value}, such as
+        ``{"experts": 6}``. The second has all other arguments of :func:`interp.load`: {name:
+        value}.
         """
         arguments = {**self.arguments, **self.given}
         sizes = {}

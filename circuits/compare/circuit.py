@@ -84,8 +84,10 @@ class HeadTable:
     varied: Float[np.ndarray, "episode head kind"]
 
     def weigh(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
-        """Average the table over episodes, and scale it so that it can be compared with the table
-        of another model.
+        """Average the table over episodes, and convert it to shares of the whole model.
+
+        Tables of different models can then be compared: for the prediction and for the state, the
+        entries of each array of the result sum to 1/2 (or are all 0).
 
         Args:
             weights: weight of each episode in the average; only their ratios matter.

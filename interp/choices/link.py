@@ -123,15 +123,24 @@ class _Candidate(NamedTuple):
 
 
 class ChoiceLikelihood:
-    """The likelihood of choices under their predicted distributions, as a function of lapse rate
-    and temperature.
+    """The likelihood of a player's choices, given the distributions that an algorithm predicts. Its
+    methods compute it for a temperature and a lapse rate (share of uniform guesses).
+
+    A *tie* is a choice for which the predicted distribution is uniform. No temperature changes such
+    a distribution.
 
     Args:
         p: predicted distributions, ``[choice, outcome]``.
         choices: index of the chosen outcome, ``[choice]``.
-        tempered: whether the temperature is a parameter of the algorithm. If False, uniform
-            distributions count as ties, and are replaced by the frequencies of the choices made in
-            them.
+        tempered: True if the algorithm has a temperature of its own among its parameters. The
+            methods then count all choices. False if the temperature is fitted here. The methods
+            then leave out ties; :attr:`tied` and :attr:`tied_nats` are about them.
+
+    Attributes:
+        tied: estimated probability of each outcome in ties, ``[outcome]``: the number of ties in
+            which it was chosen plus 1, divided by the sum of these numbers over outcomes. Uniform
+            if ``tempered``.
+        tied_nats: loss of the choices in ties under :attr:`tied`, in nats; 0 if ``tempered``.
     """
 
     def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool) -> None:

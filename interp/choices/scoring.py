@@ -296,19 +296,23 @@ def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
 def score_families(
     data: ChoiceData, families: Mapping[str, Family]
 ) -> dict[str, list[FamilyScore]]:
-    """Fit and score families for each player, each by maximum likelihood.
+    """Fit families to each player's choices by maximum likelihood, and measure their loss on
+    held-out choices by cross-validation over four folds.
 
     A family that extends a simpler one also starts from the best parameters of the simpler one, so
-    that it never fits worse. Families with ``vectorised=True`` are fitted to all players at once
-    (:mod:`interp.choices.optimum`). Others can be fitted only to one player: by a grid, and by an
-    optimiser if they come near the best family there.
+    that it should not fit worse. Families with ``vectorised=True`` are fitted to all players at
+    once (:mod:`interp.choices.optimum`). Other families can be fitted only to one player. Their
+    parameters are first searched on a grid. An optimiser then refines the families that lose little
+    more on the grid than the best of them: at most 15 nats in total, or .03 nats per choice if that
+    is more.
 
     Args:
         data: the choices; of one player unless every family is vectorised.
         families: key -> family.
 
     Returns:
-        Key of a family -> list of scores, one per player.
+        Key of a family -> list with one :class:`FamilyScore` per player, which has the fitted
+        parameters and the held-out loss of each choice.
     """
     scores: dict[str, list[FamilyScore]] = {}
     fits: dict[str, Fit] = {}

@@ -245,8 +245,8 @@ class Algorithm:
             values before the first round, ``[episode, ...]``.
         distribution: function of the values of all variables of a round (key -> values) that
             returns the predicted probability of each outcome, ``[..., outcome]``. For a task that
-            predicts a real number, it returns the mean, ``[..., 1]``, or the mean and the log
-            variance, ``[..., 2]``.
+            predicts a real number, it returns the mean, ``[..., 1]``, or mean and log variance,
+            ``[..., 2]``, if the task's ``kind`` is "normal".
         memory: key of the variable that summarises earlier rounds, such as "log_weights"; empty if
             there is none. Changes by steering are in the units of this variable.
         written: key of the variable that a round's update writes into a latent, such as
@@ -847,14 +847,14 @@ class Family:
     Attributes:
         key: name in code and on the command line.
         name: name in sentences.
-        make: makes an :class:`Algorithm` from parameters. A fit reports the ``parameters`` of the
-            algorithm that fits best.
+        make: function that makes an :class:`Algorithm` from parameters, which are passed by name
+            and have defaults. A fit reports the parameters of the algorithm that fits best.
         searched: the parameters that a fit searches; none for a single algorithm.
         memoryless: True if the algorithms carry no state. They are a baseline that every learner
             should beat.
         extends: key of a simpler family that this family contains as a special case, such as the
-            same algorithms without forgetting. The simpler family is preferred unless this one
-            explains much more; the two do not count as rivals.
+            same algorithms without forgetting; empty if there is none. A comparison counts the two
+            as one hypothesis, and names the simpler family unless this one explains much more.
         tempered: True if one of the parameters is an inverse temperature; a fit to choices then
             adds none.
         vectorised: True if ``make`` also takes arrays of parameters. The axes of these arrays are
@@ -984,15 +984,20 @@ def maker(
 ) -> Callable[..., Algorithm]:
     """Return a function that builds an algorithm of a task from its equations.
 
+    An equation is a function that computes one variable. Its argument is a dictionary, key of a
+    variable -> its values, as in :attr:`Variable.equation`.
+
     Args:
         task: key of the task.
-        table: function that makes variables from the algorithm's key and its equations
-            (:func:`variable_table`).
+        table: function ``(key of an algorithm, equations)`` -> its variables, such as the function
+            that :func:`variable_table` returns. It adds what the equations do not say: symbols,
+            roles and parents.
         read: key of an input that all algorithms of the task have -> function that reads the
-            input's values from episodes.
-        zeros: function ``(episodes, key)`` -> the initial values of the state variable ``key``.
-        distribution: maps the values of a round's variables to the predicted distribution
-            (:attr:`Algorithm.distribution`).
+            input's values, ``[episode, round, ...]``, from episodes.
+        zeros: function ``(episodes, key)`` -> the values of the state variable ``key`` before the
+            first round, ``[episode, ...]``.
+        distribution: function of the values of a round's variables (by key) that returns the
+            predicted distribution (:attr:`Algorithm.distribution`).
 
     Returns:
         A function ``make(key, name, equations, memory, *, rows, more, **parameters)``, which

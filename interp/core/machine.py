@@ -179,8 +179,11 @@ class Machine(Protocol):
         """
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Decode the algorithm's state exactly from latents ``[..., row, width]``. Only handwired
-        machines have this method.
+        """Decode the algorithm's state exactly, and return it as ``[..., *shape of the state]``,
+        such as one log-weight per expert. Only handwired machines have this method.
+
+        Args:
+            latents: carried states, ``[..., row, width]``.
         """
 
     def untrained(self, seed: int = 0) -> Self:
@@ -202,8 +205,11 @@ class Machine(Protocol):
         """
 
     def hook_names(self, names: Any) -> list[str]:
-        """Return the names of the hook points that the filter ``names`` selects; refuse names that
-        do not exist.
+        """Return the names of the hook points that a filter selects; refuse names that do not
+        exist.
+
+        Args:
+            names: a name, several names, or a predicate of names; None for all points that fire.
         """
 
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = ()) -> AbstractContextManager[Any]:

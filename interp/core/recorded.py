@@ -69,7 +69,7 @@ class RecordedSource:
 
     def sampler(self, half: int | None = None) -> Callable[..., Any]:
         """Return a sampler that draws episodes of one half of the participants, or of all. Halves
-        have no participant in common, so that one can be fitted and the other scored.
+        have no participant in common, so an analysis can fit on one half and score on the other.
 
         Args:
             half: 0 for the first half, 1 for the second, None for all participants.

@@ -682,22 +682,24 @@ class Data:
             defines the tokens of a round.
         sample: function ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` -> episodes. Their
             attribute ``task`` must be the task's key.
-        losses: function ``(predictions, episodes, rounds)`` -> the expected loss of each
-            prediction, ``[*batch, episode, round]``; ``rounds`` is the slice of the episodes'
-            rounds to which the predictions belong.
+        losses: function ``(predictions, episodes, rounds)`` -> the loss of each prediction,
+            ``[*batch, episode, round]``. The predictions are ``[*batch, episode, round, ...]`` in
+            the layout's form; ``rounds`` is the slice of the episodes' rounds to which they belong.
         sizes: the sizes that episodes can have, such as the number of experts.
         regimes: function that returns a dictionary: name of a regime (kind of environment) -> its
             description.
         sample_options: function of a model that returns further options for ``sample`` by name,
             such as the learning rate that the model was built with.
         interaction: function ``(worlds, n_rounds, seed, epsilon)`` that returns an environment for
-            a model to act in; None if models cannot act. ``step(choices)`` of the environment plays
-            one round and returns it as episodes, ``done`` is True after the last round, and
-            ``episodes()`` returns all rounds. If the layout has ``draws`` (tokens from which a
-            model reads whether to explore), the option ``told=True`` is passed, too: the model then
-            explores by itself, without epsilon.
-        read: function ``(path, **columns)`` -> episodes, which reads a table of recorded episodes;
-            None if the task has no such reader.
+            a model to act in; None if models cannot act. ``worlds`` has one world per episode, such
+            as an MDP, and ``epsilon`` is the probability of a random action. ``step(choices)`` of
+            the environment plays one round and returns it as episodes, ``done`` is True after the
+            last round, and ``episodes()`` returns all rounds. If the layout has ``draws`` (tokens
+            from which a model reads whether to explore), the option ``told=True`` is passed, too:
+            the model then makes the random actions by itself.
+        read: function ``(path, **columns)`` -> episodes, which reads a table of recorded episodes.
+            ``columns`` are names of the table's columns by what they mean, such as
+            ``choice="resp"``. None if the task has no such reader.
         rounds: number of rounds in which something new can still happen; analyses sample no more by
             default. 0 if there is no such limit, as in learning.
         first_asked: index of the first round in which the prediction is scored. Earlier predictions
@@ -738,8 +740,8 @@ class Algorithms:
     """The algorithms that could explain a model of a task.
 
     Attributes:
-        records: function that returns the registered algorithms in order of preference: a variable
-            that several of them have is taken from the first.
+        records: function that returns the registered algorithms in order of preference: if several
+            have a variable of the same name, the first one defines it.
         hypothesis: function of a model that returns the algorithm with which the model is compared;
             when None, that is the first of ``records``.
         families: function that returns the families of algorithms that a comparison fits to a
@@ -823,10 +825,11 @@ class Task:
         evaluation: function that returns the :class:`~interp.evaluation.EvaluationPlan` of ``interp
             evaluate``; None if there is none.
         report: how the task's report differs from the default report.
-        recorded: what replaces the task's sampler and algorithm (:func:`interp.tasks.using`), for
-            the settings of results. The keys "episodes", "participants", "rounds" and "digest"
-            describe the recorded episodes, and "algorithm" is the name of the fitted algorithm.
-            Empty in a task as registered.
+        recorded: description of the recorded episodes and the fitted algorithm that this copy of
+            the task uses (:func:`interp.tasks.using`), for the settings of results. It only
+            describes them; the sampler itself is in ``data``. The keys "episodes", "participants"
+            and "rounds" have their numbers, "digest" a SHA-256 of the episodes, and "algorithm" the
+            algorithm's name. Empty in a task as registered.
     """
 
     key: str

@@ -289,7 +289,8 @@ def interchange_table(
         model: the model.
         episodes, other: base and source episodes, paired by their order, or the model's rollouts of
             them. Sites in a base episode are set to their values in its source.
-        round: index of the last of five rounds that are tested; fewer at the beginning.
+        round: index of a round. It and the four rounds before it are tested, or as many of these as
+            exist.
         seed: seed of controls and decoder.
         claims: claims that sites carry a variable; by default those of the task.
         drawn: regime and sizes of the episodes on which the decoder of a learned model's state is
@@ -338,7 +339,8 @@ def alignment_table(
     Args:
         model: the model.
         episodes, other: base and source episodes, paired by their order, or rollouts of them.
-        round: index of the last of five rounds that pairs are taken from; fewer at the beginning.
+        round: index of a round. Pairs are taken from it and the four rounds before it, or as many
+            of these as exist.
         seed: seed of the search.
         smooth: model to train with if the model has hard choices without gradients.
 

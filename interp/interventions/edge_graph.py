@@ -481,8 +481,8 @@ def attribute(
             is read must be the round that is changed.
         metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
             predicted.
-        steps: number of points between the corrupted and the clean embedding at which gradients are
-            taken; 1 is plain EAP.
+        steps: number of points at which gradients are taken, evenly spaced on the line from the
+            corrupted to the clean embedding; the last is the clean one. 1 is plain EAP.
 
     Returns:
         A result with ``scores``, ``[source, destination, episode]``, and their means ``edges``,

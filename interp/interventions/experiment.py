@@ -57,19 +57,23 @@ from interp.support.errors import InputError, require, require_known, theirs
 class Effects(Result):
     """The result of an experiment: the outcomes of every edit, and those of the unedited run.
 
+    An outcome is a number that is read from a round, such as the predicted probability of a label.
+    A *pair* is a round that is edited and a round that is read.
+
     Attributes:
         edits: names of the edits.
-        rounds: pairs (round edited, round read), one for each entry of the round axis.
-        outcomes: names of the entries of the last axis, such as the possible labels.
-        values: outcomes with the edits, ``[edit, episode, round, outcome]``.
-        unpatched: outcomes of the unedited run, ``[episode, round, outcome]``.
+        rounds: the pairs, (index of the round edited, index of the round read).
+        outcomes: names of the outcomes.
+        values: outcomes with the edits, ``[edit, episode, pair, outcome]``.
+        unpatched: outcomes of the unedited run, ``[episode, pair, outcome]``.
         seen: for each edit, a dictionary: watched site -> its activation, ``[episode, round
             edited, ...]``.
-        counted: which episodes have both the round edited and the round read, ``[episode, round]``;
-            None if all do. Values of other episodes are NaN and are left out of means. Values are
-            also NaN if the edit is at an iteration of a loop that the model did not run there.
-        participants: number of the person who played each episode; intervals resample persons.
-            Without persons, every episode has a different number; None without episodes.
+        counted: True if neither round of a pair is missing in an episode, ``[episode, pair]``;
+            None if this is so everywhere. Other values are NaN and are left out of means. Values
+            are also NaN if the edit is at an iteration of a loop that the model did not run.
+        participants: index of the participant who played each episode, ``[episode]``; intervals
+            resample participants. Without recorded participants, every episode counts as one. None
+            if the rollout was stored without its episodes.
     """
 
     edits: tuple[str, ...]
@@ -349,9 +353,9 @@ class Edit:
         place: the place; None changes the input of the rounds.
         value: the new value. A rollout provides its own activation in the same round. A tensor has
             axes ``[episode, round, ...]``, where the rounds are those in which the edit is made.
-            Encoded rounds replace the input. A function maps the current value ``[row, ...]`` (a
-            row is one round of one episode) and the slice of these rows among all edited ones to
-            the new value.
+            Encoded rounds replace the input. A function ``(current, rows)`` returns the new value,
+            ``[row, ...]``, where a row is one round of one episode. ``current`` is the current
+            value of a chunk of rows, and ``rows`` the slice of this chunk among all edited rows.
         add: whether the tensor is added to the current value instead of replacing it.
         again: optional function that also changes the state in later rounds. Its arguments are the
             round edited, the later round, and the state ``[episode, row, width]`` that the later
@@ -381,8 +385,8 @@ class Edit:
         Args:
             site: a place, a site, or the text of a site, such as "latent" or "L1H0@p?".
             value: the new value: a rollout (its own activation in the same round), a tensor
-                ``[episode, round, ...]``, or a function of the current value and the slice of rows
-                (:class:`Edit`).
+                ``[episode, round, ...]``, or a function ``(current, rows)`` -> the new value
+                (:attr:`Edit.value`).
             model: the model that has the site; by default any transformer.
             add: whether the tensor is added to the current value instead of replacing it.
             rounds: all rounds in which one edited run has the edit; by default, only the round in

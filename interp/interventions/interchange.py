@@ -76,8 +76,8 @@ class InterchangeResult(Result):
         wanted: change of each number of the algorithm's outcome when the variable is set
             (counterfactual minus outcome on the base).
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: number of the person who played each episode; intervals resample persons. If
-            the episodes name no persons, every episode has a different number.
+        participants: index of the participant who played each episode, ``[episode]``; intervals
+            resample participants. Without recorded participants, every episode counts as one.
     """
 
     variable: str

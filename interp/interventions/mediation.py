@@ -314,8 +314,8 @@ class MediationResult(Result):
         n_pairs: number of rows (pairs of episode and round).
         reason: why there are no shares (they are NaN then); empty if there are.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: number of the person who played each episode; intervals resample persons.
-            Without persons, every episode has a different number.
+        participants: index of the participant who played each episode, ``[episode]``; intervals
+            resample participants. Without recorded participants, every episode counts as one.
     """
 
     cause: tuple[str, ...]

@@ -337,9 +337,10 @@ def decodable(
     of it that ``sites`` selects ("latent@h").
 
     The first variable is always returned. A further one is returned only if an affine map from the
-    state predicts it with at most half of the squared error of a map from the earlier variables.
-    This leaves out, for example, a number of rounds that is the sum of counts that can be decoded.
-    Decoders are fitted on one half of the episodes and scored on the other.
+    state predicts it with at most half of the squared error of an affine map from the variables
+    that were returned so far. It is also left out if these variables determine it, as a number of
+    rounds that is the sum of their counts. Maps are fitted on the first half of the episodes and
+    scored on the second half.
 
     Args:
         run: the rollout.
@@ -480,8 +481,8 @@ class StepResult(Tabulated):
         varied: squared deviation of the algorithm's steps from their mean over the episodes in this
             round, ``[episode, round]``, in the same units, times n / (n - 1) for n episodes (an
             unbiased estimate).
-        participants: number of the person who played each episode; intervals resample persons.
-            Without persons, every episode has a different number.
+        participants: index of the participant who played each episode, ``[episode]``; intervals
+            resample participants. Without recorded participants, every episode counts as one.
     """
 
     missed: Float[np.ndarray, "episode round"]

@@ -39,7 +39,7 @@ class Readout:
     leading axes, such as one for the patched sites.
 
     Attributes:
-        predictions: ``[*cell, episode, round, ...]``, from the round of the intervention to the
+        predictions: in the layout's form, ``[*cell, episode, round, ...]``, from the round of the intervention to the
             round that is read.
         latents: carried state after the round that is read, ``[*cell, episode, latent, d_model]``.
     """
@@ -329,7 +329,7 @@ class Metric:
         unit: its unit, such as "nats".
         measure: function of a :class:`Readout` (the patched runs) and a :class:`Pair` (the clean
             and the corrupted run) that returns numbers ``[*cell, episode]``; ``*cell`` are any
-            leading axes of the readout.
+            leading axes of the readout, such as one for the patched sites.
         needs_update: whether it reads the state after a round, and not only its prediction.
         kinds: kinds of prediction that it can read: "classes" (probabilities of outcomes), "mean"
             (of a real number) or "normal" (mean and log variance of a real number).

@@ -104,8 +104,9 @@ class PatchingResult(Result):
         read_round: index of the round that is read.
         propagate: whether later rounds read the changed state.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: number of the person who played each episode; the table averages over the
-            episodes of a person first. Without persons, every episode has a different number.
+        participants: index of the participant who played each episode, ``[episode]``; the table
+            averages over the episodes of a participant first. Without recorded participants, every
+            episode counts as one.
     """
 
     sites: tuple[Site, ...]

@@ -579,10 +579,10 @@ class Place:
         """Return the control: a place at which the activation changes by the same distance, in a
         random subspace orthogonal to this one.
 
-        The random subspace has the same rank, or the rank of the remaining space. For a whole
-        activation it is a random line. It is orthogonal because a random subspace that overlaps
-        contains a part of the variable (such a control scored up to .46 at true sites of handwired
-        models).
+        The random subspace has the same rank, or the rank of the space orthogonal to this place if
+        that is smaller. For a whole activation it is a random line. It is orthogonal because a
+        random subspace that overlaps contains a part of the variable (such a control scored up to
+        .46 at true sites of handwired models).
 
         Args:
             width: number of dimensions of the activation without padding.

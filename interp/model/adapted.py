@@ -640,8 +640,8 @@ def adapt(
             exactly.
         algorithm: the algorithm that a model with ``read`` was built to compute; analyses compare
             the model with it. None for the task's default.
-        reset: function that initialises the weights of a module anew; when None,
-            ``reset_parameters`` of every submodule is called.
+        reset: function of a copy of the module that initialises its weights anew, for untrained
+            controls; when None, ``reset_parameters`` of every submodule is called.
         output: what the scores are: "logits" (when None), "probability" of each outcome, or "value"
             if the layout predicts a real number.
         name: name of the model; the class name of the module when empty.

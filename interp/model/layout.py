@@ -146,8 +146,8 @@ class EncodedRounds:
         return prediction, torch.where(leaves_state, before, after)
 
     def at_once(self, most: int) -> int:
-        """Return how many rows to run in one batch: ``most``, or fewer on a CPU, so that a head's
-        attention weights fit into its cache.
+        """Return how many rows to run in one batch: ``most``, or fewer on a CPU, so that the
+        attention weights of one head fit into the CPU's cache.
         """
         if self.tokens.device.type != "cpu":
             return most
@@ -247,8 +247,8 @@ class RoundLayout:
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Names of the outcomes; for a real number, names of the numbers that describe it: "mean"
-        and "log variance".
+        """Names of the outcomes. For a real number: ("mean",), or ("mean", "log variance") if
+        :attr:`kind` is "normal".
         """
         if self.kind == "classes":
             raise NotImplementedError
@@ -256,7 +256,7 @@ class RoundLayout:
 
     @property
     def n_outputs(self) -> int:
-        """Number of values in a prediction: one per outcome."""
+        """Number of the model's outputs at the prediction position: one per outcome."""
         return len(self.outcomes)
 
     @property
@@ -314,21 +314,26 @@ class RoundLayout:
         """Convert a model's output to a prediction in the layout's form.
 
         Args:
-            probabilities: probabilities of outcomes, ``[..., outcome]``; for a real number the
-                model's outputs.
+            probabilities: probabilities of outcomes, ``[..., outcome]``. For a real number, the
+                model's outputs: its mean, ``[..., 1]``, or mean and log variance, ``[..., 2]``.
 
         Returns:
-            The distribution ``[..., outcome]``; for a real number its mean ``[...]``, or mean and
-            log variance ``[..., 2]``. A task may define a shorter form: that of expert advice is
-            P(y = 1), ``[...]``.
+            By :attr:`kind`: for "classes" the probabilities, ``[..., outcome]``; for "mean" the
+            mean, ``[...]``; for "normal" mean and log variance, ``[..., 2]``. A task may define a
+            shorter form: that of expert advice is P(y = 1), ``[...]``.
         """
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
     def distribution(self, prediction: Tensor) -> Tensor:
-        """Convert predictions to one form: the probability of every outcome, ``[..., outcome]``.
+        """Convert predictions from the layout's form to one form for all tasks, ``[..., number]``.
         This is the inverse of :meth:`prediction`.
 
-        For a real number, return its mean ``[..., 1]``, or mean and log variance ``[..., 2]``.
+        Args:
+            prediction: predictions in the layout's form.
+
+        Returns:
+            By :attr:`kind`: for "classes" the probability of each outcome, ``[..., outcome]``; for
+            "mean" the mean, ``[..., 1]``; for "normal" mean and log variance, ``[..., 2]``.
         """
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 

@@ -49,7 +49,7 @@ class Rollout:
         settings: how the run was made: name -> value. Among them are the model's name, digest and
             dtype, whether effects of hooks propagate, the hooked rounds, and versions of packages.
         model, episodes: the model and the episodes, from which controls are computed; None if hooks
-            acted, and if the rollout was read from a file.
+            acted, and if the rollout was read from a file. :meth:`join` leaves the episodes out.
     """
 
     predictions: Tensor

@@ -24,17 +24,21 @@ from interp.tasks.table_file import TextTable
 def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTable:
     """Convert a table of chats to a table with one row per round.
 
-    The new table has a column for each key of the JSON objects in the messages, and for each other
-    column of ``table``. Its column "conversation" has the line of the chat in the file. If the true
-    outcome is in a column of ``table``, like Inspect's target, each chat is one round, and the
-    chats of one epoch form a conversation.
+    A chat is a list of messages, which contain JSON objects. The new table has a column for each
+    key of these objects, and a copy of each other column of ``table``. Usually a chat has several
+    rounds: each ends with a message that has the key of the outcome (or reward). The new column
+    "conversation" then has the line of the chat in the file. But the outcome may be a column of
+    ``table``, such as "target" in a log of Inspect. Each chat is then one round, and "conversation"
+    has the value of the column "epoch" (1 if there is none).
 
     Args:
         table: the chats, one per row, with the messages in the column "messages".
         named: role of a column -> the key or keys of JSON objects that the user named for it, such
             as ``{"advice": ["expert_1", "expert_2"], "outcome": "answer"}``.
-        role: "outcome" or "reward". A message with the key that ``named`` has for this role ends a
-            round.
+        role: "outcome" or "reward": the role in ``named`` whose keys end a round.
+
+    Returns:
+        The new table, every cell a text. Chats without a round are left out, and a remark says so.
     """
     ends = set(as_names(named.get(role)))
     require(

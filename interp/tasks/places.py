@@ -54,8 +54,8 @@ class Model:
         memory: key of the variable that the model's algorithm carries from round to round, such as
             "log_weights".
         written: key of the variable that a round writes into a latent, such as "next_log_weights".
-        has_layers: True for a transformer: its sites have layers and positions.
-        last: index of the last layer.
+        has_layers: True for a transformer, whose sites have layers and positions.
+        last: index of the last layer; 0 for a model without layers.
         layers: indices of the layers before the last.
         replaces: True if an update replaces the latent that it is written to; False if the update
             is added to the latent.
@@ -86,15 +86,22 @@ class Model:
         return key if key in self._state else otherwise
 
     def final(self, position: str) -> str:
-        """Return the name of the residual stream after the last layer, at the position labelled
-        ``position``, such as ``"resid_post[2]@p?"``.
+        """Return the name of the residual stream after the last layer, at one position: in a model
+        with layers 0 to 2, ``"resid_post[2]@p?"`` for the position ``p?``.
+
+        Args:
+            position: label of the position.
         """
         return f"resid_post[{self.last}]@{position}"
 
     def before_final(self, position: str) -> str:
-        """Return the name of the residual stream before the last layer, at the position labelled
-        ``position``, such as ``"resid_post[1]@p?"``. For a model with one layer, return the name of
-        the residual stream after this layer.
+        """Return the name of the residual stream before the last layer, at one position: in a model
+        with layers 0 to 2, ``"resid_post[1]@p?"`` for the position ``p?``.
+
+        For a model with one layer, return the name of the residual stream after this layer.
+
+        Args:
+            position: label of the position.
         """
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 

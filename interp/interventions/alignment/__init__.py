@@ -105,8 +105,9 @@ class AlignmentResult(Result):
             changes); only these count.
         fits: condition -> the trained subspace.
         settings: settings of the analysis, name and digest of the model, versions of packages.
-        participants: number of the person who played each scored episode; intervals resample
-            persons. Without persons, every episode has a different number.
+        participants: index of the participant who played each scored episode, ``[episode]``;
+            intervals resample participants. Without recorded participants, every episode counts as
+            one.
     """
 
     variable: str

@@ -60,14 +60,14 @@ class Pairs:
     Attributes:
         n_episodes: number of base episodes.
         base, source: index of the pair's base round and of its source round among the rounds of all
-            episodes, ``episode * n_rounds + round``.
-        rounds: index of the round within its episode.
+            episodes, ``episode * n_rounds + round``, ``[pair]``.
+        rounds: index of the round within its episode, the same for base and source, ``[pair]``.
         target: the algorithm's distribution over outcomes in the base round, with the variable set
-            to its value in the source round.
+            to its value in the source round, ``[pair, outcome]``.
         informative: whether the most probable outcome of ``target`` differs from the algorithm's
-            choice in the base round; False if either choice is tied.
-        tied: whether a tiny change of the variable changes either choice; such pairs are not
-            trained on.
+            choice in the base round, ``[pair]``; False if either choice is tied.
+        tied: whether a tiny change of the variable changes either choice, ``[pair]``; such pairs
+            are not trained on.
     """
 
     n_episodes: int
@@ -239,14 +239,14 @@ def _read_outcome(
 def identified_rank(
     algorithm: Algorithm, base_values: Values, source_values: Values, variable: str, pairs: Pairs
 ) -> int:
-    """Count the directions of a variable on which the algorithm's choices depend, from informative
-    pairs.
+    """Count the directions of a variable on which the algorithm's choices depend, from the
+    informative pairs, in which setting the variable changes the choice.
 
     Each pair has two values of the variable, one in the base and one in the source. On the line
     between them, there is a point at which the algorithm's choice changes. How this point shifts
     when an element of the variable is changed gives the normal of the decision boundary. The result
-    is the rank of the normals of all pairs; without informative pairs, it is the number of
-    elements. For a class variable, an element with k classes has k - 1 directions.
+    is the rank of the normals of all pairs; if none can be computed, it is the number of elements.
+    For a class variable with k classes, it is k - 1 times the number of elements.
 
     Args:
         algorithm: the algorithm.
@@ -594,8 +594,9 @@ class Fit:
 
     Attributes:
         basis: orthonormal basis of the subspace, ``[d_model, rank]``.
-        loss: loss (of the model's choice after the interchange, against the algorithm's) on the
-            pairs that decide when to stop.
+        loss: mean loss on the pairs that decide when to stop: cross-entropy of the model's
+            prediction after the interchange, with the algorithm's distribution as the target
+            (:attr:`Pairs.target`); squared distance if the model outputs probabilities.
         steps: number of steps that each start took.
     """
 

@@ -285,9 +285,10 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
     """Return what a model reads in each round, from which a control of probes decodes its target.
 
     A probe decodes a target from latents. Its control decodes the same target from the inputs of
-    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
-    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) the
-    choice (one-hot) and the reward, and (2) the same and their product, the reward of each arm.
+    the round alone; if it succeeds, the target is no evidence of memory. The control is a decoder
+    of the probe's kind, so it may be unable to combine inputs by itself. It therefore gets two
+    encodings of them and uses the one that decodes best: (1) the choice (one-hot) and the
+    reward; (2) both, and their product, the reward of each arm.
 
     Args:
         episodes: the episodes.
@@ -319,7 +320,7 @@ def corruptions() -> tuple[Corruption, ...]:
     episodes.
 
     They are "flip-reward" (mirror the reward of one round, so that the largest reward becomes the
-    smallest) and "exchange-history" (before one round, take the rounds of the next episode).
+    smallest) and "exchange-history" (replace all rounds before one by those of the next episode).
     """
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _exchange_reward)),

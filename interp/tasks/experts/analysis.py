@@ -56,9 +56,10 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
     """Return what a model reads in each round, from which a control of probes decodes its target.
 
     A probe decodes a target from latents. Its control decodes the same target from the inputs of
-    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
-    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) advice
-    and label, and (2) the same and which experts were right.
+    the round alone; if it succeeds, the target is no evidence of memory. The control is a decoder
+    of the probe's kind, so it may be unable to combine inputs by itself. It therefore gets two
+    encodings of them and uses the one that decodes best: (1) advice and label; (2) both, and
+    which experts were right.
 
     Args:
         episodes: the episodes, with n experts.
@@ -129,8 +130,9 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: add to the first expert's entry of the state (its log-weight or
-    log-odds), and measure the predicted probability of the label that this expert advises.
+    """Return the default steering: add the dose to the first expert's entry of the state (its
+    log-weight or log-odds), and measure the predicted probability of the label that this expert
+    advises. Doses are from -4 to 4.
     """
     return Steering(
         change=first_element,
@@ -183,8 +185,8 @@ def corruptions() -> tuple[Corruption, ...]:
 
     In one round, "flip-vote" changes the advice of one expert, and "flip-label" changes the label.
     A label is read after the round's prediction, so it affects predictions from the next round on.
-    In all rounds before one, "swap-histories" exchanges the advice of the first two experts, and
-    "exchange-history" takes the rounds of the next episode.
+    In all rounds before one, "swap-histories" exchanges the advice of the first two experts.
+    "exchange-history" replaces all rounds before one by those of the next episode.
     """
     return (
         Corruption(

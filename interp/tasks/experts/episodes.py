@@ -218,7 +218,8 @@ class CodedRounds(NamedTuple):
 def code_rounds(table: TrialTable) -> CodedRounds:
     """Encode the labels in a table of rounds as 0 and 1, and return the rounds.
 
-    Sessions in which no row counts are left out, with a warning.
+    Sessions without any complete row (true label and all advice known) are left out, with a
+    warning.
 
     Args:
         table: table with the roles "advice" and "outcome" (the true label).

@@ -56,8 +56,9 @@ class ExpertRun:
         predictions: P(y = 1) before the label is seen, ``[episode, round]``.
         decision: how a prediction becomes a choice when mistakes are counted: "threshold" (choose 1
             if the prediction is above 1/2), or "sample" (choose 1 with the predicted probability).
-        approximation: what the baseline ignores about the episodes' regime, such as "shared
-            predictions"; "" if the baseline is exact, or is no Bayes predictor or oracle.
+        approximation: what a Bayes predictor or an oracle ignores about the episodes' regime, such
+            as "shared predictions" (rounds in which all experts give the same advice); "" if it
+            ignores nothing, and for all other baselines.
     """
 
     predictions: _Predictions

@@ -33,9 +33,10 @@ class ExpertRegime:
     Args:
         name: name of the regime.
         description: one line about it.
-        rest: interval (low, high) from which the accuracy of every expert without an interval in
-            ``first`` is drawn.
-        first: intervals (low, high) for the first experts, one each.
+        rest: interval (low, high) from which the accuracies of all experts after those in ``first``
+            are drawn.
+        first: intervals (low, high) for the first experts, one each; empty if all experts have the
+            interval ``rest``.
         min_experts: smallest number of experts with which the regime makes sense; fewer are
             refused.
         switch_every: number of rounds after which accuracies rotate among the experts by a random

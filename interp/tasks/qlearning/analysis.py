@@ -63,10 +63,11 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     """Return what a model reads in each round, from which a control of probes decodes its target.
 
     A probe decodes a target from latents. Its control decodes the same target from the inputs of
-    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
-    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) one-hot
-    codes of state, action and next state, and the reward; and (2) the same, a one-hot code of the
-    state-action pair, and this code times the reward.
+    the round alone; if it succeeds, the target is no evidence of memory. The control is a decoder
+    of the probe's kind, so it may be unable to combine inputs by itself. It therefore gets two
+    encodings of them and uses the one that decodes best: (1) one-hot codes of state, action
+    and next state, and the reward; (2) all of these, a one-hot code of the state-action pair, and
+    this code times the reward.
 
     Args:
         episodes: the episodes, with S states and A actions.
@@ -199,7 +200,7 @@ def corruptions() -> tuple[Corruption, ...]:
     """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
     episodes.
 
-    "exchange-history" takes, in all rounds before one, the rounds of the next episode.
+    "exchange-history" replaces all rounds before one by those of the next episode.
     "change-reward" changes the reward of one round. In both, the corrupted episodes have the
     Q-tables that follow from their transitions. A round's reward changes predictions only from the
     next round on, because values are updated after the choice.

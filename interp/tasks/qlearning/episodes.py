@@ -76,7 +76,8 @@ class MDPEpisodes(BaseEpisodes):
             the last round. None if unknown, as in recorded data.
 
     Raises:
-        InputError: the tables do not follow from the transitions, or the targets are not greedy.
+        InputError: ``q_tables`` do not follow from the transitions, or an action in ``greedy`` does
+            not have the largest value.
     """
 
     task: ClassVar[str] = "qlearning"

@@ -102,10 +102,10 @@ def families() -> tuple[Family, ...]:
     compared: each learner with every way to choose actions. The algorithms of a family differ only
     in their parameters.
 
-    Two families extend Q-learning: one learns late, the other stops learning. They are tried at few
-    temperatures. The late learner always chooses from the table before the round's update. With the
-    table after the update, a lag of one round would equal Q-learning without a lag that chooses
-    before the update.
+    Two families extend Q-learning: one learns late, the other stops learning. Their
+    fits try only a few temperatures. The late learner always chooses from the table
+    before the round's update. If it chose from the table after the update, a lag of one round would
+    be the same as Q-learning without a lag that chooses before the update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)

@@ -73,10 +73,11 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     """Return what a model reads in each round, from which a control of probes decodes its target.
 
     A probe decodes a target from latents. Its control decodes the same target from the inputs of
-    the round alone; if it succeeds, the target is no evidence of memory. The control is as simple
-    as the probe. It therefore gets two encodings and uses the one that decodes best: (1) codes of
-    the root and of the candidates, and the in-degree and out-degree of all nodes; and (2) all of
-    these and the children of the root. Neither needs a search.
+    the round alone; if it succeeds, the target is no evidence of memory. The control is a decoder
+    of the probe's kind, so it may be unable to combine inputs by itself. It therefore gets two
+    encodings of them and uses the one that decodes best: (1) codes of the root and of the
+    candidates, and the in-degree and out-degree of all nodes; (2) all of these and the children of
+    the root. Neither needs a search.
 
     Args:
         episodes: the episodes, with n nodes.
