@@ -223,8 +223,8 @@ class Carried:
         locations: names of the locations.
         outcome: which output shows the effect of the swap: "prediction" or "state" (the state that
             the round writes).
-        held_as: key of another variable, if the circuit lists the locations under that one because
-            it determines ``variable``: the policy determines the choice. Otherwise empty.
+        held_as: key of another variable that determines ``variable``, if the circuit lists the
+            locations under that key, such as "policy" for the variable "choice"; otherwise empty.
     """
 
     variable: str

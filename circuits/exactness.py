@@ -393,7 +393,8 @@ def check_horizon(
         size: size of the task, which is copied to the records.
         dtype: "float64" or "float32", of the compiled model.
         plan: the model's verification plan.
-        n_rounds: half the number of rounds of the long run. The plan may allow fewer rounds.
+        n_rounds: half the number of rounds of the long run. The short run has this number, but at
+            most 10. The plan may allow fewer rounds.
         seed: seed of the episodes.
         device: device that the model runs on.
         model: a model to run in place of the compiled circuit.

@@ -278,7 +278,9 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
     either 0 or ``scale``.
 
     A sink token takes nearly all attention, so that the softmax denominator is nearly constant. The
-    attention to one match then hardly depends on other matches (docs/method/ground-truth.md).
+    attention to one match then hardly depends on other matches (docs/method/ground-truth.md). The
+    moves of the returned head contain the factor ``exp(heavy) * scale``, which makes up for the
+    small attention, so its output needs no scaling.
 
     Args:
         head: the linear head.
@@ -298,11 +300,13 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
-    """Return two softmax heads that together approximate a linear head.
+    """Return two softmax heads with outputs that sum to nearly the output of a linear head.
 
     A linear head adds what it reads at a key times the score x. The two heads have the logits eps x
-    and -eps x, and a sink token takes nearly all attention. Their difference gives ``(e^{eps x} -
-    e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
+    and -eps x, and a sink token takes nearly all attention, so that a key gets about ``e^{eps x -
+    heavy}`` and ``e^{-eps x - heavy}``. The moves of the returned heads contain the factors
+    ``e^heavy / (2 eps)`` and ``-e^heavy / (2 eps)``. The sum of their outputs therefore has the
+    weight ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``, and needs no further scaling.
 
     Args:
         head: the linear head.

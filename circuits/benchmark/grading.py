@@ -163,8 +163,8 @@ class BenchmarkResult(Result):
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """Table of mean scores over subjects, one row per method and one column per question. The
-        method with the best mean over questions comes first.
+        """Table of mean scores, one row per method and one column per question. The method with the
+        best mean over questions comes first. A mean is over forms, as in :meth:`summary`.
 
         Each question has several scores, and the table shows its main one (headline), which the
         column names, as in "edges, ap". Some methods come in several settings, such as "eap:single"
@@ -200,7 +200,8 @@ class BenchmarkResult(Result):
         """Return the mean of one score for each method, with a 95 % interval.
 
         A form is one construction of a machine, such as "R, softmax". A score is averaged over the
-        variants and seeds of each form; the mean and the bootstrap interval are over forms.
+        variants and seeds of each form first. The mean is that of the forms' averages, and the
+        interval is from a bootstrap over forms.
 
         Args:
             question: key of the question, such as "edges".
@@ -209,8 +210,9 @@ class BenchmarkResult(Result):
 
         Returns:
             One row per method (and per value of ``by``), with the columns method (its key), those
-            of ``by``, mean, low and high (its interval), and subjects (their number). Rows are
-            sorted by the columns ``by``, then by the mean, the best first.
+            of ``by``, mean, low and high (the ends of its interval), and subjects: number of
+            subjects with this score, where the variants of a form count separately and seeds do
+            not. Rows are sorted by the columns ``by``, then by the mean, the best first.
         """
         for name in by:
             require_known("column", name, _COLUMNS)

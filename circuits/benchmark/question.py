@@ -64,11 +64,11 @@ class Challenge:
         headline: name of the main score, which figures show.
         truth: ``(subject, material) -> {item: kind}``; an empty mapping means that the truth is
             unknown, and the subject is left out.
-        grade: ``(subject, material, answer) -> {name of a score: value}``.
-        oracle: ``(subject, material) -> answer`` that knows the truth; None gives true items the
+        grade: ``(subject, material, answer) -> {name of a score: value}``, for an :class:`Answer`.
+        oracle: ``(subject, material) -> Answer`` that knows the truth; None gives true items the
             score 1, false items 0.
-        chance: ``(subject, material, generator) -> random answer``; None draws a random score for
-            each item.
+        chance: ``(subject, material, NumPy generator) -> Answer`` that is random; None draws a
+            random score for each item.
     """
 
     key: str
@@ -140,18 +140,23 @@ def ranking(
 ) -> dict[str, float]:
     """Score how well an answer ranks true items of some kinds above false items.
 
+    Each score compares the true items of one kind, or of several, with the false items. True items
+    of any other kind are left out of it.
+
     Args:
         truth: item -> its kind; "" for false items.
         answer: a method's answer.
-        first: the kind of true items that is ranked in "auroc", "ap" (average precision) and
-            "recall" (share of the n true items among the n best). These scores leave out items of
-            the other kinds.
-        others: further kinds. Each gets scores with its name, such as "auroc constant". The scores
-            of all kinds together are named "auroc all", ...
+        first: the kind that the scores without a suffix are about, such as "auroc".
+        others: further kinds. The scores of each have its name as a suffix, such as "auroc
+            constant". The suffix "all" stands for ``first`` and ``others`` together; there are no
+            such scores if ``others`` is empty.
 
     Returns:
-        Name of a score -> its value; NaN if no item or every item is true. If the answer declares
-        items true, also "chosen_precision" and "chosen_recall".
+        Name of a score -> its value: "auroc", "ap" (average precision) and "recall" (share of the n
+        true items among the n best), NaN if there is no true or no false item. If the answer
+        declares items true (``answer.chosen``), also "chosen_precision" (share of the declared
+        items that are true; NaN if none is declared) and "chosen_recall" (share of the true items
+        that are declared). These two exist without a suffix and with "all".
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))

@@ -280,13 +280,13 @@ def _list_existing(subject: KnownMachine, material: Material) -> Truth:
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
-    """Return the values of the variable that an item of the question "exists" names, ``[episode,
-    round, element]``.
+    """Return the values that belong to an item of the question "exists", ``[episode, round,
+    element]``.
 
     Args:
-        material: the algorithm's variables on a batch of episodes.
-        item: key of a variable. With the prefix "another episode's ", each episode gets the values
-            of the one before it.
+        material: has the values of the algorithm's variables on a batch of episodes.
+        item: the item: the key of a variable, possibly after the prefix "another episode's ". With
+            the prefix, each episode gets the variable's values in the episode before it.
     """
     values = np.asarray(material.variables[item.removeprefix(_ELSEWHERE)], dtype=np.float64)
     values = values.reshape(*values.shape[:2], -1)

@@ -426,9 +426,10 @@ class ResponsePart(Result):
         arrives: response to a changed input one round after the change, as a multiple of the
             response to the changed state (regression coefficient): about 1, or less if the update
             is delayed.
-        later: only for tasks without an input that can be changed alone. Each round reads the state
-            of the next round instead. The changes of the model's and of the algorithm's predictions
-            are correlated; this is the absolute correlation in the worst group of rounds.
+        later: replaces the two fields above in tasks without an input that can be changed alone;
+            NaN in other tasks. Each round reads the state of the next round in place of its own,
+            which changes the predictions of model and algorithm. This is the absolute correlation
+            of the two changes, in the group of rounds where it is lowest.
     """
 
     algorithm: str = ""

@@ -300,8 +300,8 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
     """Measure the share of the loss that the state removes, compared with another state.
 
     The first comparison is with states that lack its content (:func:`worth_of_content`). If the
-    lower end of this share's interval does not reach the threshold, the comparison with the initial
-    state is returned.
+    lower end of this share's interval is below .02, the threshold of the checks, the comparison
+    with the initial state is returned instead.
 
     Args:
         trial: the model with its run.
@@ -337,22 +337,27 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
 def weigh(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
 ) -> _Worth:
-    """Compute, from the predictions with a changed state, the share of their loss that the
-    unchanged state removes.
+    """Compute the share of the loss that the state removes, from predictions with a changed state.
+
+    The share is (loss with the changed state - loss with the unchanged state) / loss with the
+    changed state, where the losses are summed over episodes and rounds. It is 0 if the denominator
+    is.
 
     A change to another episode's state or to the mean state removes only the content of the state,
-    its information about the episode. Then the loss that the state would also save with the labels
-    of other episodes is subtracted.
+    its information about the episode. A part of the numerator may come from something else: so much
+    as remains if the predictions are scored on the labels of other episodes. For these two changes,
+    it is subtracted from the numerator.
 
     Args:
         trial: the model with its run.
-        changed: predictions with the changed state.
-        change: the replacement for the state, a :class:`Change`.
+        changed: predictions with the changed state, ``[episode, round, ...]``.
+        change: the replacement for the state, a :class:`Change`; it decides on the subtraction.
         rounds: slice of the rounds that count.
 
     Returns:
-        ``change``; ``share`` of the loss; and ``effect``, the mean distance between predictions
-        with the changed and the unchanged state. The last two have intervals over participants.
+        ``change``; ``share``; and ``effect``, the mean distance between predictions with the
+        changed and the unchanged state. The last two have intervals over participants, or over
+        episodes if the trial has no participants.
     """
     whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
@@ -568,8 +573,8 @@ def table(trial: Trial) -> pd.DataFrame:
         A table with one row per ``channel`` of the state, ``change`` (the replacement) and number
         of rounds since the change, ``rounds_on``. ``effect`` is the mean distance between the
         changed and the unchanged prediction, and ``cost`` the mean rise of the loss. Both have the
-        ends of their intervals in columns such as ``effect_low``. ``n`` is the number of changes
-        that are averaged.
+        ends of their intervals in columns such as ``effect_low``. ``n`` is the number of averaged
+        values, one for each episode and round that reads a changed state.
     """
     rows = []
     for channel in trial.channels:

@@ -248,17 +248,24 @@ def in_shares(
     shard: str,
     keeps: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Context manager: compute the parts of a command's work, and yield them by name. They are
-    stored in FOLDER/parts, and removed when the context closes.
+    """Context manager: compute the parts of a command's work, and yield them by name.
+
+    Every part is stored in FOLDER/parts, and is read from there if an earlier command computed it.
+    So several commands can each compute a share; a last command without a share collects the parts
+    of all, and computes those that are absent.
 
     Args:
         say: prints the output of the command.
         folder: folder for what the command writes.
         makers: name of a part -> function that computes it.
         settings: everything that the parts depend on.
-        shard: share of the parts to compute, such as "2/64". Its parts are only stored: an empty
-            mapping is yielded.
-        keeps: True to leave the parts for the next command.
+        shard: "2/64" to compute and store only the second of 64 shares, or "plan" for a single
+            part; an empty mapping is then yielded. "" to yield all parts.
+        keeps: True to leave the stored parts for the next command. If False, they are removed when
+            the context of a command without a share closes.
+
+    Yields:
+        Name of a part -> what its function returned; empty with a share.
     """
     place = folder / "parts"
     finished = Finished(place, settings)

@@ -291,8 +291,12 @@ def measure_moved_sets(
 
     The probability of the target is divided by that of both candidates together. It is measured in
     the round of the change and one round later. If the target is d steps from the root, the set is
-    changed in round d (counted from 0), the first in which a search knows the answer. Episodes in
-    which a change has no node to choose are left out.
+    changed in round d (counted from 0), the first in which a search knows the answer.
+
+    The changes: the target is removed; the other candidate (the negative), or a parent of it, is
+    added; or the negative takes the target's place. As controls, nothing is changed, or another
+    node is added, from which no candidate can be reached. A parent or other node is drawn at
+    random; episodes without one are left out for this change.
 
     Args:
         model: the model.

@@ -248,7 +248,8 @@ class Opened:
         Args:
             rows: token ids of each text, without those in the cache.
             keys: key-value cache of earlier tokens, which is extended; None for no cache.
-            hooks: pairs of a hook's name and a function.
+            hooks: pairs (name of a hook, function ``(activation, hook)`` -> the new activation, or
+                None to leave it unchanged), as for ``fwd_hooks`` of TransformerLens.
         """
         import torch
 

@@ -61,7 +61,7 @@ class RunSummary:
         prompt_tokens, cached_tokens, completion_tokens: tokens of the calls made by this command.
         cost: cost of the calls made by this command; set at the end of the run.
         seconds: duration; set at the end of the run.
-        unfinished: path of the trace and error of each episode that failed.
+        unfinished: for each episode that failed, a pair (path of its trace, the error in words).
         over_budget: whether the run stopped before its budget would be exceeded.
     """
 

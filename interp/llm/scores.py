@@ -109,9 +109,9 @@ def score(
 
     Args:
         runs: runs of any models and conditions.
-        others: name -> function from episodes to predictions, for further predictors such as
-            handwired and learned transformers: ``{"wma-learned": lambda episodes:
-            interp.rollout(model, episodes).predictions}``.
+        others: further predictors, such as handwired and learned transformers: name -> function
+            from episodes to the probability of outcome 1, ``[episode, round]``. An example is
+            ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
         seed: seed of the bootstrap.
 
     Returns:
@@ -158,7 +158,8 @@ def references(
 
     Args:
         episodes: the episodes to predict.
-        others: name of a further predictor -> function from episodes to predictions.
+        others: name of a further predictor -> function from episodes to the probability of outcome
+            1, ``[episode, round]``.
         know_accuracies: whether the experts' accuracies are known; otherwise the predictor
             "oracle", which uses them, is left out.
 

@@ -401,9 +401,9 @@ def depth(
             ``hear`` returned; when None, that of the option ``initial``, or zeros.
         inject: function ``(module, z, heard)`` -> the input of the block, from the state ``z`` and
             what ``hear`` returned; when None, their sum.
-        gate: function ``(module, z)`` -> a number that says whether the module would stop here,
-            ``[batch]``. It is stored in a channel "gate" of the carried state for analyses; later
-            rounds do not read it. None for no such channel.
+        gate: function ``(module, z)`` -> the module's number for stopping after this round, such as
+            a probability, ``[batch]``. The machine does not stop: the number is only stored for
+            analyses, in a channel "gate" of the carried state. None for no such channel.
         cycles: number of recurrences in the forward pass that ``whole`` runs.
         whole: function ``(module, fed)`` -> the scores of the module's original forward pass over
             the question, as a check. The machine is refused if its predictions after ``cycles``

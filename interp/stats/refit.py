@@ -255,9 +255,10 @@ def interval(
         smallest: used only if all losses are 0, so that q is 0. The upper bound of q then assumes
             that one episode has this loss, since a rare error could have gone unseen. With 0, both
             bounds of q are 0. An accuracy always assumes half a miss (0.5) instead.
-        width: half width of the interval of log q, in standard errors that ignore the refitting.
-            When None, it is computed from Student's t, ``n_folds`` and the effective number of
-            episodes (:func:`effective`), as docs/method/intervals.md says.
+        width: half width of the interval of log q, divided by the standard error that log q would
+            have if no fit were involved (1.96 for the mean of many episodes). When None, it is
+            computed from Student's t, ``n_folds`` and the effective number of episodes
+            (:func:`effective`), as docs/method/intervals.md says.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]

@@ -55,10 +55,11 @@ class TrainingGoal:
             (smallest, largest) value in the run} to a tuple with {size: value} for each batch, such
             as ``({"n_actions": 2}, {"n_actions": 3})``; sizes that are not named are drawn. By
             default there is one batch with the largest sizes.
-        evaluate: function ``(predictions, episodes)`` -> {name: number that shows progress};
-            ``excess``, the loss above the lowest that can be reached, must be one of them. By
-            default they are the cross-entropy and its excess over the entropy of the targets; if a
-            real number is predicted, the layout's loss is used for both.
+        evaluate: function ``(predictions, episodes)`` -> {name: number that shows progress}. The
+            predictions are those of a rollout, as an array ``[episode, round, ...]``. ``excess``,
+            the loss above the lowest that can be reached, must be one of the numbers. By default
+            they are the cross-entropy and its excess over the entropy of the targets; if a real
+            number is predicted, the layout's loss is used for both.
         starts: name -> function that changes the weights of a new transformer in place, before the
             first batch; a run names one in its setting ``start``.
         floor: the loss above which ``excess`` is measured, in words, such as "the Bayes predictor".

@@ -414,9 +414,10 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         folders: folders of the runs, such as output/training/NAME.
 
     Returns:
-        A table with one row per evaluation of one run. ``setting`` has the values of the settings
-        in which the runs differ, such as "latent_update=add". If runs differ in several settings,
-        it has only the values that most runs do not have. ``seed`` is the run's seed, ``step`` the
+        A table with one row per evaluation of one run. ``setting`` is a label of the run: the
+        settings in which the runs differ, with its values, such as "latent_update=add". If there
+        are several such settings, the label leaves out those in which the run has the most frequent
+        value; "as most" means that none is left. ``seed`` is the run's seed, ``step`` the
         number of batches before the evaluation, ``minutes`` the time of training. The other columns
         are the numbers that the evaluation computed, on episodes that are not trained on:
         ``excess`` (loss above the lowest that can be reached) and numbers that depend on the task,

@@ -42,7 +42,9 @@ class Method:
         key: unique among the methods of its question, such as "zero:joined".
         name: what it does, in words.
         question: key of the question.
-        answer: ``(subject, material) -> answer``.
+        answer: ``(subject, material) -> Answer``: a function of the machine and its shared runs. An
+            :class:`~circuits.benchmark.question.Answer` gives each item of the question a score;
+            the higher, the more likely the item is true.
         quick: True if the quick run includes it.
     """
 
