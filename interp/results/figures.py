@@ -98,7 +98,7 @@ def trajectories(
         )
     gap_axes.set(xlabel="round", ylabel="|difference|", title="Difference")
     gap_axes.margins(x=0.01)
-    _scale_difference(gap_axes, largest=float(gap.max(initial=0)))
+    _scale_difference(gap_axes, largest=float(np.nanmax(gap, initial=0)))
     value_axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
     gap_axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
@@ -118,7 +118,7 @@ def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
     if n_series <= len(CYCLE):
         return dict(enumerate(CYCLE[:n_series]))
     hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
-    by_movement = np.argsort(-reference.std(0), kind="stable").tolist()
+    by_movement = np.argsort(-np.nanstd(reference, 0), kind="stable").tolist()
     return dict(zip(by_movement, hues, strict=False))
 
 

@@ -44,6 +44,13 @@ def test_trajectories_say_when_the_difference_is_zero() -> None:
     assert texts == ["exactly 0 at every step"]
 
 
+def test_trajectories_of_a_missed_round_have_a_gap() -> None:
+    """The scale of the differences is that of the other rounds."""
+    values = np.array([[0.0, 0.0], [np.nan, np.nan], [2.0, 3.0]])
+    figure = figures.trajectories(values, values - 0.5, LABELS, ylabel="log-weight")
+    assert figure.axes[1].get_ylim() == (0, 1.3)
+
+
 def test_rounds_of_a_curve_count_from_0() -> None:
     """Two episodes of three rounds: the mean of the first is at round 0."""
     curve = figures.over_rounds("model", "mine", np.array([[1.0, 2, 3], [3.0, 2, 1]]), seed=0)
