@@ -798,7 +798,8 @@ def usual_size(rewards: pd.Series) -> float:
 def parse_numbers(
     table: TextTable, name: str, cells: pd.Series, decimal: str | None = None
 ) -> pd.Series:
-    """Parse the cells of a column as numbers. Cells that are empty, or are no numbers, become NaN.
+    """Parse the cells of a column as numbers. Cells that are empty, or are no numbers, become NaN;
+    so do numbers with a separator of thousands.
 
     Args:
         table: the table, for the error message.
@@ -809,11 +810,12 @@ def parse_numbers(
     Raises:
         InputError: it is unclear whether commas separate decimals or thousands.
     """
-    texts = [str(text) for text in cells.dropna().unique()]
+    texts = list(cells.dropna().unique())
     if decimal is None and _has_decimal_commas(table, name, texts):
         decimal = ","
-    point = "," if decimal == "," else "."
-    values = {text: _parse_number(text.replace(point, ".")) for text in texts}
+    thousands = "." if decimal == "," else ","
+    # A separator of thousands becomes a blank, with which the text is no number.
+    values = {text: _parse_number(text.replace(thousands, " ").replace(",", ".")) for text in texts}
     return cells.map(values).astype(float)
 
 
@@ -832,7 +834,7 @@ def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bo
     thousands = all(re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", text) for text in commas)
     points = any("." in text for text in texts)
     require(
-        not thousands and not points,
+        not (thousands or points),
         f"{name!r} of {table.file} holds {commas[0]}: give decimal=, (--decimal ,) if the comma stands before a "
         "fraction; else write numbers without it",
     )

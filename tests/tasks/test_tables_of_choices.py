@@ -472,6 +472,12 @@ def test_a_trial_that_is_in_the_table_twice_is_refused(written):
     refuses(message, written, twice[["subject", "trial", "arm", "reward"]])
 
 
+def test_a_separator_of_thousands_is_no_decimal_point(written):
+    rewards = PLAIN["reward"].map({0.0: "0,5", 1.0: "1.000"})
+    table = PLAIN[["subject", "arm"]].assign(reward=rewards)
+    refuses("'reward' must be a number, got 1.000", written, table, decimal=",")
+
+
 def test_two_sentences_state_what_was_read(written):
     table = PLAIN[["subject", "trial", "arm", "reward"]].assign(rt=0.5)
     summary = written(table).reading.sentences
