@@ -35,9 +35,11 @@ class Head:
         name: the paper's number and a word, such as "1.1 bind"; unique in a circuit.
         layer: index of the block, from 0.
         rule: "softmax", "hard" (average over the maximal scores) or "linear" (scores as they are).
-        scores: terms of the attention score: (direction read at the query, direction read at the
-            key).
-        moves: terms of the output: (direction read at the key, direction written at the query).
+        scores: pairs (direction read at the query, direction read at the key). The attention score
+            is the sum, over pairs, of the product of the two numbers that are read.
+        moves: pairs (direction read at the key, direction written at the query). A key's value is
+            the sum, over pairs, of the number that is read times the direction that is written; the
+            query gets the values of all keys, weighted by attention.
         reads: what the head attends to, in words.
         writes: its output, as a formula.
     """
@@ -174,7 +176,7 @@ def fixed_offset(
         name: name of the head.
         layer: index of its block.
         offset: how many positions back the head looks.
-        moves: (read, write) terms: what is copied from there to the query.
+        moves: (read, write) terms: what is copied to the query from the token that it attends to.
         gate: direction that is read at the query. If it reads at most 0, the head looks back; if at
             least 1, it attends to the sink.
         sink: direction that reads 1 at the sink token.

@@ -55,8 +55,9 @@ class CircuitRecord:
             coarser, such as ``{"heavy": 20.0}``.
         soft: name of an argument of the builder -> its value for the variant that has only softmax
             heads. This variant is nearly exact and has a gradient everywhere.
-        weights: function from the task's sizes to the number of weights, right within a quarter. A
-            model that is too large is refused before it is built.
+        weights: function from the task's sizes, such as ``{"n_experts": 4}``, to an estimate of the
+            number of weights (error below a quarter). With it, a model that is too large is refused
+            before it is built.
     """
 
     key: str

@@ -233,8 +233,8 @@ def sweep(
             what is added to it, or every hook point of a machine without one.
         windows: (first round, round after the last) of each window; one window of all rounds when
             None.
-        per_round: True probes each round separately, and leaves out rounds in which a target does
-            not vary.
+        per_round: True probes each round separately, and leaves out rounds in which one of the
+            targets does not vary.
         estimator: a regressor or classifier of scikit-learn, which is cloned for every fold; ridge
             regression when None. A classifier needs class targets.
         n_untrained: number of untrained copies; at each site the best one counts.
@@ -244,10 +244,11 @@ def sweep(
         n_jobs: number of workers; -1 for one per core.
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`.
         shard: which share of the cells to compute, such as "2/64" for the second of 64 shares; ""
-            for all (:func:`interp.support.shares.divide`). A share needs ``cache``.
+            for all (:func:`interp.support.shares.divide`). A share needs ``cache``. With "" and the
+            same ``cache``, a later call reads the cells of all shares.
 
     Returns:
-        The scores, with one row per target, site and window.
+        The scores, with one row per target, site and window (of the share).
 
     >>> import interp
     >>> from interp.tasks import experts

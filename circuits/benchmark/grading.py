@@ -358,10 +358,12 @@ def run(
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`; its workers
             write to ``out``, too.
         shard: which share of the subjects and seeds to run, such as "2/64" for the second of 64
-            shares; "" for all (:func:`interp.support.shares.divide`).
+            shares; "" for all (:func:`interp.support.shares.divide`). With "" and the same ``out``,
+            a later call reads what all shares stored.
 
     Returns:
-        The score of every method on every subject, and the methods that gave no valid answer.
+        The score of every method on every subject (of the share), and the methods that gave no
+        valid answer.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))

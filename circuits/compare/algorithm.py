@@ -175,9 +175,10 @@ class AlgorithmPart(Result):
             if not measured because no family fits.
         response: the case in which closest family and model respond least similarly to a changed
             input: which input, and how many rounds after the change; None if not measured.
-        left: share of the closest family's error that remains after small changes of its update;
-            None if not measured.
-        change: the small change that alone reduces this error most, in words; "" if not measured.
+        left: squared error of the closest family's predictions after small changes of its update
+            were fitted to the model, divided by this error before; None if not measured.
+        change: the small change that alone lowers this error most, in words, with the share that it
+            leaves; "" if not measured.
         not_rejected: keys of the families in the 95 % model confidence set over episodes: any of
             them may be the best.
     """

@@ -180,8 +180,8 @@ class Samples:
     def draw(cls, model: Machine, budget: Budget, sizes: dict[str, int]) -> Samples:
         """Sample the episodes of a comparison.
 
-        Known and other episodes come from one half of the task's data, test episodes from the other
-        half. There are as many other episodes as test episodes.
+        ``known`` and ``other`` come from one half of the task's data, ``test`` from the second
+        half. ``other`` has as many episodes as ``test``.
 
         Args:
             model: the model, which determines the task and, with it, how episodes are sampled.

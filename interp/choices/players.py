@@ -218,9 +218,8 @@ class EachParticipant(Result):
         cross-validated loss), verdict, set (keys of the families in the confidence set), nats and
         floor_nats (cross-validated loss per choice of the closest family, and of the best family
         that ignores earlier rounds), saved, saved_low and saved_high (floor_nats minus nats, with
-        its 95 % interval), and for
-        each parameter of the closest family, such as rate: rate (the fitted value), rate_low and
-        rate_high (its 95 % interval).
+        its 95 % interval), and for each parameter of the closest family, such as rate: rate (the
+        fitted value), rate_low and rate_high (its 95 % interval).
         """
         return self.table
 

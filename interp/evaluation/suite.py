@@ -119,7 +119,7 @@ def evaluate(
         folder: folder for finished parts, so that a killed run can resume; None stores none.
         shard: share of the parts to compute in this process, such as "2/64" for the second of 64
             shares (:func:`interp.support.shares.divide`). Their results are only stored in
-            ``folder``. "" computes all parts.
+            ``folder``. "" takes all parts: it reads those that are stored, and computes the others.
 
     Returns:
         The evaluation; None if ``shard`` is set.

@@ -47,7 +47,8 @@ class Starts(Result):
         table: one row per round. The column ``round`` is its index. ``state`` and ``prediction``
             are the start's shares of variance: the variance over starts, averaged over episodes,
             divided by the variance over all pairs of start and episode. ``same_choice`` is the
-            share of pairs of starts that lead to the same choice.
+            share of pairs of starts with which the model makes the same choice, averaged over
+            episodes.
         attractors: number of the final state that each start leads to, ``[start, episode]``. In
             each episode, final states are numbered from 0 in order of first occurrence; final
             states that nearly coincide have the same number.

@@ -477,7 +477,7 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
     If a part has the verdict "no", the first such part decides; otherwise, the first part that is
     "undecided"; otherwise, the first that is "not applicable"; otherwise, a "yes". If the deciding
-    part's field ``about`` is empty, the copy has the part's claim there.
+    part's field ``about`` is empty, this field of the copy is the part's claim.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)

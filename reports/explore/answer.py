@@ -46,7 +46,8 @@ class Answer:
         before, after: the run without and with the edits.
         read: carried latents that every round reads, with the edits, ``[1, round, latent,
             d_model]``.
-        hooks: index of a round -> forward hooks that make the edits inside the machine.
+        hooks: index of a round -> forward hooks that make the edits inside the machine, pairs (name
+            of a hook point, function), as for ``fwd_hooks`` of :func:`interp.rollout`.
         controls: the machine's predictions under random changes of the same size as the edits,
             ``[control, round, outcome]``; empty without edits.
         followed: number of edits that have a counterpart in the algorithm.

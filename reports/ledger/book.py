@@ -124,10 +124,11 @@ def make(
         sizes: how many episodes and rounds are measured; ``Sizes()`` when None.
         claims: keys of the claims to measure; all when empty.
         shard: which share of the pairs to measure, such as "2/64" for the second of 64 shares; ""
-            for all (:func:`interp.support.shares.divide`).
+            for all (:func:`interp.support.shares.divide`). With "" and the same ``folder``, a later
+            call reads the pairs of all shares.
 
     Returns:
-        The measures of every claim, of all models that it is about.
+        The measures of every claim, of all models that it is about (only the pairs of the share).
 
     Raises:
         InputError: an unknown claim, or no model that any claim is about.
