@@ -847,8 +847,8 @@ class Family:
     Attributes:
         key: name in code and on the command line.
         name: name in sentences.
-        make: function that makes an :class:`Algorithm` from parameters, which are passed by name
-            and have defaults. A fit reports the parameters of the algorithm that fits best.
+        make: function that makes an :class:`Algorithm` from parameters, which are passed by name. A
+            fit reports the parameters of the algorithm that fits best.
         searched: the parameters that a fit searches; none for a single algorithm.
         memoryless: True if the algorithms carry no state. They are a baseline that every learner
             should beat.
@@ -938,13 +938,14 @@ def variable_table(
 
     The file has one row per variable. Its columns are ``name`` (the variable's key) and the fields
     of :class:`Variable`: symbol, meaning, units, role, parents (separated by blanks), outputs (a
-    template for :func:`numbered`), classes and noun. A row named ``ALGORITHM.KEY`` replaces the row
-    ``KEY`` for the algorithm with this key.
+    template for :func:`numbered`) and noun. A further column, ``classes``, is empty for real
+    numbers; for a class variable it has a word, such as "binary". A row named ``ALGORITHM.KEY``
+    replaces the row ``KEY`` for the algorithm with this key.
 
     Args:
         path: the file.
-        **classes: for every word in the column ``classes``, a function that returns the number of
-            classes from the values of all variables, such as ``binary=lambda values: 2``.
+        **classes: for every word in the column ``classes``, a function of the values of all
+            variables that returns the number of classes, such as ``binary=lambda values: 2``.
 
     Returns:
         A function ``make(algorithm, equations, scored)``, which returns a tuple of variables:

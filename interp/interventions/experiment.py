@@ -416,9 +416,10 @@ class Edit:
         return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
-        """Return what the edit's tensor says for some rounds, ``[row, ...]``. Row ``e *
+        """Return the values of the edit's tensor in some rounds, ``[row, ...]``. Row ``e *
         len(rounds) + i`` is the i-th of the rounds in episode e. Rows of rounds in which the edit
-        is not made have arbitrary values. An edit without :attr:`rounds` returns its whole tensor.
+        is not made have arbitrary values. For an edit without :attr:`rounds`, return its whole
+        tensor.
 
         Args:
             rounds: indices of the rounds.
@@ -442,8 +443,8 @@ class Outcome:
         key: "prediction" (the predicted distribution), "state" (the part of the algorithm's state
             that the round's update writes, decoded from the latents), or "latents" (the whole
             carried state after the round).
-        decode: function from latents to the algorithm's state, for "state"; by default the exact
-            readout of a handwired model.
+        decode: for "state", a function from latents ``[..., row, width]`` to the algorithm's state
+            ``[..., *shape]``; by default the exact readout of a handwired model.
     """
 
     key: str = "prediction"
@@ -822,14 +823,14 @@ def run_on(
         model: the model.
         run: the rollout that provides the input of the rounds.
         rounds: index of the first round for each continuation.
-        horizon: number of rounds to run.
+        horizon: number of rounds to run from each first round, which is included.
         latents: state that each first round reads, ``[episode, round, row, width]``.
         again: function ``(first round, later round, state)`` -> the state that the later round
             reads instead; None for no change.
 
     Returns:
-        Predictions of all rounds that were run, and the carried state after the last one, as for an
-        experiment with one edit.
+        Predictions of all rounds that were run, ``[1, episode, first round, lag, ...]``, and the
+        carried state after the last one, as for an experiment with one edit.
     """
     place = Place.of("latent", model=model)
     edits = {"state": [Edit(place, latents, again=again)]}

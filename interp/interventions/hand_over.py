@@ -180,7 +180,7 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
         round: index of the round that reads the state, at least 1; negative numbers count from the
             end.
         via: algorithm that defines the decoded variables.
-        n_known: number of episodes for fitting the decoder.
+        n_known: number of sampled episodes on which the decoder is fitted.
 
     Returns:
         The decoded variables, and the keys of those that could not be decoded.

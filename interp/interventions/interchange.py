@@ -611,8 +611,8 @@ def carriers(
         algorithm: the algorithm with the variables.
         claims: the claims, at least one.
         round: rounds in which sites are set, each separately: an int, a slice, a list or "all".
-        decode: function from latents to the state, for claims about the "state" of a model without
-            an exact readout.
+        decode: function from latents ``[..., row, width]`` to the algorithm's state, for claims
+            about the "state" of a model without an exact readout.
         seed: seed of the random subspaces and of the bootstrap.
 
     Returns:

@@ -335,8 +335,9 @@ def steer(
         model (``model``), in the algorithm (``algorithm``), and in the model along random
         directions (``random``). Its table has one row per ``dose``, with means and 95 % intervals
         of these three, and of the model's probability minus the algorithm's (``difference``).
-        ``score`` is the share of the algorithm's move from dose 0 that the model makes: 1 is the
-        same move in every episode, 0 is no better than no move.
+        ``score`` is ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes,
+        where a move is the change of the probability from dose 0 to this dose: 1 is the same move
+        in every episode, 0 is no better than no move.
     """
     memory = _find_memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")

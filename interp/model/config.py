@@ -30,7 +30,7 @@ class LatentTransformerConfig:
             tables.
         d_model, n_layers, n_heads, d_head: as in TransformerLens.
         d_mlp: MLP width; 0 for attention only.
-        act_fn: activation function of the MLPs.
+        act_fn: activation function of the MLPs, "gelu" or "relu".
         normalization_type: "LNPre" (LayerNorm before each layer, without learned scale and bias) or
             None.
         attention_rules: rule of each head, one tuple per layer: "softmax", "hard" (uniform over the

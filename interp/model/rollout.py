@@ -705,7 +705,7 @@ def replay(
             i`` is episode e in the i-th chosen round.
         chunk: number of rows to run at a time, to bound memory. Hooks then see one chunk after the
             other, so they must do the same to every row. When None, all rows run at once if there
-            are hooks.
+            are hooks; without hooks a number is chosen.
 
     Returns:
         A tuple of three: predictions, ``[episode, chosen round, ...]``; latents after each round,

@@ -89,20 +89,22 @@ class AlignmentError(InputError):
 class AlignmentResult(Result):
     """Interchange accuracy of a learned subspace and of its controls, on held-out episodes.
 
-    A *condition* is "learned" or the name of a control. A pair is *informative* if setting the
-    variable changes the algorithm's choice.
+    A pair is a base round and a source round. The model runs the base with the subspace taken from
+    the source. The *counterfactual* is the algorithm's choice in the base with the variable taken
+    from the source. A pair is *informative* if this differs from the algorithm's choice in the
+    base. A *condition* is "learned" or the name of a control.
 
     Attributes:
         variable: key of the variable.
         site: the site, as text.
         rank: number of dimensions of the subspace.
-        hits: condition -> whether the model's choice is the counterfactual (the algorithm's choice
-            in the base with the source's variable), for each scored pair, ``[episode, pair]``.
-        train_accuracy: condition -> accuracy on the informative training pairs; NaN for controls
-            that are not trained.
-        informative: which scored pairs are informative, ``[episode, pair]``.
-        decided: which scored pairs have no tied choice (one that a tiny change of the variable
-            changes); only these count.
+        hits: condition -> True if the model's choice is the counterfactual, for each scored pair,
+            ``[episode, pair]``.
+        train_accuracy: condition -> share of hits among the informative training pairs; NaN for
+            controls that are not trained.
+        informative: True for scored pairs that are informative, ``[episode, pair]``.
+        decided: False for scored pairs with a tied choice of the algorithm, which a tiny change of
+            the variable changes, ``[episode, pair]``; these pairs are left out.
         fits: condition -> the trained subspace.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: index of the participant who played each scored episode, ``[episode]``;

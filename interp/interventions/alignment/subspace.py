@@ -117,7 +117,7 @@ def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.nd
     Args:
         whose: index of the participant who played each episode; without participants, the index of
             the episode.
-        held_out: share of the participants in the scoring part, which are the last ones.
+        held_out: share of the participants in the scoring part (the last ones).
 
     Returns:
         For each part, the indices of its episodes.
@@ -403,8 +403,8 @@ class RoundsWithSite:
         outcomes, with gradients.
 
         Args:
-            intervention: function from the base's and the source's activation to the new
-                activation.
+            intervention: function ``(base, source)`` from the activations of the pairs at the site
+                in base and source, ``[pair, width]`` each, to the new activations.
             pairs: the pairs.
             at: indices of the pairs to run.
 
@@ -432,8 +432,8 @@ class RoundsWithSite:
         gradients.
 
         Args:
-            intervention: function from the base's and the source's activation to the new
-                activation.
+            intervention: function ``(base, source)`` from the activations of the pairs at the site
+                in base and source, ``[pair, width]`` each, to the new activations.
             pairs: the pairs.
 
         Returns:
@@ -568,8 +568,9 @@ class Search:
         steps: maximum number of Adam steps from each random start.
         restarts: maximum number of random starts.
         seed: seed of the starts and the batches.
-        held_out: share of the episodes that are used only for scoring, the last ones. The first
-            ones are for training and for deciding when to stop.
+        held_out: share of the participants (of the episodes, if no participants are recorded) that
+            are used only for scoring: the last ones. The others are for training and for deciding
+            when to stop.
         smooth: model to train with if the model itself has hard choices without gradients, such as
             ``circuits.differentiable(model)``. The learned subspace is scored in the model itself;
             the untrained control is a copy of ``smooth`` with random weights.

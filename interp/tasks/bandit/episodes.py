@@ -320,7 +320,8 @@ def corruptions() -> tuple[Corruption, ...]:
     episodes.
 
     They are "flip-reward" (mirror the reward of one round, so that the largest reward becomes the
-    smallest) and "exchange-history" (replace all rounds before one by those of the next episode).
+    smallest) and "exchange-history" (replace all rounds before one round by those of the next
+    episode).
     """
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _exchange_reward)),

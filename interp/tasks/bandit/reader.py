@@ -39,7 +39,8 @@ def read(
         participant: name of the column with the participant; the word none if the table has only one participant.
         choice: name of the column with the chosen arm, or with the chosen side if ``options`` name the arms on each
             side.
-        reward: names of the columns with the reward; several columns are summed.
+        reward: names of the columns with the reward; several columns are summed, and one called loss is
+            subtracted if it has no negative number.
         session: names of the columns that define sessions, in each of which learning starts anew; the word none for
             one session.
         order: name of the column that orders the trials; with the word none, trials have the order of the rows.

@@ -185,8 +185,8 @@ def corruptions() -> tuple[Corruption, ...]:
 
     In one round, "flip-vote" changes the advice of one expert, and "flip-label" changes the label.
     A label is read after the round's prediction, so it affects predictions from the next round on.
-    In all rounds before one, "swap-histories" exchanges the advice of the first two experts.
-    "exchange-history" replaces all rounds before one by those of the next episode.
+    "swap-histories" exchanges the advice of the first two experts in all rounds before one round,
+    and "exchange-history" replaces these rounds by those of the next episode.
     """
     return (
         Corruption(

@@ -28,7 +28,8 @@ _PARAMETERS = ("first", "rest", "switch_every", "drift_std", "drift_bounds", "co
 @checked_fields
 class ExpertRegime:
     """A regime: the distribution from which experts' accuracies are drawn, and how accuracies
-    change over rounds.
+    change over rounds. At most one of ``switch_every``, ``drift_std`` and ``correlation`` has an
+    effect in a regime.
 
     Args:
         name: name of the regime.

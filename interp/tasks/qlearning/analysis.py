@@ -200,8 +200,8 @@ def corruptions() -> tuple[Corruption, ...]:
     """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
     episodes.
 
-    "exchange-history" replaces all rounds before one by those of the next episode.
-    "change-reward" changes the reward of one round. In both, the corrupted episodes have the
+    "change-reward" changes the reward of one round. "exchange-history" replaces all rounds before
+    one round by those of the next episode. In both, the corrupted episodes have the
     Q-tables that follow from their transitions. A round's reward changes predictions only from the
     next round on, because values are updated after the choice.
     """

@@ -103,9 +103,9 @@ def families() -> tuple[Family, ...]:
     in their parameters.
 
     Two families extend Q-learning: one learns late, the other stops learning. Their
-    fits try only a few temperatures. The late learner always chooses from the table
-    before the round's update. If it chose from the table after the update, a lag of one round would
-    be the same as Q-learning without a lag that chooses before the update.
+    fits try only a few temperatures. The late learner always chooses from the table before the
+    round's update. If it chose from the table after the update, a lag of one round would be the
+    same as Q-learning without a lag that chooses before the update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
