@@ -88,9 +88,9 @@ class HandOver(Tabulated):
     Attributes:
         round: index of the first round that the receiver plays.
         read: keys of the transferred variables.
-        not_read: keys of the algorithm's variables that could not be decoded. In their place, a
-            receiving model has what is usual in this round, a receiving algorithm its initial
-            values.
+        not_read: keys of the algorithm's variables that could not be decoded. For these, a
+            receiving model gets what its states in this round usually contain, and a receiving
+            algorithm has its initial values.
         handed_over: predictions with the memory of the same episode.
         saw_everything: predictions of a receiver that played the whole episode.
         starts_anew: predictions with the receiver's initial memory.

@@ -53,8 +53,10 @@ from interp.support.provenance import provenance
 @checked_result
 @checked
 class InterchangeResult(Result):
-    """Accuracy and effects of interchanging one variable between base and source episodes. Arrays
-    are ``[episode, round]``; ``effect`` and ``wanted`` are ``[episode, round, number]``, with one
+    """Accuracy and effects of interchanging one variable between base and source episodes.
+
+    A pair is a base episode and its source episode, in one round. Arrays have one entry per pair,
+    ``[episode, round]``; ``effect`` and ``wanted`` are ``[episode, round, number]``, with one
     number per outcome or element of the state.
 
     Attributes:
@@ -94,8 +96,9 @@ class InterchangeResult(Result):
 
     @property
     def iia(self) -> float:
-        """Interchange intervention accuracy: the share of pairs in which the model's outcome with
-        the intervention equals the algorithm's counterfactual.
+        """Interchange intervention accuracy: the share of pairs of a base and a source episode in a
+        round in which the model's outcome with the intervention equals the counterfactual, the
+        algorithm's outcome with the variable set.
         """
         return float(self.correct.mean())
 
@@ -115,10 +118,12 @@ class InterchangeResult(Result):
         return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
-        """Return ``1 - sum |effect - wanted|^2 / sum |wanted|^2``, with sums over pairs, and its
-        95 % interval. ``effect`` is the change of the model's outcome, ``wanted`` that of the
-        algorithm's. 1 means that they are equal in every pair, and 0 is no better than no effect.
-        It is NaN if no pair has a wanted effect.
+        """Return ``1 - sum |effect - wanted|^2 / sum |wanted|^2``, with sums over pairs of a base
+        and a source episode in a round, and its 95 % interval.
+
+        ``effect`` is the change of the model's outcome, ``wanted`` that of the algorithm's. 1 means
+        that they are equal in every pair, and 0 is no better than no effect. It is NaN if no pair
+        has a wanted effect.
         """
         missed, wanted = self._sums
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement

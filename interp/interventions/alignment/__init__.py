@@ -92,7 +92,11 @@ class AlignmentResult(Result):
     A pair is a base round and a source round. The model runs the base with the subspace taken from
     the source. The *counterfactual* is the algorithm's choice in the base with the variable taken
     from the source. A pair is *informative* if this differs from the algorithm's choice in the
-    base. A *condition* is "learned" or the name of a control.
+    base.
+
+    A *condition* is "learned" or the name of a control: "arbitrary labels" (a subspace trained to
+    produce random outcomes), "untrained model" (a subspace trained on a copy with random weights),
+    "norm-matched random" (a random subspace), or "nothing" (no change).
 
     Attributes:
         variable: key of the variable.
@@ -189,9 +193,10 @@ class AlignmentResult(Result):
         ``iia`` is the interchange accuracy over all pairs without a tied choice, with its 95 %
         interval ``low`` to ``high``. ``iia_informative`` is the accuracy over the pairs in which
         setting the variable changes the algorithm's choice, with its interval ``low_informative``
-        to ``high_informative``; ``n_informative`` is the number of these pairs. It is NaN for the
-        control "arbitrary labels", which has no such pairs. ``train_accuracy`` is the accuracy on
-        the informative training pairs. Further columns are ``variable``, ``site`` and ``rank``.
+        to ``high_informative``; ``n_informative`` is the number of these pairs. The accuracy and
+        its interval are NaN for the control "arbitrary labels", which is trained to produce random
+        outcomes. ``train_accuracy`` is the accuracy on the informative training pairs. Further
+        columns are ``variable``, ``site`` and ``rank``.
         """
         rows = []
         n_informative = int(self.informative.sum())

@@ -66,8 +66,8 @@ class Pairs:
             to its value in the source round, ``[pair, outcome]``.
         informative: whether the most probable outcome of ``target`` differs from the algorithm's
             choice in the base round, ``[pair]``; False if either choice is tied.
-        tied: whether a tiny change of the variable changes either choice, ``[pair]``; such pairs
-            are not trained on.
+        tied: whether a tiny change of the variable changes the algorithm's choice, before or after
+            the variable is set, ``[pair]``; such pairs are not trained on.
     """
 
     n_episodes: int

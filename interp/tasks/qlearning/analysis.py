@@ -149,11 +149,11 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: increase the first action's values in all states of the
-    Q-table, and measure the predicted probability of this action.
+    """Return the default steering: add .2 times the dose to the first action's values in all
+    states of the Q-table, and measure the predicted probability of this action.
 
-    No dose (multiple of the change) is negative, since rewards, and therefore values, are not
-    negative either.
+    Doses are from 0 to 4. None is negative, since rewards, and therefore values, are not negative
+    either.
     """
     return Steering(
         change=lambda shape: 0.2 * first_element(shape),
