@@ -1008,7 +1008,8 @@ def maker(
         - ``equations`` maps the key of each variable except inputs to its equation (None for
           states);
         - ``memory`` is the key of the variable that summarises earlier rounds;
-        - ``rows`` is the key under which variables are looked up in the table; None for ``key``;
+        - ``rows`` is the key that is passed to ``table``, if the variables are those of another
+      algorithm; None for ``key``;
         - ``more`` maps the keys of further inputs to functions that read them, like ``read``;
         - ``parameters`` are recorded in the algorithm.
     """

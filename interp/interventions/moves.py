@@ -97,7 +97,7 @@ class Writer:
         ridge: float = 0.0,
     ) -> Writer:
         """Fit a writer on a rollout: a decoder of some variables from an activation, which can also
-        change them. Use other episodes to change variables.
+        change them. Change variables in other episodes than those that it is fitted on.
 
         Args:
             model: the model.
@@ -469,7 +469,8 @@ def flat(x: NDArray[Any]) -> NDArray[np.float64]:
 class StepResult(Tabulated):
     """How well the change of a decoded state follows an algorithm's update: the algorithm starts
     from the state that was decoded before a round, and its result is compared with the state that
-    was decoded after it. A *step* is the change of the state in between.
+    was decoded after it (or after several rounds, the ``horizon``). A *step* is the change of the
+    state in between.
 
     The table has one row: ``state`` (keys of the decoded variables), ``horizon`` (number of
     rounds), ``r2`` (:meth:`r2`) and its 95 % interval ``low`` to ``high``.

@@ -39,8 +39,8 @@ class Readout:
     leading axes, such as one for the patched sites.
 
     Attributes:
-        predictions: in the layout's form, ``[*cell, episode, round, ...]``, from the round of the intervention to the
-            round that is read.
+        predictions: predictions in the layout's form, ``[*cell, episode, round, ...]``, from the
+            round of the intervention to the round that is read.
         latents: carried state after the round that is read, ``[*cell, episode, latent, d_model]``.
     """
 

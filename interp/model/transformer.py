@@ -287,7 +287,8 @@ class HookedLatentTransformer(LensSurface):
 
         Args:
             read: the normalised residual stream at the round's update position.
-            n_positions: number of positions of the round.
+            n_positions: number of positions of the round. It determines the position embedding that
+                is subtracted if the configuration has ``strip_position``.
         """
         update = self.write_map(read)
         if self.config.strip_position:

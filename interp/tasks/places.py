@@ -37,10 +37,10 @@ class Place(NamedTuple):
 
 def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Return an array that is 1 in the first element along the last axis and 0 elsewhere, such as
-    ``[1, 0, 0, 0]`` for the shape (4,). Steering adds this array to a state.
+    ``[1, 0, 0, 0]`` for the shape (4,). Steering adds multiples of this array to a state.
 
     Args:
-        shape: shape of the array: that of one episode's state.
+        shape: shape of the array: that of the state in one episode and round.
     """
     change = np.zeros(shape)
     change[..., 0] = 1.0

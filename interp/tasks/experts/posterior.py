@@ -309,8 +309,8 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1), ``[episode, round]``, if the intervals of the experts'
-    accuracies are known, but not the order of the intervals over the experts.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``, if it is known from which
+    intervals the experts' accuracies are drawn, but not which expert has which interval.
 
     Args:
         episodes: the episodes to predict.
