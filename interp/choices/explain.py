@@ -307,7 +307,7 @@ class ChoiceExplanation(Result):
             )
         if self.verdict == "no memory":
             floor = self.scores[self.floor].name
-            return f"No memory shows in these choices: no family predicts them better than {floor}."
+            return f"No memory shows in these choices: no family predicts them significantly better than {floor}."
         if self.verdict == "named":
             return f"These choices are predicted best by {closest}; every other family predicts them worse."
         return f"{len(names)} families predict these choices equally well: {join_words(names)}. The best is {closest}."

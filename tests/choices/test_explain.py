@@ -122,6 +122,7 @@ def test_a_learner_is_told_from_a_habit_and_a_coin_has_no_memory():
     noise = explain_choices(coin, coin.choices, families=candidates)
     assert noise.verdict == "no memory"
     assert noise.sentence.startswith("No memory shows in these choices: ")
+    assert "no family predicts them significantly better than" in noise.sentence
 
 
 def test_who_alternates_is_explained_by_no_guess():
