@@ -205,6 +205,13 @@ def test_sides_that_nobody_can_know_are_asked_for(written):
         table,
         options=["arm_left", "arm_right"],
     )
+    refuses(
+        r"'response' is none of the sides f, k, got j; write .* or give missed=j \(--missed j\)",
+        written,
+        table,
+        options=["arm_left", "arm_right"],
+        sides=["f", "k"],
+    )
 
 
 PLAIN = play()

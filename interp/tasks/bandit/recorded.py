@@ -252,7 +252,12 @@ def _list_labels_of_sides(
     table.remarks.append(f"A choice names a side: {', '.join(meanings)}.")
     slot = choices.map(slots)
     is_side = slot.notna() | is_missing
-    table.refuse(~is_side, column, f"is none of the sides {', '.join(slots)}")
+    table.refuse(
+        ~is_side,
+        column,
+        f"is none of the sides {', '.join(slots)}",
+        "; write it as one of them in the table, or give missed={0} (--missed {0}) if it is the code of a missed trial",
+    )
     option = pd.Series(np.nan, index=choices.index, dtype=object)
     for i, name in enumerate(offered.columns):
         option = option.mask(slot == i, offered[name])
