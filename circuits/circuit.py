@@ -348,15 +348,21 @@ def read_ground_truth(
     """Make the fields ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit` from a
     table.
 
+    Each row becomes an entry of one field. The column "holds" says which:
+
+    * "all": together, the locations carry the variable. The row becomes a :class:`Carried` in
+      ``carried``. It is left out if this variant of the circuit lacks one of the locations.
+    * "partly": one location alone has only a part of the effect. The row becomes the entry
+      (variable, location) -> the column "why" of ``partial``.
+    * "no": a negative control. Its location is a site, such as "embed@p?". The row becomes the
+      entry site -> (variable, outcome) of ``not_carried``.
+
     Args:
-        rows: rows with the columns variable, locations, outcome, holds, why and held_as. The column
-            "holds" says whether the locations carry the variable: "all" (together, they do),
-            "partly" (one location alone has only a part of the effect, which the column "why"
-            describes) or "no" (a negative control, with a site such as "embed@p?" in the column
-            "locations"). The other columns are explained at :class:`Carried`. A row "all" is left
-            out if one of its locations is not in ``sites``.
+        rows: rows with the columns holds, variable, locations, outcome, why and held_as. Several
+            locations are separated by "; ". The columns outcome and held_as are explained at
+            :class:`Carried`.
         sites: key of a variable -> its locations in this variant of the circuit.
-        groups: word of the table -> the names of locations that it stands for.
+        groups: word of the column "locations" -> the names of locations that it stands for.
 
     Returns:
         Name of the field -> its value, for the three fields.
@@ -596,8 +602,15 @@ class Circuit(Result):
         """Return a table with one row per head and per group of neurons, in the order of
         computation.
 
-        The columns are head (its name), layer (counted from 1), rule (of attention; "relu" for
-        neurons), reads and writes (in words), score terms and non-zero weights (their numbers).
+        The columns are:
+
+        * head: its name, or that of the group of neurons;
+        * layer: counted from 1;
+        * rule: the attention rule, or "relu" for neurons;
+        * reads, writes: in words;
+        * score terms: number of pairs (direction read at the query, direction read at the key)
+          that the attention score is a sum over; 0 for neurons;
+        * non-zero weights: number of non-zero entries of weights and biases.
         """
         rows: list[dict[str, Any]] = []
         for head in self.heads:

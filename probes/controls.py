@@ -405,12 +405,15 @@ class Kind:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class GroupedTargets:
-    """Targets of the same episodes, with the independent group of each episode.
+    """One or more targets of probes in one set of episodes, with the folds of cross-validation.
+
+    A group is a set of episodes that may depend on each other, such as those of one participant.
+    All episodes of a group are in one fold.
 
     Attributes:
-        targets: the targets.
-        groups: index of the group of each episode; all episodes of a group are in one fold.
-        seed: seed of the folds.
+        targets: the targets; each has values ``[episode, round, output]``.
+        groups: index of the group of each episode, ``[episode]``.
+        seed: seed of the random assignment of groups to folds.
     """
 
     targets: Sequence[TargetValues]

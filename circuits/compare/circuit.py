@@ -342,7 +342,8 @@ class HeadRole:
         weight: the head's importance: the mean of ``prediction`` and ``update``.
         reads: the key position that it reads most, and the kind of query position that reads it,
             such as "p_1 at p?".
-        prediction, update: its share of all heads' effect on the prediction, and on the state.
+        prediction, update: effect of ablating the head on the prediction, and on the state, as a
+            share of the sum of these effects over all heads.
         feeds: the later head that depends most on it; "" if none does.
         match: the matched head of the other model; "" if there is none.
     """
@@ -358,7 +359,8 @@ class HeadRole:
 
 
 def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> list[HeadRole]:
-    """Return the role of every head that changes anything, the most important first.
+    """Return the role of every head that the prediction or the state depends on: those that change
+    it when they are ablated. The head with the largest ``weight`` (:class:`HeadRole`) is first.
 
     Args:
         model: name of the model.

@@ -302,15 +302,16 @@ class Participant:
         return Writer.of_state(self.model, run, algorithm, known, ridge=ridge)
 
     def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
-        """Return the task's interchange claims that hold for any model, such as those about input
-        tokens, at positions that exist in these rounds.
+        """Return the interchange claims that the task makes about the model.
 
         An interchange claim says that swapping the activations at some places between two runs acts
-        like swapping a variable.
+        like swapping a variable. Places at token positions that the test episodes lack are left
+        out, and so are claims without any place that remains.
 
         Args:
-            algorithm: None for all claims; otherwise only claims about inputs of this algorithm,
-                at the embeddings of the tokens that encode the inputs.
+            algorithm: None for all claims. Otherwise, only claims about the algorithm's inputs and
+                about variables computed from inputs alone are returned, without negative controls.
+                Of their places, only embeddings at named positions, such as "embed@y", remain.
         """
         labels = self.run(self.samples.test).layout.labels
         channels = [channel.name for channel in self.model.channels]

@@ -76,9 +76,14 @@ class BesideMachine:
     def measure(self) -> Measure:
         """The claim that the player chooses as the machine does.
 
-        It holds if the machine's loss is lower than that of the best memoryless family and lower
-        than that of an untrained copy, and if the best family's loss is lower than the machine's by
-        less than .02 nats per choice.
+        It holds if all of these hold:
+
+        * the best memoryless family loses more than the machine (:attr:`over_floor` is above 0);
+        * an untrained copy loses more than the machine (:attr:`over_untrained` is above 0);
+        * the machine loses less than .02 nats per choice more than the best family (:attr:`left`).
+
+        The number of the measure is that of the first condition that fails. If none fails, it is
+        that of the first undecided one; if all hold, it is :attr:`over_floor`.
         """
         saved = Measure(
             "beside",

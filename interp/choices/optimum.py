@@ -80,10 +80,10 @@ class RowPredictor:
 
     def __call__(self, rows: Rows, values: Array) -> Array:
         """Return the probability of each outcome, ``[row, round, outcome]``; of each offered option
-        if not all outcomes are offered.
+        if not all outcomes are offered. A row is a copy of an episode.
 
         Args:
-            rows: index of the episode of each row, ``[row]``.
+            rows: index of the episode that each row copies, ``[row]``.
             values: parameters of each row, ``[row, parameter]``, in the order of the family's
                 parameters (``family.searched``).
         """
@@ -91,12 +91,13 @@ class RowPredictor:
         return self._read_out(algorithm, rows, self._states(algorithm, rows))
 
     def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
-        """Yield each point of the family's grid of parameters, with the predictions at this point.
+        """Yield each point of the family's grid of parameters, with the predictions of all rows at
+        this point. A row is a copy of an episode.
 
         States are computed once for all values of the parameters that affect only the prediction.
 
         Args:
-            rows: index of the episode of each row, ``[row]``; all rows have the same parameters.
+            rows: index of the episode that each row copies, ``[row]``.
 
         Yields:
             (values of the parameters ``[parameter]``, probability of each outcome ``[row, round,
@@ -443,12 +444,16 @@ class Fit:
 
 
 class PlayerFits:
-    """The fits of one family of algorithms to all players.
+    """The fits of one family of algorithms to all players, which :meth:`solve` computes.
 
-    All points of a grid are tried first. Fisher scoring then starts from the best of them with
-    lapse rate (share of uniform guesses) 0. A lapse rate above 0 adds a penalty to the loss. If it
-    could lower the loss by more than the penalty, Fisher scoring also starts from points with a
-    lapse rate.
+    The loss is minus the log of the probability of the choices, in nats. A lapse rate (share of
+    uniform guesses) above 0 adds a penalty of 1.92 nats (:data:`HALF_CHI2`), so that it is used
+    only if it lowers the loss by more than this.
+
+    First, the loss is computed at all points of a grid, without and with a lapse rate. Second,
+    Fisher scoring starts from the best points with lapse rate 0. Third, if the best point with a
+    lapse rate has a lower loss before the penalty than the result, Fisher scoring starts there,
+    too. The result with the lower loss, penalty included, is the fit.
 
     Args:
         data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.

@@ -86,10 +86,13 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
-        One row per participant, with the columns participant (its name), rounds (number of its
-        choices), nats (loss per choice, on the choices that the parameters were fitted to), and for
-        each parameter, such as rate: rate (the fitted value), rate_low and rate_high (its 95 %
-        profile likelihood interval).
+        One row per participant, with the columns:
+
+        * participant: its name;
+        * rounds: number of its choices;
+        * nats: loss per choice, on the choices that the parameters were fitted to;
+        * for each parameter, such as rate: rate, rate_low and rate_high, the fitted value with its
+          95 % profile likelihood interval.
     """
     chosen = checked_choices(episodes, choices)
     require(
@@ -214,12 +217,18 @@ class EachParticipant(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per participant.
 
-        The columns are participant (its name), closest (key of the family with the lowest
-        cross-validated loss), verdict, set (keys of the families in the confidence set), nats and
-        floor_nats (cross-validated loss per choice of the closest family, and of the best family
-        that ignores earlier rounds), saved, saved_low and saved_high (floor_nats minus nats, with
-        its 95 % interval), and for each parameter of the closest family, such as rate: rate (the
-        fitted value), rate_low and rate_high (its 95 % interval).
+        The columns are:
+
+        * participant: its name;
+        * closest: key of the family with the lowest cross-validated loss;
+        * verdict: how many families explain the choices: "named" (only the closest), "several",
+          "no memory" (one that ignores earlier rounds predicts as well as the closest) or "none";
+        * set: keys of the families in the confidence set, separated by commas;
+        * nats, floor_nats: cross-validated loss per choice of the closest family, and of the best
+          family that ignores earlier rounds;
+        * saved, saved_low, saved_high: floor_nats minus nats, with its 95 % interval;
+        * for each parameter of the closest family, such as rate: rate, rate_low and rate_high, the
+          fitted value with its 95 % interval.
         """
         return self.table
 

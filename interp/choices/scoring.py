@@ -299,12 +299,16 @@ def score_families(
     """Fit families to each player's choices by maximum likelihood, and measure their loss on
     held-out choices by cross-validation over four folds.
 
-    A family that extends a simpler one also starts from the best parameters of the simpler one, so
-    that it should not fit worse. Families with ``vectorised=True`` are fitted to all players at
-    once (:mod:`interp.choices.optimum`). Other families can be fitted only to one player. Their
-    parameters are first searched on a grid. An optimiser then refines the families that lose little
-    more on the grid than the best of them: at most 15 nats in total, or .03 nats per choice if that
-    is more.
+    Every fit starts from the best points of a grid of parameters. If the family extends a simpler
+    one, it also starts from the fitted parameters of the simpler family, with its additional
+    parameters at the best point of their grid
+    (:func:`interp.choices.optimum.contained_points`). Only steps that lower the loss are taken, so
+    the fit to all choices is never worse than its best start.
+
+    Families with ``vectorised=True`` are fitted to all players at once
+    (:mod:`interp.choices.optimum`). Other families can be fitted only to one player. An optimiser
+    then refines only those that lose little more at their best start than the best family on the
+    grid: at most 15 nats in total, or .03 nats per choice if that is more.
 
     Args:
         data: the choices; of one player unless every family is vectorised.

@@ -96,22 +96,26 @@ class InterchangeResult(Result):
 
     @property
     def iia(self) -> float:
-        """Interchange intervention accuracy: the share of pairs of a base and a source episode in a
-        round in which the model's outcome with the intervention equals the counterfactual, the
-        algorithm's outcome with the variable set.
+        """Interchange intervention accuracy over all pairs of a base and a source episode in a
+        round.
+
+        The counterfactual is the algorithm's outcome on the base if the variable is set to its
+        value in the source. The accuracy is the share of pairs in which the model's outcome with
+        the intervention equals the counterfactual.
         """
         return float(self.correct.mean())
 
     @property
     def iia_informative(self) -> float:
-        """Accuracy over informative pairs, those in which setting the variable changes the
-        algorithm's outcome; NaN if there are none.
+        """The accuracy of :attr:`iia`, over informative pairs only: those in which setting the
+        variable changes the algorithm's outcome. NaN if there are none.
         """
         return self.interval().estimate
 
     def interval(self, seed: int = 0) -> Interval:
-        """Return the accuracy over informative pairs, those in which setting the variable changes
-        the algorithm's outcome, with its 95 % bootstrap interval over episodes.
+        """Return :attr:`iia_informative`, the interchange intervention accuracy over pairs in which
+        setting the variable changes the algorithm's outcome, with its 95 % bootstrap interval over
+        episodes.
         """
         hits = (self.correct & self.informative).sum(1)
         pairs = self.informative.sum(1)

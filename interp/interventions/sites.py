@@ -473,12 +473,14 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
     """Return a copy of ``new`` with infinity in the entries that are NaN in both ``new`` and
     ``activation``.
 
-    Such entries belong to an iteration ("cycle") that a looped model did not run in this episode;
-    infinity marks that something was to be written there.
+    The activation of an iteration ("cycle") that a looped model did not run is NaN. The model
+    recognises a change of such an iteration by a value that is no longer NaN, and then predicts
+    NaN. If the new value is also NaN, because it comes from a run without this iteration, the
+    change would go unnoticed. Infinity takes its place for this reason.
 
     Args:
         new: values to write.
-        activation: current values, in the same shape.
+        activation: the values that they replace, in the same shape.
     """
     return new.masked_fill(new.isnan() & activation.isnan(), torch.inf)
 
@@ -487,7 +489,8 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
     """Return a copy of an activation with new values at a site.
 
     An activation is NaN where a looped model did not run the site's iteration ("cycle"). If a new
-    value is NaN there, too, infinity is written, which marks that the site was to be changed.
+    value is NaN there, too, infinity is written, so that the model notices the change
+    (:func:`mark_absent`).
 
     Args:
         activation: activation at the site's hook, ``[batch, ...]``.

@@ -94,11 +94,12 @@ class LLMRun:
 
     @property
     def reliability(self) -> NDArray[np.float64]:
-        """The accuracy of each expert, Float[expert]. If it is unknown or changes, the share of the
-        expert's advice that is right in the whole instance.
+        """Accuracy of each expert, Float[expert]: the true one, if it is known and constant.
+        Otherwise an estimate: the share of rounds of the whole instance in which the expert is
+        right.
 
-        100 rounds are enough to identify the adversary of the anti-signal regime, but not to
-        distinguish two equal experts.
+        After 100 rounds the estimate shows which expert is the adversary of the regime
+        "anti-signal", which is nearly always wrong. It cannot rank experts of similar accuracy.
         """
         if self.accuracies is not None and self.accuracies.ndim == 1:
             return self.accuracies

@@ -61,7 +61,15 @@ class Starts(Result):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table of shares and agreements, one row per round (:attr:`table`)."""
+        """Return :attr:`table`, which has one row per round.
+
+        The columns are:
+
+        * round: its index;
+        * state, prediction: share of the variance of the state, and of the prediction, that is due
+          to the random initial state (the start), from 0 to 1;
+        * same_choice: share of pairs of starts that lead to the same choice in the same episode.
+        """
         return self.table
 
     @property

@@ -208,9 +208,14 @@ def attend_by_rules(
 ) -> Float[Tensor, "batch head query key"]:
     """Turn masked attention scores into attention patterns, with the rule of each head.
 
+    * "softmax": the softmax over keys.
+    * "hard": 1 for the key with the highest score, 0 for all others. Several keys with the highest
+      score share the 1 equally. It has no gradient.
+    * "linear": the scores as they are, not normalised; 0 where masked.
+
     Args:
         scores: ``[batch, head, query, key]``, minus infinity where masked.
-        rules: the rule of each head: "softmax", "hard" or "linear".
+        rules: the rule of each head.
     """
     runs = [(rule, len(list(heads))) for rule, heads in groupby(rules)]
     if len(runs) == 1:

@@ -89,7 +89,12 @@ class Point:
 
     @property
     def path(self) -> tuple[int | str, ...]:
-        """The indices, keys and attributes that lead to the tensor."""
+        """The field ``item`` as a tuple: the indices, keys and attributes that lead from the
+        submodule's output (or input) to the tensor.
+
+        >>> Point("cell").path, Point("cell", item=("past", 0, "h")).path
+        ((0,), ('past', 0, 'h'))
+        """
         return self.item if isinstance(self.item, tuple) else (self.item,)
 
 

@@ -278,10 +278,11 @@ def difference(
     control_references: ArrayLike | None = None,
 ) -> Interval:
     """Return by how much a fit is better than a control, with the 95 % interval of this paired
-    difference: the control's ratio ``sum losses / sum references`` over episodes minus the fit's.
-    For skill and accuracy, which are 1 minus the ratio, it is the fit's score minus the control's.
+    difference. It is positive if the fit is better.
 
-    Fit and control must be cross-validated in the same folds of the same episodes.
+    The difference is the control's ratio ``q = sum losses / sum references`` minus the fit's. For
+    "skill" and "accuracy", which are ``1 - q``, this is the fit's score minus the control's. Fit
+    and control must be cross-validated in the same folds of the same episodes.
 
     Args:
         losses: out-of-fold losses of the fit, summed over the rounds of each episode: ``[episode]``
@@ -290,8 +291,8 @@ def difference(
         references: the losses to divide by: :func:`totals` for R2, the number of steps for
             accuracy, or the losses of a baseline.
         n_folds: number of folds of the cross-validation.
-        score: "skill" (1 minus the ratio of sums, as R2), "accuracy" (the same, with bounds within
-            0 and 1) or "ratio" (the ratio of sums).
+        score: "skill" (``1 - q``, as R2), "accuracy" (``1 - q``; the bounds of the fit's q and of
+            the control's q, from which the interval is computed, are at most 1) or "ratio" (``q``).
         control_references: the losses to divide the control's by, if the control has another
             target, such as a shuffled one; ``references`` when None.
     """

@@ -190,8 +190,10 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     Args:
         bench: the machine with its episodes.
         view: what the page shows: an episode, a round and edits.
-        whole: True applies all edits. False applies only edits of inputs and changes of the decoded
-            state, as for a reference machine.
+        whole: True applies all edits to the machine. False applies only edits of inputs and of the
+            decoded state (kinds "input" and "move"), as for a reference machine, and leaves out
+            those of activations and copied states ("memory", "patch", "zero" and "mean"). The
+            algorithm follows every edit that it can in both cases.
 
     Returns:
         Runs and predictions without and with the edits, and under the random changes.

@@ -98,15 +98,16 @@ def strongest(
     items: Sequence[Hashable],
     effects: Callable[[Case], Float[np.ndarray, " item"]],
 ) -> Answer:
-    """Score each item by its largest effect over several cases (pairs of a clean and a corrupted
-    run, with a metric).
+    """Score each item by its largest effect over several cases. A case is a pair of a clean and a
+    corrupted run, with a metric that compares them.
 
     Args:
         material: the subject's cases.
         reading: which cases to take, a key of :data:`READINGS`, such as "single" or "everything".
         items: the items to score.
-        effects: function from a case to the effect of every item, ``[item]``, divided by the case's
-            scale (the mean effect of its corruption). Effects below 1e-9 count as 0.
+        effects: function from a case to the absolute effect of every item, ``[item]``. It must
+            divide the effects by the case's ``scale``, the mean effect of the corruption. Effects
+            below 1e-9, also negative ones, count as 0, and NaN is ignored.
 
     Returns:
         An answer with a score for each item.

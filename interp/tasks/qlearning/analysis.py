@@ -60,14 +60,17 @@ def rates(model: Machine) -> dict[str, float]:
 
 
 def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
-    """Return what a model reads in each round, from which a control of probes decodes its target.
+    """Return what a model reads in each round, for two controls of probes.
 
-    A probe decodes a target from latents. Its control decodes the same target from the inputs of
-    the round alone; if it succeeds, the target is no evidence of memory. The control is a decoder
-    of the probe's kind, so it may be unable to combine inputs by itself. It therefore gets two
-    encodings of them and uses the one that decodes best: (1) one-hot codes of state, action
+    A probe decodes a target from latents. The control without memory decodes the target from the
+    inputs of the round alone, by the same method as the probe, such as ridge regression. If it
+    succeeds, the target is no evidence of memory. Since some methods cannot combine inputs, it
+    gets two encodings of them and uses the one that decodes best: (1) one-hot codes of state, action
     and next state, and the reward; (2) all of these, a one-hot code of the state-action pair, and
     this code times the reward.
+
+    The control task replaces the target by random values that depend only on the inputs: they are
+    equal in rounds with equal ``kinds``.
 
     Args:
         episodes: the episodes, with S states and A actions.

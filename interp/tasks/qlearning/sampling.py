@@ -74,8 +74,14 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 class Interaction:
-    """An environment in which agents act in a batch of MDPs, round by round. It also computes the
-    Q-table that Q-learning would have after their actions.
+    """An environment in which agents act in a batch of MDPs, round by round.
+
+    An agent reads the current :attr:`states` and passes its actions to :meth:`step`, which returns
+    the round with its rewards and next states. The environment also computes the Q-table that
+    Q-learning would have after these actions.
+
+    If the choices of a round are None, as for agents that make no choice before the first round,
+    the action is 0, or a random one with probability ``epsilon``.
 
     Args:
         mdps: the MDP of each episode.
@@ -85,9 +91,9 @@ class Interaction:
         epsilon: probability of a uniformly random action in place of the agent's choice: one
             number, or one per episode.
         alpha, gamma: learning rate and discount of the Q-table.
-        told: True if the agents read each round's random draw (the field ``noise`` of the
-            episodes) and explore by themselves. Their choices are then used unchanged; only a
-            choice of None is replaced, by action 0 or, if the draw says so, by a random action.
+        told: who explores. False: the environment, which replaces choices by random actions. True:
+            the agents, whose choices are used unchanged. They read in the field ``noise`` of each
+            round which random action to take in the next one, if any.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
@@ -172,8 +178,9 @@ class Interaction:
         """Play one round in every episode: take the actions, and draw rewards and next states.
 
         Args:
-            choices: the agents' actions, ``[episode]``. None means action 0, for agents that make
-                no choice before the first round; it is the greedy action of a table of zeros.
+            choices: the agents' actions, ``[episode]``. None means action 0 (the greedy action of a
+                table of zeros), or a random action in episodes that explore; it is for agents that
+                make no choice before the first round.
         """
         require(
             not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more"
