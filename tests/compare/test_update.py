@@ -313,7 +313,9 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
 
     def steps(model, episodes, writer, round):
         distance_from_best = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
-        return SimpleNamespace(left=distance_from_best, under=lambda made: under, shapes=("q",))
+        return SimpleNamespace(
+            compute_residual_share=distance_from_best, under=lambda made: under, shapes=("q",)
+        )
 
     monkeypatch.setattr(update, "transition", steps)
     samples = SimpleNamespace(other=None, test=None)

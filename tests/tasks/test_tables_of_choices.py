@@ -187,6 +187,16 @@ def test_sides_are_known_by_name_by_number_or_as_they_are_given(written, sides, 
     assert (episodes.choices.ravel() == SIDES["arm"]).all()
 
 
+def test_rewards_that_look_like_running_totals_are_named(written):
+    """Logs of experiments often hold the points so far; a few rewards that rise by chance are no sign of that."""
+    hint = "Rewards never fall from trial to trial: if the column holds running totals, give their differences."
+    totals = PLAIN.assign(reward=PLAIN.groupby("subject")["reward"].cumsum())
+    assert hint in written(totals).reading.summary()
+    assert hint not in written(PLAIN).reading.summary()
+    first_trials = totals[totals["trial"] <= 2]
+    assert hint not in written(first_trials).reading.summary()
+
+
 def test_a_choice_that_may_be_an_arm_or_a_side_is_named(written):
     trials = PLAIN.rename(columns={"arm": "choice"})
     summary = written(trials, options=["left", "right"]).reading.summary()

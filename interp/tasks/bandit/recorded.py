@@ -18,6 +18,8 @@ from interp.tasks.trials import ReadingOptions, TrialTable, open_trials
 
 _Array = NDArray[Any]
 
+_FEWEST_RISES = 10  # rewards that rise so often and never fall have a chance of 2^-10
+
 
 def read_choices(
     path: str | Path,
@@ -63,7 +65,13 @@ def read_choices(
     scaled, scale = table.scale_rewards(rewards)
     is_paid = has_choice & rewards.notna()
     sessions = table.select_sessions(table.sessions(), is_paid, "choice and reward")
-    rounds = _Rounds(table.pad_sessions(sessions, chosen), table.pad_sessions(sessions, scaled))
+    rewards_in_order = table.pad_sessions(sessions, scaled)
+    rounds = _Rounds(table.pad_sessions(sessions, chosen), rewards_in_order)
+    changes = np.diff(rewards_in_order)
+    if (changes > 0).sum() >= _FEWEST_RISES and not (changes < 0).any():
+        table.remarks.append(
+            "Rewards never fall from trial to trial: if the column holds running totals, give their differences."
+        )
     if offers:
         rounds.set_offers(table.pad_sessions(sessions, offers[0]))
     forced = None
