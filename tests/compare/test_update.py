@@ -337,7 +337,7 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
         alpha, gamma = made.parameters["alpha"], made.parameters["gamma"]
         return abs(alpha - 0.3) + abs(gamma - 0.6)
 
-    fits = SimpleNamespace(left=left)
+    fits = SimpleNamespace(compute_residual_share=left)
     family = interp.tasks.get("qlearning").rivals()["q_learning"]
     _, rule = _fit_family(family, base, fits, steps(*"abcd"), zero_step, 0)
     assert rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.01)
