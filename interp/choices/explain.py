@@ -662,8 +662,7 @@ def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
     if episodes.participants is not None:
         _, numbers = np.unique(episodes.participants, return_inverse=True)
         people = numbers if numbers.max() > 0 else None
-    offers = None if data.offers is None else data.offers[rows]
-    return check_predictions(q, choices, known, successes, people, offers)
+    return check_predictions(q, choices, known, successes, people, data.offers_in(rows))
 
 
 def _hold_beside(

@@ -6,6 +6,7 @@ guesses::
 
     q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
 
+If rounds offer different options, K is the number of options that the round offered.
 ``docs/method/choices.md`` says when data can separate a temperature from a lapse rate.
 """
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from interp.choices.fitting import Array
+from interp.choices.offers import even_guess
 from interp.support.checks import checked_result
 
 HALF_CHI2 = 3.841 / 2
@@ -56,21 +58,23 @@ class Link:
     temperature: float
     tied: Array
 
-    def probabilities(self, p: Array) -> Array:
+    def probabilities(self, p: Array, offers: NDArray[np.int64] | None = None) -> Array:
         """Return the probability of choosing each outcome, ``[..., outcome]``, by applying the
         temperature and the lapse rate to predicted distributions.
 
         Args:
             p: predicted distributions, ``[..., outcome]``.
+            offers: the option in each slot, ``[..., slot]``
+                (:func:`interp.choices.offers.offers_of`); None if all options are offered.
         """
+        guess = even_guess(p, offers)
         if self.temperature == 0:
             power = _is_likeliest(p).astype(np.float64)
         else:
             ratio = np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True)
-            power = np.power(ratio, 1 / self.temperature)
+            power = np.power(ratio, 1 / self.temperature) * (guess > 0)
         without_lapse = power / power.sum(-1, keepdims=True)
-        guess = self.lapse / p.shape[-1]
-        q = guess + (1 - self.lapse) * without_lapse
+        q = self.lapse * guess + (1 - self.lapse) * without_lapse
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def spread(self, n_choices: int) -> Link:
@@ -95,8 +99,6 @@ class Link:
         Args:
             p: predicted distributions, ``[..., outcome]``.
         """
-        if p.shape[-1] == 1:
-            return np.zeros(p.shape[:-1], np.int64)
         preferred = np.where(_is_tied(p)[..., None], self.tied, p)
         is_likeliest = _is_likeliest(preferred)
         is_single = is_likeliest.sum(-1) == 1
@@ -135,6 +137,8 @@ class ChoiceLikelihood:
         tempered: True if the algorithm has a temperature of its own among its parameters. The
             methods then count all choices. False if the temperature is fitted here. The methods
             then leave out ties; :attr:`tied` and :attr:`tied_nats` are about them.
+        guess: probability of each outcome in a uniform guess, ``[choice, outcome]``; 0 if it was
+            not offered.
 
     Attributes:
         tied: estimated probability of each outcome in ties, ``[outcome]``: the number of ties in
@@ -143,21 +147,25 @@ class ChoiceLikelihood:
         tied_nats: loss of the choices in ties under :attr:`tied`, in nats; 0 if ``tempered``.
     """
 
-    def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool) -> None:
-        self.n_outcomes = p.shape[-1]
+    def __init__(
+        self, p: Array, choices: NDArray[np.int64], tempered: bool, guess: Array
+    ) -> None:
+        n_outcomes = p.shape[-1]
         is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
-        tied_choices = np.bincount(choices[is_tied], minlength=self.n_outcomes)
-        self.tied = (tied_choices + 1.0) / (is_tied.sum() + self.n_outcomes)
-        of_tied = self.tied[choices[is_tied]]
-        self.tied_nats = -float(np.log(of_tied).sum())
+        tied_choices = np.bincount(choices[is_tied], minlength=n_outcomes)
+        self.tied = (tied_choices + 1.0) / (is_tied.sum() + n_outcomes)
+        self.tied_nats = -float(tied_choices @ np.log(self.tied))
         graded = p[~is_tied]
         chosen = choices[~is_tied][:, None]
+        guess = guess[~is_tied]
+        self._guess = np.take_along_axis(guess, chosen, -1)[:, 0]
         logs = np.log(np.maximum(graded, _CERTAIN))
-        self._behind = logs - np.take_along_axis(logs, chosen, -1)
+        behind = logs - np.take_along_axis(logs, chosen, -1)
+        self._behind = np.where(guess > 0, behind, -np.inf)
         is_likeliest = _is_likeliest(graded)
         chose_likeliest = np.take_along_axis(is_likeliest, chosen, -1)[:, 0]
         self._likeliest = chose_likeliest / is_likeliest.sum(-1)
-        self.always_likeliest = bool(self._likeliest.min(initial=1.0) > 0)
+        self.always_likeliest = bool(self._likeliest.all())
         likeliest = graded.max(-1, initial=0)
         self.is_certain = bool((likeliest >= 1 - _CERTAIN).all())
 
@@ -183,7 +191,7 @@ class ChoiceLikelihood:
             lapse: the lapse rate (share of uniform guesses).
             temperature: the temperature.
         """
-        chances = lapse / self.n_outcomes + (1 - lapse) * self.chances(temperature)
+        chances = lapse * self._guess + (1 - lapse) * self.chances(temperature)
         return -float(np.log(chances).sum())
 
     def best_temperature(self, lapse: float) -> float:
@@ -232,9 +240,8 @@ class ChoiceLikelihood:
             chances: probability of each choice at lapse rate 0, ``[choice]``.
             lapse: the lapse rate at which the derivative is taken.
         """
-        guess = 1 / self.n_outcomes
-        mixed = lapse * guess + (1 - lapse) * chances
-        return float(((guess - chances) / mixed).sum())
+        mixed = lapse * self._guess + (1 - lapse) * chances
+        return float(((self._guess - chances) / mixed).sum())
 
 
 def fit_link(
@@ -243,6 +250,7 @@ def fit_link(
     use: NDArray[np.bool_],
     tempered: bool,
     *,
+    offers: NDArray[np.int64] | None = None,
     may_lapse: bool = True,
 ) -> FittedLink:
     """Fit the temperature and lapse rate (share of uniform guesses) that map predictions to choices
@@ -256,6 +264,7 @@ def fit_link(
         use: True where a choice is fitted to, ``[episode, round]``.
         tempered: whether the temperature is a parameter of the algorithm; the fitted temperature is
             then 1.
+        offers: the option in each slot, ``[episode, round, slot]``; None if all are offered.
         may_lapse: whether lapse rates above 0 are tried. They are always tried if some choice has
             probability 0 without one.
 
@@ -263,7 +272,8 @@ def fit_link(
         The loss in nats per choice, and the fitted temperature and lapse rate as a link, which maps
         predictions to choices.
     """
-    likelihood = ChoiceLikelihood(p[use], choices[use], tempered)
+    guess = even_guess(p, offers)
+    likelihood = ChoiceLikelihood(p[use], choices[use], tempered, guess[use])
     candidates = _without_lapse(likelihood, tempered)
     best = min(candidates, default=None)
     is_tried = best is None or may_lapse

@@ -81,13 +81,15 @@ def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
 
 def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:
     """Return equal probabilities for the options that each round offered, ``[episode, round,
-    slot]``.
+    slot]``; 0 in empty slots. The array is read-only.
+
+    >>> even_guess(np.zeros((1, 2, 3)), np.array([[[1, 0, 2], [2, 0, -1]]]))[0].round(2).tolist()
+    [[0.33, 0.33, 0.33], [0.5, 0.5, 0.0]]
 
     Args:
-        like: an array with the shape of the result, ``[episode, round, outcome]``; used only if
-            ``offers`` is None.
+        like: an array with the shape of the result, ``[episode, round, outcome]``.
         offers: the option in each slot, ``[episode, round, slot]``, from :func:`offers_of`;
             negative in empty slots. None if all options are offered.
     """
-    present = np.ones_like(like) if offers is None else (offers >= 0).astype(np.float64)
-    return np.asarray(present / present.sum(-1, keepdims=True))
+    present = np.ones(like.shape[-1:], bool) if offers is None else offers >= 0
+    return np.broadcast_to(present / present.sum(-1, keepdims=True), like.shape)

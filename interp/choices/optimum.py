@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from interp.choices.fitting import Array, OnDemand, enters_prediction_alone
 from interp.choices.link import HALF_CHI2
-from interp.choices.offers import restrict_to_offers
+from interp.choices.offers import even_guess, restrict_to_offers
 from interp.core.algorithm import Algorithm, Family, Values, keep_missing, missing_rounds
 from interp.support.checks import checked_result
 
@@ -66,7 +66,7 @@ class RowPredictor:
 
     def __init__(self, data: Any, family: Family) -> None:
         self.family = family
-        self._offers = data.offers
+        self._offers_in = data.offers_in
         self._first_asked = data.first_asked
         self._names = [searched.name for searched in family.searched]
         grids = [searched.grid for searched in family.searched]
@@ -155,8 +155,7 @@ class RowPredictor:
     def _read_out(self, algorithm: Algorithm, rows: Rows, states: Values) -> Array:
         p = np.asarray(algorithm.distribution(OnDemand(algorithm, states)), np.float64)
         predicted = np.clip(p[:, self._first_asked :], 0.0, 1.0)
-        offers = None if self._offers is None else self._offers[rows]
-        return restrict_to_offers(predicted, offers)
+        return restrict_to_offers(predicted, self._offers_in(rows))
 
 
 @dataclass(frozen=True)
@@ -212,10 +211,10 @@ class Problems:
         """
         rows, places, weights = self._rows(chosen)
         p = self.predict(rows, points[places, :-1])
-        chances = np.take_along_axis(p, self.data.choices[rows][..., None], -1)[..., 0]
-        lapse = points[places, -1:]
-        q = _with_lapse(chances, lapse, p.shape[-1])
-        return _sums(-np.log(q) * weights, places)
+        guess = even_guess(p, self.data.offers_in(rows))
+        q = _with_lapse(p, points[places, -1:, None], guess)
+        losses = -np.log(self.data.at_choices(q, rows))
+        return _sums(losses * weights, places)
 
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
         """Return loss, gradient and expected information of some fits ("problems").
@@ -254,15 +253,15 @@ class Problems:
         """
         rows, places, weights = self._rows(chosen)
         p, slopes = self._slopes(rows, places, points)
-        lapse = points[places, -1][:, None, None]
-        q = _with_lapse(p, lapse, p.shape[-1])
-        choices = self.data.choices[rows][..., None]
-        chosen_q = np.take_along_axis(q, choices, -1)[..., 0]
+        guess = even_guess(p, self.data.offers_in(rows))
+        slopes.append(guess - p)
+        q = _with_lapse(p, points[places, -1:, None], guess)
+        chosen_q = self.data.at_choices(q, rows)
         n_slopes = len(slopes)
         gradient = np.zeros((len(chosen), n_slopes))
         information = np.zeros((len(chosen), n_slopes, n_slopes))
         for i, slope in enumerate(slopes):
-            of_choices = np.take_along_axis(slope, choices, -1)[..., 0] / chosen_q
+            of_choices = self.data.at_choices(slope, rows) / chosen_q
             gradient[:, i] = _sums(-of_choices * weights, places)
             scaled = slope * weights[..., None] / q
             for j in range(i, n_slopes):
@@ -282,7 +281,7 @@ class Problems:
                 ``[problem, parameter + 1]``.
 
         Returns:
-            The probabilities, and a list with the derivative for each parameter and, last, for the
+            The probabilities, and a list with the derivative for each parameter, but not for the
             lapse rate; each array is ``[row, round, outcome]``.
         """
         steps = self._difference_steps(points)
@@ -295,12 +294,11 @@ class Problems:
         values = np.concatenate([parameters[places] for parameters in shifted])
         p_all = self.predict(np.tile(rows, len(shifted)), values)
         p, *p_moved = np.split(p_all, len(shifted))
-        lapse = points[places, -1][:, None, None]
+        share = 1 - points[places, -1:, None]
         slopes = []
         for parameter, p_there in enumerate(p_moved):
-            step = steps[places, parameter][:, None, None]
-            slopes.append((1 - lapse) * (p_there - p) / step)
-        slopes.append(1 / p.shape[-1] - p)
+            step = steps[places, parameter, None, None]
+            slopes.append(share * (p_there - p) / step)
         return p, slopes
 
     def _difference_steps(self, points: Array) -> Array:
@@ -316,16 +314,16 @@ class Problems:
         return np.where(is_high, -sizes, sizes)
 
 
-def _with_lapse(chances: Array, lapse: Any, n_outcomes: int) -> Array:
+def _with_lapse(chances: Array, lapse: Any, guess: Array) -> Array:
     """Mix the probabilities of choices with uniform guesses, and return the mixture in the shape of
     ``chances``.
 
     Args:
         chances: probabilities without guesses.
         lapse: share of guesses.
-        n_outcomes: number of outcomes that a guess chooses from.
+        guess: probabilities of a guess.
     """
-    mixed = lapse / n_outcomes + (1 - lapse) * chances
+    mixed = lapse * guess + (1 - lapse) * chances
     return np.asarray(np.maximum(mixed, _LEAST))
 
 
@@ -513,8 +511,9 @@ class PlayerFits:
         rows = np.arange(len(data.episodes))
         for point, p in self.predict.on_grid(rows):
             chances = data.chances(p)
+            guess = data.chances(even_guess(p, data.offers))
             for lapse in LAPSES:
-                q = _with_lapse(chances, lapse, p.shape[-1])
+                q = _with_lapse(chances, lapse, guess)
                 points = np.broadcast_to([*point, lapse], nothing.points.shape)
                 fit = Fit(points, data.sums(-np.log(q)) + _cost_of(lapse))
                 if lapse:

@@ -120,11 +120,10 @@ class ChoiceData:
         self.players = np.zeros(len(choices), np.int64) if players is None else players
         self.n_players = int(self.players.max()) + 1
         self._rows = []
-        for player in range(self.n_players):
-            self._rows.append(np.flatnonzero(self.players == player))
         self.units = np.zeros(self.known.shape, np.int64)
         for player in range(self.n_players):
-            rows = self.rows(player)
+            rows = np.flatnonzero(self.players == player)
+            self._rows.append(rows)
             names = None if episodes.participants is None else episodes.participants[rows]
             self.units[rows] = number_units(self.known[rows], names)
         self.folds = self.units % N_FOLDS
@@ -141,6 +140,12 @@ class ChoiceData:
         """Return the indices of the episodes of a player, given the player's index."""
         return self._rows[player]
 
+    def offers_in(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the option in each slot in some episodes, ``[row, round, slot]``, given the index
+        of the episode of each row; None if all options are offered.
+        """
+        return None if self.offers is None else self.offers[rows]
+
     def check_outcomes(self, n_outcomes: int) -> None:
         """Refuse choices that are not among ``n_outcomes`` outcomes."""
         largest = int(self.choices.max())
@@ -156,17 +161,16 @@ class ChoiceData:
             p: probability of every possible choice, ``[episode, round, outcome]``.
         """
         self.check_outcomes(p.shape[-1])
-        return np.take_along_axis(p, self.choices[..., None], -1)[..., 0]
+        return self.at_choices(p)
 
-    def nats(self, q: Array) -> Array:
-        """Return the loss of each choice, minus the log of its probability, ``[episode, round]``; 0
-        where no choice was made.
+    def at_choices(self, values: Array, rows: Any = slice(None)) -> Array:
+        """Return the value of each choice that was made, ``[row, round]``.
 
         Args:
-            q: probability of every possible choice, ``[episode, round, outcome]``.
+            values: a value for every possible choice, ``[row, round, outcome]``.
+            rows: index of the episode of each row, ``[row]``; by default all episodes.
         """
-        losses = -np.log(self.chances(q))
-        return np.where(self.known, losses, 0.0)
+        return np.take_along_axis(values, self.choices[rows][..., None], -1)[..., 0]
 
     def sums(self, values: Array) -> Array:
         """Add up values over each player's choices, once for each of :attr:`masks`: all choices,
@@ -245,19 +249,19 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
     """
     rows = data.rows(player)
     known = data.known[rows]
+    offers = data.offers_in(rows)
     q = np.empty_like(fit.p[0])
     prefers = np.zeros(known.shape, np.int64)
     for fold in range(N_FOLDS):
         held_out = data.folds[rows] == fold
         n_training = int(data.n_choices[player, 1 + fold])
         p, link = fit.p[1 + fold], fit.links[1 + fold]
-        q[held_out] = link.spread(n_training).probabilities(p)[held_out]
+        q[held_out] = link.spread(n_training).probabilities(p, offers)[held_out]
         prefers[held_out] = link.find_likeliest(p)[held_out]
     n_choices = int(data.n_choices[player, 0])
-    chances = np.take_along_axis(q, data.choices[rows][..., None], -1)[..., 0]
-    losses = np.where(known, -np.log(chances), 0.0)
+    losses = np.where(known, -np.log(data.at_choices(q, rows)), 0.0)
     whole = fit.links[0].spread(n_choices)
-    fitted = whole.probabilities(fit.p[0])
+    fitted = whole.probabilities(fit.p[0], offers)
     at_bound = _at_bound(family, fit.parameters)
     return FamilyScore(
         key=family.key,
@@ -426,7 +430,12 @@ class _Search:
     def _link(self, p: Array, mask: int, may_lapse: bool = True) -> FittedLink:
         data = self._data
         return fit_link(
-            p, data.choices, data.masks[mask], self.family.tempered, may_lapse=may_lapse
+            p,
+            data.choices,
+            data.masks[mask],
+            self.family.tempered,
+            offers=data.offers,
+            may_lapse=may_lapse,
         )
 
     def try_point(self, parameters: Parameters) -> None:
@@ -567,7 +576,8 @@ def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> Fam
     """
     rows = data.rows(player)
     p, choices = p[rows], data.choices[rows]
-    fits = [fit_link(p, choices, mask[rows], tempered=False) for mask in data.masks]
+    fit_to = partial(fit_link, p, choices, tempered=False, offers=data.offers_in(rows))
+    fits = [fit_to(mask[rows]) for mask in data.masks]
     n_choices = int(data.n_choices[player, 0])
     links = [fit.link for fit in fits]
     of_masks = np.repeat(p[None], len(fits), 0)
