@@ -147,9 +147,7 @@ class ChoiceLikelihood:
         tied_nats: loss of the choices in ties under :attr:`tied`, in nats; 0 if ``tempered``.
     """
 
-    def __init__(
-        self, p: Array, choices: NDArray[np.int64], tempered: bool, guess: Array
-    ) -> None:
+    def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool, guess: Array) -> None:
         n_outcomes = p.shape[-1]
         is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
         tied_choices = np.bincount(choices[is_tied], minlength=n_outcomes)

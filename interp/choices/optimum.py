@@ -298,12 +298,13 @@ class Problems:
         slopes = []
         for parameter, p_there in enumerate(p_moved):
             step = steps[places, parameter, None, None]
-            slopes.append(share * (p_there - p) / step)
+            change = share * (p_there - p)
+            slopes.append(change / np.where(step == 0, 1.0, step))
         return p, slopes
 
     def _difference_steps(self, points: Array) -> Array:
         """Return the step of each finite difference, ``[problem, parameter]``. Next to a
-        parameter's upper bound the step is negative.
+        parameter's upper bound the step is negative; 0 if its grid has a single value.
 
         Args:
             points: parameters and, last, the lapse rate of each problem, ``[problem, parameter +

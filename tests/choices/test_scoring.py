@@ -280,3 +280,20 @@ def test_a_guess_chooses_among_what_is_offered():
         assert np.allclose(fixed.fitted[..., :2].sum(-1), 1) and not fixed.fitted[..., 2:].any()
         found.append([learner.losses, fixed.losses])
     assert np.allclose(*found, atol=1e-6)
+
+
+def test_a_parameter_with_one_value_is_fixed():
+    """A grid of one value, even at an end of what is allowed, leaves the others to be fitted."""
+    played = play(rescorla_wagner(rate=0.2, inverse_temperature=4), n_episodes=8)
+    data = ChoiceData(played, played.choices.astype(float))
+    family = FAMILIES["rescorla_wagner"]
+    for rate in (0.2, 1.0):
+        fixed = replace(family.searched[0], grid=(rate,))
+        narrow = replace(family, searched=(fixed, family.searched[1]))
+        score = score_families(data, {family.key: narrow})[family.key][0]
+        beta = score.parameters["inverse_temperature"]
+        rounds = list(zip(played.choices, played.rewards, strict=True))
+
+        sought = [nats_of_learner(*of_episode, rate, rate, 0.0, beta) for of_episode in rounds]
+        assert score.parameters["rate"] == rate
+        assert score.nats * data.known.sum() == pytest.approx(sum(sought))
