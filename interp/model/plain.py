@@ -258,7 +258,7 @@ class PlainBlock:
 
 def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
     """Return the smallest n such that all non-zero entries of the heads' matrices are in their
-    first n columns.
+    first n columns; at least 1.
 
     Args:
         weight: ``[head, d_model, d_head]``.
@@ -267,6 +267,7 @@ def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
     if bias.any():
         return weight.shape[-1]
     is_used = weight.any(1).any(0)
+    is_used[0] = True
     return 1 + int(is_used.nonzero().amax())
 
 

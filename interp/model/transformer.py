@@ -566,15 +566,18 @@ class _RanRound:
     past: list[KeyValues]
     prediction: Tensor
 
-    def is_of(self, carried: Tensor, fed: EncodedRounds) -> bool:
+    def is_of(self, carried: Tensor, fed: EncodedRounds, start: int) -> bool:
         """Return whether a call of the model's step runs this round again, only with another
         choice.
 
         Args:
             carried: the latents that the call passes.
             fed: the inputs that the call passes.
+            start: the first position that another choice can affect.
         """
-        return carried is self.carried and fed.values is self.fed.values
+        if carried is not self.carried or fed.values is not self.fed.values:
+            return False
+        return torch.equal(fed.tokens[:, :start], self.fed.tokens[:, :start])
 
 
 class _Stepper:
@@ -626,7 +629,7 @@ class _Stepper:
         """
         model = self.model
         resid = model.embed_round(fed.tokens, carried, fed.values)
-        if self.last is not None and self.last.is_of(carried, fed):
+        if self.last is not None and self.last.is_of(carried, fed, start):
             past = [_cut_past(known, start) for known in self.last.past]
             resid = model.run_from(
                 resid[:, start:], past=past, n_read=layout.n_after, blocks=self.blocks

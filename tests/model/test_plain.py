@@ -1,6 +1,7 @@
 """Rounds without hooks are the hooked rounds bit for bit, and run only where nobody can tell."""
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import interp
+from interp.model.plain import PlainBlock
 from interp.model.transformer import HookedLatentTransformer, _plain_blocks
+from interp.tasks import mdp
 from tests.cases import cases
 
 MODELS = cases(__file__, "plain MODELS")
@@ -167,3 +170,32 @@ def test_a_class_derived_from_the_model_runs_its_own_forward(small):
 
     with torch.no_grad():
         assert _plain_blocks(Own(small[0].config)) is None
+
+
+def test_a_round_with_other_tokens_is_not_taken_for_the_one_before():
+    """A stepper remembers a round to run its choice again; other tokens before the choice are another round."""
+    actor = interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    episodes, _ = interp.play(actor, mdp.sample_mdps(3, 2, 2, seed=0), 6, seed=0, epsilon=0.5)
+    untrained = actor.untrained(0)
+    run = interp.rollout(untrained, episodes)
+    first, carried = run.fed.at(0), run.latents[:, 0]
+    other = replace(first, tokens=run.fed.at(1).tokens)
+    assert not torch.equal(first.tokens, other.tokens)
+    with torch.no_grad():
+        step = untrained.stepper()
+        step(carried, first)
+        for quick, plain in zip(step(carried, other), untrained.step(carried, other), strict=True):
+            assert torch.allclose(quick, plain, atol=1e-5)
+
+
+def test_a_large_block_whose_values_are_zero_runs():
+    """An ablation may set all of a matrix to 0, which then uses no column."""
+    actor = interp.load("qlearning-handwired", n_states=16, n_actions=6)
+    block = deepcopy(actor).blocks[0].requires_grad_(False)
+    block.attn.W_V.zero_()
+    n_positions, d_model = len(block.attn.mask), block.attn.W_Q.shape[1]
+    resid = torch.randn(1, n_positions, d_model, dtype=actor.dtype)
+    plain = PlainBlock(block, is_handwired=True)
+    assert plain.is_sparse
+    with torch.no_grad():
+        assert torch.allclose(plain(resid), block(resid), atol=1e-5)
