@@ -267,19 +267,20 @@ def test_a_guess_chooses_among_what_is_offered():
     played = play(rescorla_wagner(rate=0.3, inverse_temperature=4), n_episodes=8)
     guesses = np.random.default_rng(0).random((2, *played.choices.shape))
     choices = np.where(guesses[0] < 0.4, guesses[1] < 0.5, played.choices)
-    two = np.broadcast_to([0, 1], (*choices.shape, 2))
-    padded = np.concatenate([two, np.full((*choices.shape, 1), -1)], -1)
+    pairs = np.broadcast_to([0, 1], (*choices.shape, 2))
+    padded = np.concatenate([pairs, np.full((*choices.shape, 1), -1)], -1)
     likely = np.where(played.choices[..., None] == [0, 1], 0.97, 0.03)
-    found = []
-    for offers in (two, padded):
+    losses = []
+    for offers in (pairs, padded):
         episodes = replace(played, choices=choices, offers=offers)
         data = ChoiceData(episodes, choices.astype(float))
-        learner = score_families(data, {"fixed_bias": FAMILIES["fixed_bias"]})["fixed_bias"][0]
+        scores = score_families(data, {"fixed_bias": FAMILIES["fixed_bias"]})
         fixed = score_predictions(data, "fixed", likely)
         assert fixed.link.lapse > 0.2 or fixed.link.temperature > 1.5
-        assert np.allclose(fixed.fitted[..., :2].sum(-1), 1) and not fixed.fitted[..., 2:].any()
-        found.append([learner.losses, fixed.losses])
-    assert np.allclose(*found, atol=1e-6)
+        assert np.allclose(fixed.fitted[..., :2].sum(-1), 1)
+        assert not fixed.fitted[..., 2:].any()
+        losses.append([scores["fixed_bias"][0].losses, fixed.losses])
+    assert np.allclose(*losses, atol=1e-6)
 
 
 def test_a_parameter_with_one_value_is_fixed():

@@ -178,13 +178,15 @@ def test_a_round_with_other_tokens_is_not_taken_for_the_one_before():
     episodes, _ = interp.play(actor, mdp.sample_mdps(3, 2, 2, seed=0), 6, seed=0, epsilon=0.5)
     untrained = actor.untrained(0)
     run = interp.rollout(untrained, episodes)
-    first, carried = run.fed.at(0), run.latents[:, 0]
-    other = replace(first, tokens=run.fed.at(1).tokens)
-    assert not torch.equal(first.tokens, other.tokens)
+    fed, carried = run.fed.at(0), run.latents[:, 0]
+    changed = replace(fed, tokens=run.fed.at(1).tokens)
+    assert not torch.equal(fed.tokens, changed.tokens)
     with torch.no_grad():
         step = untrained.stepper()
-        step(carried, first)
-        for quick, plain in zip(step(carried, other), untrained.step(carried, other), strict=True):
+        step(carried, fed)
+        for quick, plain in zip(
+            step(carried, changed), untrained.step(carried, changed), strict=True
+        ):
             assert torch.allclose(quick, plain, atol=1e-5)
 
 
