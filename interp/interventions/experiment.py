@@ -161,16 +161,14 @@ class Effects(Result):
         """
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
         starts = {edited for edited, _ in self.rounds}
-        if len(starts) == 1:
-            columns, xlabel = [read for _, read in self.rounds], "round"
-        else:
-            columns, xlabel = (
-                [read - edited for edited, read in self.rounds],
-                "rounds after the edit",
-            )
+        columns = [read for _, read in self.rounds]
+        column, xlabel = "round", "round"
+        if len(starts) > 1:
+            columns = [read - edited for edited, read in self.rounds]
+            column, xlabel = "lag", "rounds after the edit"
         by_round = pd.DataFrame(sizes, index=list(self.edits), columns=columns)
         means = by_round.T.groupby(level=0).mean().T
-        title = f"effect by edit and {'round' if len(starts) == 1 else 'lag'}"
+        title = f"effect by edit and {column}"
         return figures.heatmaps({title: means}, label="size", xlabel=xlabel, ylabel="edit")
 
     @property
@@ -645,6 +643,10 @@ class Experiment:
         reads = lags if self.reads == "each" else [0] * len(lags)
         slots = self.run.slots[:, [read for _, read in self.pairs]]
         outcome = Outcome.from_key(self.readout)
+        require(
+            self.update or outcome.key == "prediction",
+            "the state after a round is read, and update=False does not compute it; leave update out",
+        )
         predictions = outputs.predictions[:, :, edited, lags]
         carried = outputs.carried[:, :, edited, reads]
         by_edit: list[Tensor] = []
@@ -801,7 +803,9 @@ def _find_cells(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
     cells: list[Site] = []
     for together in edits:
         first = together[0] if len(together) == 1 else None
-        if first is None or first.value is not source or first.rounds is not None:
+        if first is None or first.value is not source:
+            return no_cells
+        if first.rounds is not None or first.again is not None:
             return no_cells
         if first.place is None or not first.place.is_whole:
             return no_cells
@@ -896,13 +900,14 @@ def _run_edited_rounds(
     layers = [place.site.layer or 0 for place in places]
     layer = min(layers, default=0)
     known = experiment.known.get(Site("resid_pre", layer))
+    is_hooked = len(hooked) == len(together)  # other edits change what the first layer reads
     size = rows.fed.at_once(CHUNK)
     steps: list[Step] = []
     seen: list[dict[Site, Tensor]] = []
     for start in range(0, len(rows.latents), size):
         part = slice(start, start + size)
         before = None
-        if known is not None and experiment.commit == "target":
+        if known is not None and is_hooked and experiment.commit == "target":
             before = layer, known.flatten(0, 1)[part]
         changes = _list_changes(experiment, hooked, rounds, part)
         step, activations = run_one_round(
@@ -1014,7 +1019,7 @@ def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) 
             new = rows.reshape(activation.shape).to(activation)
         else:
             assert callable(value)
-            new = value(activation, part)
+            new = value(activation.clone(), part)  # which may change it in place
         return place(activation, activation + new if edit.add else new)
 
     return change
@@ -1062,9 +1067,8 @@ def _run_on(
             later = [edit for edit in together if _acts(edit, rounds, base.n_rounds)]
             prediction, state = _run_next(experiment, rounds, state, later, stepper, is_last)
         else:
-            predicted, after = _hold(experiment, rounds)
-            prediction = predicted.expand(len(edits), *predicted.shape)
-            state = after.expand(len(edits), *after.shape)
+            prediction = base.predictions[:, rounds]
+            state = base.latents[:, [t + 1 for t in rounds]]
         predictions[:, :, active, lag] = prediction
         carried = carried.clone()
         carried[:, :, active] = state
@@ -1073,14 +1077,6 @@ def _run_on(
     if experiment.reads == "each":
         carried = torch.stack(states, 3)
     return Outputs(edits, predictions, carried)
-
-
-def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the predictions of the experiment's unedited run in some rounds, and the carried
-    states after them, ``[episode, round, ...]`` each.
-    """
-    base = experiment.run
-    return base.predictions[:, rounds], base.latents[:, [t + 1 for t in rounds]]
 
 
 def _write_again(
@@ -1139,14 +1135,14 @@ def _run_next(
         if later:
             changes = _list_later_changes(experiment, later, rounds)
             done, _ = run_one_round(
-                model, Rows(latents, fed), base.layout, changes, commit=base.commit
+                model, Rows(latents, fed), base.layout, changes, commit=experiment.commit
             )
             prediction, latents = done.prediction, done.latents
         elif is_last and runs_from(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
             prediction, _ = fed.undo_missing(predicted, latents, latents)
         else:
-            done = run_round(model, fed, latents, base.layout, base.commit, (), stepper)
+            done = run_round(model, fed, latents, base.layout, experiment.commit, (), stepper)
             prediction, latents = done.prediction, done.latents
     return prediction.unflatten(0, shape), latents.unflatten(0, shape)
 

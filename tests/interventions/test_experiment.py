@@ -10,11 +10,14 @@ of layer 1 writes the next z at w?, ``v^2 + y^2``. The first z is 1. Of three ro
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 import interp
 from interp.interventions import patching
 from interp.interventions.experiment import Edit, Experiment, batches, run
 from interp.interventions.pairs import Metric
+from interp.interventions.sites import Place, Site
+from interp.model.rollout import run_round
 from interp.tasks.experts import ExpertEpisodes
 from tests.refusals import refuses
 
@@ -91,6 +94,48 @@ def test_a_copied_site_gives_the_same_as_its_values(napkin, base, source, propag
         assert predictions == expected
 
 
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_every_round_of_an_edited_run_commits_the_same_choices(untrained_q, mdp_episodes, commit):
+    """Those of the edited model, or those of the run, however the run was made."""
+    (other,) = {"own", "target"} - {commit}
+    base = interp.rollout(untrained_q, mdp_episodes, commit=other)
+    state = 3 * base.latents[:, [2]].flip(0)
+    edits = {"state": [Edit.of("latent", state, untrained_q)]}
+    options = {"horizon": 3, "reads": "each", "readout": "latents", "commit": commit}
+    values = run(Experiment(untrained_q, base, edits, [2], **options)).values[0]
+    latents = state[:, 0]
+    for lag in range(4):
+        latents = run_round(
+            untrained_q, base.fed.at(2 + lag), latents, base.layout, commit
+        ).latents.detach()
+        assert_close(values[:, lag], latents.flatten(1), rtol=0, atol=1e-12)
+
+
+def test_a_state_is_changed_again_after_a_copied_site(napkin, base, source):
+    """The first state is the source's, which is the same; rounds 1 and 2 read z = 0: P = 6 (2 v^2) - v^2."""
+    edit = Edit(Place.of("latent"), source, again=lambda start, t, state: 0 * state)
+    numbers = read(napkin, base, [edit], predicted, commit="")
+    assert numbers == [117, 6 * 8 - 4, 6 * 18 - 9]
+
+
+def test_a_known_stream_is_not_one_of_another_state(napkin, base):
+    """With z = 2 in place of 1 the prediction is 6 (18 + 12) - 9, from the stream before layer 0 as from the tokens."""
+    first = Site("resid_pre", 0)
+    options = {"rounds": [0], "commit": "target"}
+    seen = next(batches(Experiment(napkin, base, {"": []}, watched=[first], **options))).seen
+    edits = {"z": [Edit.of("latent", 2 * base.latents[:, [0]])]}
+    outputs = next(batches(Experiment(napkin, base, edits, known=seen, **options)))
+    assert outputs.predictions.item() == 171
+
+
+@pytest.mark.parametrize("outcome", ["latents", "state"])
+def test_a_state_that_is_not_computed_is_not_read(napkin, base, source, outcome):
+    experiment = Experiment(
+        napkin, base, {"z": [Edit.of("latent", source)]}, 0, readout=outcome, update=False
+    )
+    refuses("update=False does not compute it", run, experiment)
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1j])
 def test_only_finite_real_numbers_are_put(napkin, base, number):
     """An effect of NaN would be reported as "moves outcome q0 most: by +nan"."""
@@ -110,6 +155,15 @@ def test_a_round_that_is_missing_in_what_is_put_counts_nowhere(napkin):
     assert torch.isnan(effects.values[0, 1, 0]).all()
     assert not torch.isnan(effects.values[0, 0]).any()
     assert not torch.isnan(effects.values[0, 1, 1]).any()
+
+
+@pytest.mark.parametrize(
+    "put", [lambda z, rows: 0 * z, lambda z, rows: z.zero_()], ids=["new", "in place"]
+)
+def test_a_function_that_writes_in_place_changes_the_subspace_alone(napkin, base, put):
+    """Of the vote, the latent and out at p?, only out becomes 0 before layer 1: P = 0 - v^2."""
+    place = Place.of("resid_pre[1]@p?", [[0, 0, 0, 1, 0]])
+    assert read(napkin, base, [Edit(place, put)], predicted) == [-9, 3086, 1251]
 
 
 # Edits of several rounds together.
