@@ -22,7 +22,7 @@ between *these two* inputs passes there, not of what the activation means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
@@ -130,9 +130,10 @@ class PatchingResult(Result):
     @property
     def gap(self) -> float:
         """Mean of the metric in the source run minus its mean in the base run. :meth:`fractions`
-        divides effects by this number.
+        divides effects by this number, or by that of the episodes in which a site is counted.
         """
-        return float((self.source - self.base).mean())
+        _, base, source = self._average_players()
+        return float((source - base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
         """Return for each site the mean effect of its patch, divided by the mean difference between
@@ -144,9 +145,8 @@ class PatchingResult(Result):
                 f"clean and corrupted runs do not differ in {self.metric} at round {self.read_round}, so there is no "
                 "gap to take a fraction of; use effects, another metric, or a later read_round"
             )
-        gaps = (self.source - self.base).expand_as(self.effects)
-        of_counted = gaps.masked_fill(self.effects.isnan(), torch.nan).nanmean(-1)
-        return self.effects.nanmean(-1) / of_counted
+        effects, gaps = self._average()
+        return effects / gaps
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """Return a table with one row per site, the largest absolute effect first.
@@ -158,13 +158,34 @@ class PatchingResult(Result):
         the site (``site``, ``component``, ``layer``, ``head``, ``position``) and the settings.
         ``seed`` is that of the bootstrap and the permutations.
         """
-        is_counted = ~self.values.isnan()
         frames: list[pd.DataFrame] = []
-        for episodes in is_counted.unique(dim=0):
-            sites = (is_counted == episodes).all(1)
-            frame = self._select(sites, episodes)._list_rows(seed)
+        for sites, part in self._split():
+            frame = part._list_rows(seed)
             frames.append(frame.set_index(np.flatnonzero(sites.numpy(force=True))))
         return by_size(pd.concat(frames).sort_index())
+
+    def _split(self) -> Iterator[tuple[Tensor, PatchingResult]]:
+        """Divide the sites into those that are counted in the same episodes.
+
+        Yields:
+            A Boolean mask of such sites, and the result with only these sites and episodes.
+        """
+        is_counted = ~self.values.isnan()
+        for episodes in is_counted.unique(dim=0):
+            sites = (is_counted == episodes).all(1)
+            yield sites, self._select(sites, episodes)
+
+    def _average(self) -> tuple[Float[Tensor, " site"], Float[Tensor, " site"]]:
+        """Return the mean effect of each site, and the mean difference between source and base over
+        the same episodes. Both are means over participants, as in the table.
+        """
+        effects = self.base.new_full([len(self.sites)], torch.nan)
+        gaps = effects.clone()
+        for sites, part in self._split():
+            values, base, source = part._average_players()
+            effects[sites] = (values - base).mean(-1).to(effects)
+            gaps[sites] = (source - base).mean().to(effects)
+        return effects, gaps
 
     def _select(self, sites: Tensor, episodes: Tensor) -> PatchingResult:
         """Return the result with only some sites and episodes.
@@ -254,7 +275,7 @@ class PatchingResult(Result):
         if not patched:
             known = {site.component for site in self.sites}
             raise unknown_name("patched component", component, known)
-        numbers = self.fractions() if value == "fraction" else self.effects.nanmean(-1)
+        numbers = self.fractions() if value == "fraction" else self._average()[0]
         rows = [_row_name(self.sites[i]) for i in patched]
         columns = [self.sites[i].position or "all" for i in patched]
         series = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns])
@@ -302,9 +323,9 @@ class PatchingResult(Result):
         """The pair (site, share): the site at which a patch carries the largest share of the mean
         difference between source and base, and this share.
         """
-        means = self.effects.nanmean(-1)
-        first = int((means * self.gap).nan_to_num(-torch.inf).argmax())
-        return self.sites[first], float(means[first]) / self.gap
+        shares = self.fractions()
+        first = int(shares.nan_to_num(-torch.inf).argmax())
+        return self.sites[first], float(shares[first])
 
     @property
     def sentence(self) -> str:
@@ -381,8 +402,10 @@ class RoundsResult(Result):
         the sites with the largest effects.
         """
         first = self.by_round[0]
-        means = {result.round: result.effects.nanmean(-1) for result in self.by_round}
-        columns = {round: of_sites.numpy(force=True) for round, of_sites in means.items()}
+        columns: dict[int, Any] = {}
+        for result in self.by_round:
+            means, _ = result._average()
+            columns[result.round] = means.numpy(force=True)
         table = pd.DataFrame(columns, index=[str(site) for site in first.sites])
         largest = table.abs().max(axis=1).rank(method="first", ascending=False)
         shown = table[largest <= _MOST_DRAWN]
@@ -471,17 +494,13 @@ def sweep(
     if read_round is not None:
         (read_round,) = select_rounds(read_round, clean.n_rounds)
     first, last = min(rounds), max(rounds)
-    if isinstance(round, int):
-        pair = prepare(model, clean, corrupted, first, read_round)
-        warn_about_mismatch(pair)
-        return of_pair(pair, sites=sites, metric=metric, direction=direction)
     whole = prepare(model, clean, corrupted, first, last if read_round is None else read_round)
     warn_about_mismatch(whole)
     by_round: list[PatchingResult] = []
     for t in rounds:
         pair = replace(whole, round=t, read_round=t if read_round is None else read_round)
         by_round.append(of_pair(pair, sites=sites, metric=metric, direction=direction))
-    return RoundsResult(tuple(by_round))
+    return by_round[0] if isinstance(round, int) else RoundsResult(tuple(by_round))
 
 
 @checked
@@ -648,7 +667,7 @@ def round_map(
         gaps[t] = float(difference.numpy(force=True).mean())
     frame = _make_map_table(run(experiment), gaps)
     grid = frame.pivot(index="patched", columns="read", values="effect")  # NaN before the patch
-    lasts = _count_rounds_lit(grid)
+    lasts = _count_rounds_lit(frame)
     later = "1 round" if lasts == 1 else f"{lasts} rounds"
     counted = f" ({pair.counted})" if pair.counted else ""
     title = f"{model.name}: {name}, round x round"
@@ -657,6 +676,8 @@ def round_map(
         f"What is patched at {name} still moves {measure.key} by half of its largest effect {later} later"
         f"{counted}."
     )
+    if not frame["effect"].any():
+        sentence = f"What is patched at {name} moves {measure.key} in no round{counted}."
     frame = frame.assign(site=name, metric=measure.key, direction=direction)
     settings = provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted)
     return Tabulated(
@@ -690,16 +711,14 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
     return frame.assign(gap=frame["read"].map(gaps)).reset_index(drop=True)
 
 
-def _count_rounds_lit(grid: pd.DataFrame) -> int:
+def _count_rounds_lit(frame: pd.DataFrame) -> int:
     """Return how long a patch stays effective: the largest number of rounds after the patch at
     which the mean absolute effect is at least half of its maximum.
 
     Args:
-        grid: mean effects, with a row per round patched and a column per round read; NaN before the
-            patch.
+        frame: the table of :func:`round_map`, with one row per pair (round patched, round read).
     """
-    sizes = grid.abs()
-    lags = range(len(grid))
-    by_lag = np.array([np.diagonal(sizes, lag).mean() for lag in lags])
+    lags = frame["read"] - frame["patched"]
+    by_lag = frame["effect"].abs().groupby(lags).mean()
     is_lit = by_lag >= by_lag.max() / 2
-    return int(np.flatnonzero(is_lit)[-1])
+    return int(by_lag.index[is_lit].max())

@@ -95,7 +95,10 @@ class RoundPatcher:
         self.base, self.latents = run.fed.at(round), run.latents[:, round]
         on_cpu = run.tokens.device.type == "cpu"
         self.chunk = self.base.at_once(_CHUNK_CPU if on_cpu else _CHUNK_ACCELERATOR)
-        self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
+        with torch.no_grad():
+            is_plain = runs_from(model) and model.is_quiet()
+        # A hook that is attached to the model may act at some positions: it has to see all of them.
+        self.transformer = cast(HookedLatentTransformer, model) if is_plain else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
             self.n_layers = self.transformer.config.n_layers
@@ -204,13 +207,10 @@ class RoundPatcher:
         before = tile(self.latents, n)
         order: list[int] = []
         with torch.no_grad():
-            is_quiet = model.is_quiet()
             resid = self._copy_resid(0, 0)[:, start : self.end]
             for layer in range(self.n_layers):
                 here = [i for i, cell in enumerate(patches.cells) if cell.layer == layer]
-                early: list[int] = []
-                if is_quiet:
-                    early = [i for i in here if patches.cells[i].component == "resid_pre"]
+                early = [i for i in here if patches.cells[i].component == "resid_pre"]
                 if early:
                     joining = self._copy_resid(layer, len(early))[:, start : self.end]
                     hook = patches.cells[early[0]].hook
@@ -218,7 +218,7 @@ class RoundPatcher:
                     resid = torch.cat([resid, patched])
                 if len(resid):
                     is_last = layer == self.n_layers - 1
-                    n_read = self.end - read if is_last and is_quiet else None
+                    n_read = self.end - read if is_last else None
                     past = self._copy_past(layer, start, len(resid) // len(self.latents))
                     resid = model.run_from(resid, layer, layer + 1, past=past, n_read=n_read)
                 late = [i for i in here if i not in early]

@@ -105,6 +105,20 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
         assert grid.loc[patched, : patched - 1].isna().all()
 
 
+@pytest.mark.parametrize(
+    ("rounds", "finding"),
+    [
+        ([4, 8], "still moves logit_diff by half of its largest effect 4 rounds later"),
+        ([1, 3], "moves logit_diff in no round"),  # the latents differ from round 4 on
+    ],
+    ids=str,
+)
+def test_the_sentence_of_a_round_map_counts_rounds(wma, rounds, finding):
+    pair = corruptions.flip_label(experts.sample(16, 9, 3, seed=0), 3)
+    result = round_map(wma[1], *pair, "latent", round=rounds)
+    assert result.sentence == f"What is patched at latent {finding}."
+
+
 def test_round_map_equals_sweeps(untrained, expert_episodes):
     """Each cell of the map is a sweep's cell: patched at t, read at t'."""
     pair, site = corruptions.exchange_history(expert_episodes, 2), "resid_pre[1]@w?"

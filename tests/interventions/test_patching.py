@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -62,6 +63,22 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
         losses = (run.predictions - truth).abs()
         regret = losses[:, 3 : read + 1].sum(1)
         assert_close(values, regret, rtol=0, atol=1e-13)
+
+
+def test_a_hook_of_the_users_sees_every_position(untrained, expert_episodes):
+    """It clears position 3, whatever is patched, and whichever positions a patch can change."""
+
+    def clear(activation, hook):
+        return activation.index_fill(1, torch.tensor([3]), 0)
+
+    clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
+    cells = sites(untrained, components=["resid_pre", "z"], positions=["<z>", "p?"])
+    with untrained.hooks(fwd_hooks=[("blocks.0.hook_attn_out", clear)]):
+        swept = patching.sweep(untrained, clean, corrupted, 3, sites=cells, metric="regret")
+        runs = [_one_at_a_time(untrained, corrupted, clean, site, 3) for site in cells]
+    labels = torch.from_numpy(clean.labels[:, 3])
+    for values, run in zip(swept.values, runs, strict=True):
+        assert_close(values, (run.predictions[:, 3] - labels).abs(), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("commit", ["own", "target"])
@@ -155,6 +172,40 @@ def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     assert set(frame["round"]) == {3}
     same = patching.sweep(untrained, clean, clean, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
     refuses("do not differ in logit_diff at round 3", same.fractions)
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "participants"),
+    [
+        (
+            [1.0, 1.0, 0.0],
+            [1.0, 1.0, 1.0],
+            np.array(["ann", "ann", "bob"]),
+        ),  # of ann all, of bob none
+        ([np.nan, 1.0, 0.0], [4.0, 1.0, 1.0], None),  # of the gap of the two episodes that count
+    ],
+    ids=["participants", "a loop that halts"],
+)
+def test_the_sentence_says_the_fraction_of_the_table(values, source, participants):
+    """Half of the gap of 1 is restored."""
+    result = patching.PatchingResult(
+        sites=(Site("latent"),),
+        values=torch.tensor([values]),
+        base=torch.zeros(3),
+        source=torch.tensor(source),
+        metric="value",
+        unit="units",
+        direction="denoising",
+        round=0,
+        read_round=0,
+        propagate=True,
+        settings={"counted": "", "model": "napkin"},
+        participants=participants,
+    )
+    assert result.to_frame()["fraction"].tolist() == [0.5]
+    assert result.fractions().tolist() == [0.5]
+    assert result.best == (Site("latent"), 0.5)
+    assert "restores 50% of" in result.sentence
 
 
 @pytest.mark.parametrize(
