@@ -278,7 +278,8 @@ def sweep(
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
         copies, elsewhere = untrained_runs(run, values, [], n_untrained, seed)
-    common = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, repr(estimator), inputs, groups)
+    fits = (N_FOLDS, ALPHAS, repr(estimator), n_untrained)
+    common = (_FORMAT, model.digest(), seed, fits, inputs, groups)
     in_windows = _of_windows(sample, spans, elsewhere, kind=kind, common=common)
     by_window = {shared.window: shared for shared in in_windows}
     folder = None if cache is None else writable(cache)

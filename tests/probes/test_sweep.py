@@ -182,6 +182,17 @@ def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes, t
     assert len(list(tmp_path.glob("*.json"))) == 4
 
 
+def test_cells_of_another_number_of_untrained_copies_are_kept_apart(model, episodes, tmp_path):
+    """The control is the best copy: three copies are not read back where one was stored."""
+    site = {"sites": "resid_post[0]@p?", "n_jobs": 1}
+    probes.sweep(model, episodes, ["label"], **site, n_untrained=1, cache=tmp_path)
+    stored, fresh = (
+        probes.sweep(model, episodes, ["label"], **site, n_untrained=3, cache=cache).frame
+        for cache in (tmp_path, None)
+    )
+    assert stored["untrained"].tolist() == fresh["untrained"].tolist()
+
+
 def test_episodes_that_are_drawn_again_give_noise_no_score():
     """Labels that no expert foresees, of twelve episodes that are drawn 128 times.
 
