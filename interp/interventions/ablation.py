@@ -304,12 +304,20 @@ def evaluate(
     circuits = random_circuits(graph, n_edges, n_random, seed)
     random = np.array([scorer.faithfulness(circuit) for circuit in circuits])
     n_whole = len(graph.edges)
-    row: dict[str, float] = {"size": n_edges, "of": n_whole}
-    row |= {"faithfulness": interval.estimate, "low": interval.low, "high": interval.high}
-    best_random = random.max()
-    row["random_mean"] = float(random.mean())
-    row["random_max"] = float(best_random)
-    row |= {"incompleteness": float(np.mean(missing)), "least_minimal": smallest_worth}
+    mean_random = float(random.mean())
+    best_random = float(random.max())
+    incompleteness = float(np.mean(missing))
+    row: dict[str, float] = {
+        "size": n_edges,
+        "of": n_whole,
+        "faithfulness": interval.estimate,
+        "low": interval.low,
+        "high": interval.high,
+        "random_mean": mean_random,
+        "random_max": best_random,
+        "incompleteness": incompleteness,
+        "least_minimal": smallest_worth,
+    }
     rows = {"circuit": interval}
     for i, share in enumerate(random.tolist()):
         rows[f"random {i + 1}"] = Interval(share, share, share)
@@ -435,7 +443,7 @@ def faithfulness_curve(
         scorer: measures circuits on one pair of clean and corrupted runs.
         scores: score of each edge, ``[source, destination]``, such as an attribution; edges are
             ranked by absolute value.
-        shares: sizes of the circuits, as shares of all edges.
+        shares: sizes of the circuits, as shares of all edges, in any order.
         n_random: number of random circuits of each size.
         seed: seed of the random circuits.
 
@@ -447,7 +455,7 @@ def faithfulness_curve(
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
-    shares = [number("each share", share, 0, 1) for share in non_empty("shares", shares)]
+    shares = sorted(number("each share", share, 0, 1) for share in non_empty("shares", shares))
     require(all(shares), "a share of 0 holds no edge; leave it out")
     graph.require_edge_values("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]

@@ -164,8 +164,8 @@ class InterchangeResult(Result):
             make_interval_table(rows), xlabel=f"{self.variable}: share that is the algorithm's"
         )
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row.
+    def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
+        """Return a table with one row. ``seed`` is that of the bootstrap.
 
         ``iia`` is the accuracy over all pairs, and ``chance`` is this accuracy without an
         intervention. ``iia_informative`` (with its 95 % interval ``low`` to ``high``) and
@@ -173,24 +173,30 @@ class InterchangeResult(Result):
         intervals as well (``score_low``, ...). ``n_pairs`` and ``n_informative`` are numbers of
         pairs, and ``max_error`` is the largest difference from the counterfactual.
         """
-        interval = self.interval()
+        interval = self.interval(seed)
         chance = float("nan")
         if self.informative.any():
             chance = float(self.unpatched[self.informative].mean())
         places = " + ".join(self.places)
         of_nothing = float(self.unpatched.mean())
-        row: dict[str, Any] = {"variable": self.variable, "places": places}
-        row |= {"outcome": self.outcome, "iia": self.iia, "chance": of_nothing}
-        row |= {
+        n_pairs = self.correct.size
+        n_informative = int(self.informative.sum())
+        max_error = float(self.error.max())
+        row: dict[str, Any] = {
+            "variable": self.variable,
+            "places": places,
+            "outcome": self.outcome,
+            "iia": self.iia,
+            "chance": of_nothing,
             "iia_informative": interval.estimate,
             "low": interval.low,
             "high": interval.high,
             "chance_informative": chance,
+            "n_pairs": n_pairs,
+            "n_informative": n_informative,
+            "max_error": max_error,
         }
-        row["n_pairs"] = self.correct.size
-        row["n_informative"] = int(self.informative.sum())
-        row["max_error"] = float(self.error.max())
-        row |= self.score().columns("score") | self.slope().columns("slope")
+        row |= self.score(seed).columns("score") | self.slope(seed).columns("slope")
         return pd.DataFrame([row])
 
     @property
@@ -652,7 +658,7 @@ def carriers(
         if placebos:
             random = test(claim, placebos)
             accuracy, score = random.iia_informative, random.score().estimate
-        row = test(claim, claim.places).to_frame()
+        row = test(claim, claim.places).to_frame(seed=seed)
         row = row.assign(random=accuracy, random_score=score, control=claim.control)
         if not placebos and all(_is_plain_vector(place) for place in claim.places):
             row = row.assign(no_random="no other direction")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from pandas.testing import assert_frame_equal
 
 from interp.interventions import ablation, edge_graph
 from interp.interventions.ablation import CircuitScorer
@@ -196,6 +197,17 @@ def test_cpr_and_cmd_are_the_areas_of_mib(sums):
     """Trapezoids: with faithfulness 0, .5, 1 at 0, .5, 1 both areas are .5."""
     assert ablation.find_areas((0.0, 0.5, 1.0), (0, 0.5, 1)) == (0.5, 0.5)
     assert ablation.find_areas((0.0, 0.5, 1.0), (0, 0, 0)) == (0, 1)
+
+
+def test_areas_do_not_depend_on_the_order_of_sizes(sums):
+    scorer = CircuitScorer(sums)
+    scores = np.arange(scorer.graph.exists.size).reshape(scorer.graph.exists.shape) * 1.0
+    up, down = (
+        ablation.faithfulness_curve(scorer, scores, shares=shares, n_random=1).table
+        for shares in ([0.2, 0.5, 1.0], [1.0, 0.5, 0.2])
+    )
+    assert up["cmd"][0] > 0
+    assert_frame_equal(up, down)
 
 
 def kept(pair, change, what=CircuitScorer.values):

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import interp
 from circuits.compiler import places as places_at
-from interp.interventions.interchange import interchange
+from interp.interventions.interchange import Claim, carriers, interchange
 from interp.interventions.sites import Place, Site
 from interp.tasks import mdp
 from interp.tasks.experts.algorithms import weighted_majority
@@ -55,6 +55,15 @@ def test_wma_every_variable_is_where_the_circuit_says(wma, pair, variable, where
     if None not in placebos:
         instead = interchange(model, *pair, circuit.algorithm, variable, placebos, outcome=outcome)
         assert instead.score().estimate <= 0.05
+
+
+def test_the_seed_of_carriers_is_that_of_its_intervals(wma, untrained, pair):
+    algorithm, claim = wma[0].algorithm, Claim.at("log_weights", ["latent"])
+    row = carriers(untrained, *pair, algorithm, [claim], round=[4, 5], seed=7).iloc[0]
+    result = interchange(untrained, *pair, algorithm, "log_weights", "latent", round=[4, 5])
+    assert (row.low, row.high) == (result.interval(7).low, result.interval(7).high)
+    assert row.score_low == result.score(7).low != result.score(0).low
+    assert row.slope_high == result.slope(7).high != result.slope(0).high
 
 
 def test_wma_binding_is_a_constant_that_flips_nothing(wma, pair):
