@@ -201,7 +201,8 @@ def test_cpr_and_cmd_are_the_areas_of_mib(sums):
 
 def test_areas_do_not_depend_on_the_order_of_sizes(sums):
     scorer = CircuitScorer(sums)
-    scores = np.arange(scorer.graph.exists.size).reshape(scorer.graph.exists.shape) * 1.0
+    exists = scorer.graph.exists
+    scores = np.arange(exists.size).reshape(exists.shape) * 1.0
     up, down = (
         ablation.faithfulness_curve(scorer, scores, shares=shares, n_random=1).table
         for shares in ([0.2, 0.5, 1.0], [1.0, 0.5, 0.2])

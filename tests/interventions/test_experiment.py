@@ -97,8 +97,8 @@ def test_a_copied_site_gives_the_same_as_its_values(napkin, base, source, propag
 @pytest.mark.parametrize("commit", ["own", "target"])
 def test_every_round_of_an_edited_run_commits_the_same_choices(untrained_q, mdp_episodes, commit):
     """Those of the edited model, or those of the run, however the run was made."""
-    (other,) = {"own", "target"} - {commit}
-    base = interp.rollout(untrained_q, mdp_episodes, commit=other)
+    (commit_of_run,) = {"own", "target"} - {commit}
+    base = interp.rollout(untrained_q, mdp_episodes, commit=commit_of_run)
     state = 3 * base.latents[:, [2]].flip(0)
     edits = {"state": [Edit.of("latent", state, untrained_q)]}
     options = {"horizon": 3, "reads": "each", "readout": "latents", "commit": commit}
@@ -113,7 +113,11 @@ def test_every_round_of_an_edited_run_commits_the_same_choices(untrained_q, mdp_
 
 def test_a_state_is_changed_again_after_a_copied_site(napkin, base, source):
     """The first state is the source's, which is the same; rounds 1 and 2 read z = 0: P = 6 (2 v^2) - v^2."""
-    edit = Edit(Place.of("latent"), source, again=lambda start, t, state: 0 * state)
+
+    def clear(start, t, state):
+        return 0 * state
+
+    edit = Edit(Place.of("latent"), source, again=clear)
     numbers = read(napkin, base, [edit], predicted, commit="")
     assert numbers == [117, 6 * 8 - 4, 6 * 18 - 9]
 
@@ -123,7 +127,8 @@ def test_a_known_stream_is_not_one_of_another_state(napkin, base):
     first = Site("resid_pre", 0)
     options = {"rounds": [0], "commit": "target"}
     seen = next(batches(Experiment(napkin, base, {"": []}, watched=[first], **options))).seen
-    edits = {"z": [Edit.of("latent", 2 * base.latents[:, [0]])]}
+    state = 2 * base.latents[:, [0]]
+    edits = {"z": [Edit.of("latent", state)]}
     outputs = next(batches(Experiment(napkin, base, edits, known=seen, **options)))
     assert outputs.predictions.item() == 171
 
