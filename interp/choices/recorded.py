@@ -51,6 +51,7 @@ class _FittedCell:
         held_out: predictions for each participant by a cell that was fitted to others, ``[episode,
             round, outcome]``.
         nats: held-out loss in nats per round, with its interval over participants.
+        even: loss of a uniform guess among the offered outcomes, in nats per round.
         participants: one row per participant: the number of scored ``rounds``, and the held-out
             loss ``nats`` per round.
     """
@@ -58,14 +59,17 @@ class _FittedCell:
     machine: AdaptedMachine
     held_out: NDArray[np.float64] = field(repr=False)
     nats: Interval
+    even: float
     participants: pd.DataFrame = field(repr=False)
 
     @property
     def sentence(self) -> str:
         """A sentence with the held-out loss of the recurrent cells, and that of a uniform guess."""
-        even = np.log(self.held_out.shape[-1])
         people = len(self.participants)
-        return f"Of {people} participants, held out, it loses {self.nats} nats a round; an even guess loses {even:.4g}."
+        return (
+            f"Of {people} participants, held out, it loses {self.nats} nats a round; "
+            f"an even guess loses {self.even:.4g}."
+        )
 
 
 @checked
@@ -122,7 +126,7 @@ def fit_cell(
     fold = fold_of_person[person]
     is_trained_on = fold != np.arange(n_folds + 1)[:, None]  # the last cell learns from all
     modules = [deepcopy(machine.module) for _ in range(n_folds)]
-    modules.append(cast(Any, machine.module))
+    modules.append(machine.module)
     inputs = _read_inputs(machine.layout, episodes)
     _train(modules, inputs, episodes, is_trained_on, steps)
     with torch.no_grad():
@@ -130,12 +134,15 @@ def fit_cell(
     chances = scores.softmax(-1).double().numpy(force=True)
     held_out = chances[fold, np.arange(len(episodes))]
     participants = _losses_of_participants(held_out, episodes, people, person)
+    offered = getattr(episodes, "offered", np.ones_like(held_out))
+    n_offered = offered.sum(-1)[episodes.scored]
     rounds = participants["rounds"].to_numpy(float)
     lost = participants["nats"].to_numpy() * rounds
     return _FittedCell(
         machine=machine,
         held_out=held_out,
         nats=ratio_interval(lost, rounds, seed=seed),
+        even=np.log(n_offered).mean(),
         participants=participants,
     )
 

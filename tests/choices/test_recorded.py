@@ -148,3 +148,11 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
         refused = invoked(command, *options, *recorded)
         assert refused.exit_code == 2
         assert message in refused.output
+
+
+def test_an_even_guess_is_among_what_is_offered():
+    """Two of four arms on offer leave a guess log 2 to lose."""
+    played = bandit.sample(4, 10, 4, "reversal", seed=0)
+    offers = np.stack([played.choices, (played.choices + 1) % 4], -1)
+    fitted = fit_cell(replace(played, offers=offers), n_folds=2, steps=1)
+    assert fitted.even == pytest.approx(np.log(2)) and "loses 0.6931." in fitted.sentence
