@@ -125,17 +125,15 @@ def fit_cell(
     fold_of_person = np.random.default_rng(seed).permutation(len(people)) % n_folds
     fold = fold_of_person[person]
     is_trained_on = fold != np.arange(n_folds + 1)[:, None]  # the last cell learns from all
-    modules = [deepcopy(machine.module) for _ in range(n_folds)]
-    modules.append(machine.module)
+    copies = [deepcopy(machine.module) for _ in range(n_folds)]
     inputs = _read_inputs(machine.layout, episodes)
-    _train(modules, inputs, episodes, is_trained_on, steps)
+    _train([*copies, machine.module], inputs, episodes, is_trained_on, steps)
     with torch.no_grad():
-        scores = _score(modules, inputs)
+        scores = _score(copies, inputs)
     chances = scores.softmax(-1).double().numpy(force=True)
     held_out = chances[fold, np.arange(len(episodes))]
     participants = _losses_of_participants(held_out, episodes, people, person)
-    offered = getattr(episodes, "offered", np.ones_like(held_out))
-    n_offered = offered.sum(-1)[episodes.scored]
+    n_offered = inputs.offered.sum(-1).numpy()[episodes.scored]
     rounds = participants["rounds"].to_numpy(float)
     lost = participants["nats"].to_numpy() * rounds
     return _FittedCell(
@@ -214,13 +212,13 @@ class _Inputs(NamedTuple):
         after: numbers that a cell hears after its prediction; missing rounds come last.
         before: numbers that it reads before its prediction.
         n_before: number of rounds before each round that are not missing.
-        offered: True where an outcome is offered; None if all are.
+        offered: True where an outcome is offered.
     """
 
     after: Float[Tensor, "episode round n_told"]
     before: Float[Tensor, "episode round n_asked"]
     n_before: Int[Tensor, "episode round"]
-    offered: Bool[Tensor, "episode round outcome"] | None
+    offered: Bool[Tensor, "episode round outcome"]
 
 
 def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
@@ -231,14 +229,15 @@ def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
     in_floats = replace(rounds, values=rounds.values.float())
     rows = in_floats.each(lambda part: part.flatten(0, 1))
     after = speech.after(rows).unflatten(0, counted.shape)
+    before = speech.before(rows).unflatten(0, counted.shape)
     order = (~counted).int().argsort(dim=1, stable=True)
     episode = torch.arange(len(counted))[:, None]
-    offered = getattr(episodes, "offered", None)
+    in_order = after[episode, order]
+    n_before = counted.cumsum(1) - counted.int()
+    all_offered = np.ones((*counted.shape, layout.n_outputs), bool)
+    offered = getattr(episodes, "offered", all_offered)
     return _Inputs(
-        after=after[episode, order],
-        before=speech.before(rows).unflatten(0, counted.shape),
-        n_before=counted.cumsum(1) - counted.int(),
-        offered=None if offered is None else torch.from_numpy(offered),
+        after=in_order, before=before, n_before=n_before, offered=torch.from_numpy(offered)
     )
 
 
@@ -258,10 +257,7 @@ def _score(modules: Sequence[Any], inputs: _Inputs) -> Float[Tensor, "cell episo
     scores = []
     for module, state in zip(modules, carried.unbind(2), strict=True):
         scores.append(module.read(torch.cat([state, inputs.before], -1)))
-    stacked = torch.stack(scores)
-    if inputs.offered is None:
-        return stacked
-    return stacked.masked_fill(~inputs.offered, _NOT_OFFERED)
+    return torch.stack(scores).masked_fill(~inputs.offered, _NOT_OFFERED)
 
 
 def _run_side_by_side(

@@ -18,7 +18,7 @@ from interp.tasks.trials import ReadingOptions, TrialTable, open_trials
 
 _Array = NDArray[Any]
 
-_FEWEST_RISES = 10  # rewards that rise so often and never fall have a chance of 2^-10
+_FEWEST_RISES = 10  # without a fall: a chance of 2^-10 if each change is as likely a fall
 
 
 def read_choices(
@@ -67,11 +67,7 @@ def read_choices(
     sessions = table.select_sessions(table.sessions(), is_paid, "choice and reward")
     rewards_in_order = table.pad_sessions(sessions, scaled)
     rounds = _Rounds(table.pad_sessions(sessions, chosen), rewards_in_order)
-    changes = np.diff(rewards_in_order)
-    if (changes > 0).sum() >= _FEWEST_RISES and not (changes < 0).any():
-        table.remarks.append(
-            "Rewards never fall from trial to trial: if the column holds running totals, give their differences."
-        )
+    _remark_totals(table, rewards_in_order)
     if offers:
         rounds.set_offers(table.pad_sessions(sessions, offers[0]))
     forced = None
@@ -439,6 +435,21 @@ def _may_name_pair(name: str, table: TrialTable, chosen: pd.Series) -> bool:
 _OFFER_WORDS = frozenset(
     ["arm", "option", "opt", "stim", "stimulus", "offer", "left", "right", "cue"]
 )
+
+
+def _remark_totals(table: TrialTable, rewards: _Array) -> None:
+    """Add a remark for the user to the table if rewards rise from trial to trial and never fall, as
+    running totals do.
+
+    Args:
+        table: the table.
+        rewards: rewards ``[session, round]``; NaN if unknown.
+    """
+    changes = np.diff(rewards)
+    if (changes > 0).sum() >= _FEWEST_RISES and not (changes < 0).any():
+        table.remarks.append(
+            "Rewards never fall from trial to trial: if the column holds running totals, give their differences."
+        )
 
 
 def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
