@@ -146,6 +146,7 @@ class Machine(Protocol):
     is_handwired: bool  # if True, read_state decodes the algorithm's state exactly
     device: torch.device
     dtype: torch.dtype
+    training: bool  # as in nn.Module: True in training mode, False in evaluation mode
     eval: Callable[[], Self]
     to: Callable[..., Self]
 

@@ -544,7 +544,8 @@ def _run_without_hooks(
         return run_chunks()
     if recorder.hooks:
         return run_own()
-    key = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
+    state_of_model = model.weights_version(), model.training
+    key = ("rollout", commit, encoded.tokens.shape[1], *state_of_model)
     return once(key, model, episodes, make=run_own)
 
 

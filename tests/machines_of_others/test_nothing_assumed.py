@@ -23,6 +23,7 @@ from circuits.compare.question import Budget
 from interp.interventions import patching
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, state_space
+from interp.support.session import session
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, RoundCell, read_round
 from tests.machines_of_others.kinds import LAYOUT, coconut, drawn, hrm
@@ -252,6 +253,15 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
     assert torch.equal(in_training, in_evaluation)
     assert [part.training for part in module.modules()] == flags
     assert machine.train().module.read[0].training
+
+
+def test_a_session_does_not_take_a_run_in_training_mode_for_one_in_evaluation_mode():
+    machine = adapted(body(nn.Dropout(0.5)))
+    alone = predicted(machine.eval())
+    with session():
+        in_training = predicted(machine.train())
+        assert torch.equal(predicted(machine.eval()), alone)
+    assert not torch.equal(in_training, alone)
 
 
 @pytest.mark.filterwarnings("ignore:clean and corrupted are no pair")
