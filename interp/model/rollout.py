@@ -524,11 +524,11 @@ def _run_without_hooks(
     recorder = recorder or _CacheRecorder([], [], len(episodes))
 
     def run_chunks() -> Rollout:
-        n = len(encoded.tokens)
+        n = max(len(encoded.tokens), 1)
         is_on_cpu = encoded.tokens.device.type == "cpu"
-        size = encoded.at_once(_CHUNK) if is_on_cpu else max(n, 1)
+        size = encoded.at_once(_CHUNK) if is_on_cpu else n
         runs = []
-        for start in range(0, max(n, 1), size):
+        for start in range(0, n, size):
             recorder.rows = slice(start, start + size)
             part = encoded.select(recorder.rows)
             runs.append(sequential(model, part, layout, commit, recorder=recorder))
@@ -544,8 +544,8 @@ def _run_without_hooks(
         return run_chunks()
     if recorder.hooks:
         return run_own()
-    state_of_model = model.weights_version(), model.training
-    key = ("rollout", commit, encoded.tokens.shape[1], *state_of_model)
+    n_rounds = encoded.tokens.shape[1]
+    key = ("rollout", commit, n_rounds, model.training, model.weights_version())
     return once(key, model, episodes, make=run_own)
 
 
