@@ -35,13 +35,13 @@ class PlayerBehaviour(Result):
 
     Attributes:
         model: name of the language model.
-        condition: name of the protocol in which it was run, such as "online-note".
+        condition: name of the wording and protocol of the runs, such as "online-note".
         regime: name of the distribution that the episodes were sampled from.
         n: number of runs.
-        found: the explanation of their choices; None if there are fewer than :data:`FEWEST_RUNS`
-            runs.
-        repeated: share of rounds in which a repeated run of the same episode makes the same choice;
-            NaN without repeated runs.
+        found: the explanation of the choices in these runs; None if there are fewer than 8 runs
+            (:data:`FEWEST_RUNS`).
+        repeated: share of rounds in which two runs of the same episode make the same choice, with
+            its interval; NaN if no episode was run twice.
     """
 
     model: str
@@ -68,10 +68,11 @@ class PlayerBehaviour(Result):
 
     @property
     def ceiling(self) -> Interval:
-        """The highest agreement that any algorithm can reach with the language model's choices.
+        """The largest share of the language model's choices that any algorithm could predict, with
+        its interval.
 
-        It is ``(1 + sqrt(2 r - 1)) / 2``, where r is the share of rounds in which repeated runs
-        agree.
+        It is ``(1 + sqrt(2 r - 1)) / 2``, where r is the share of rounds in which two runs of the
+        same episode make the same choice (:attr:`repeated`).
         """
         agreed = np.array([self.repeated.estimate, self.repeated.low, self.repeated.high])
         above_even = np.sqrt(np.maximum(0.0, 2 * agreed - 1))
@@ -88,17 +89,27 @@ class PlayerBehaviour(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row for the group of runs.
 
-        The columns are model, condition, regime, n (number of runs), verdict and plays_like
-        (:attr:`answer`). Groups with at least :data:`FEWEST_RUNS` runs have more columns:
+        The columns are:
 
-        * closest: key of the family of algorithms with the lowest cross-validated loss;
-        * set: keys of all families in the confidence set;
-        * parameters, lapse (share of uniform guesses) and temperature: of the closest family;
+        * model, condition, regime, and n (number of runs);
+        * verdict: "named" (one family of algorithms explains the choices), "several", "no memory"
+          (a family that ignores earlier rounds predicts as well as the best one), "none", or
+          "undecided" (fewer than 8 runs);
+        * plays_like: a phrase that names the families that explain the choices.
+
+        With at least 8 runs (:data:`FEWEST_RUNS`), there are also:
+
+        * closest: key of the family with the lowest cross-validated loss;
+        * set: keys of all families with a loss that the data cannot distinguish from the lowest;
+        * parameters (as text), lapse (share of uniform guesses) and temperature of the closest
+          family, fitted to all choices;
         * nats and floor_nats: cross-validated loss per choice of the closest family, and of the
           best family that ignores earlier rounds; with bounds, such as nats_low and nats_high;
         * agreement: share of choices that are the closest family's likeliest outcome.
 
-        With repeated runs, there are also :attr:`repeated` and :attr:`ceiling`, with bounds.
+        If an episode was run twice, there are also repeated (share of rounds in which two runs make
+        the same choice) and ceiling (largest share of choices that any algorithm could predict),
+        both with bounds.
         """
         row: dict[str, Any] = {
             **self.group,
@@ -136,15 +147,16 @@ def _found_columns(explanation: ChoiceExplanation) -> dict[str, Any]:
 def behaviour(
     runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()
 ) -> list[PlayerBehaviour]:
-    """Explain the choices of each group of runs: runs of the same model, condition and regime.
+    """Find the algorithms that explain the choices of each group of runs. A group has one language
+    model, one condition and one regime (distribution of the episodes).
 
     Runs without any prediction are left out.
 
     Args:
         runs: runs of language models.
         seed: seed of the bootstraps and of the untrained copies of ``machines``.
-        machines: models of the experts task; each group's choices are also compared with each
-            model's predictions.
+        machines: models of the experts task. Each group's choices are also compared with the
+            predictions of each model, and with those of a copy with random weights.
 
     Returns:
         One result per group.
@@ -175,8 +187,8 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
           :meth:`~interp.choices.explain.ChoiceExplanation.to_frame`, and model, condition and
           regime.
         * "machines" has one row per group and machine (a model that was passed to
-          :func:`behaviour`): does the group choose as the machine does? The columns are model,
-          condition, regime, n, machine (its name), and those of
+          :func:`behaviour`). It measures the claim that the group chooses as the machine does. The
+          columns are model, condition, regime, n (number of runs), machine (its name), and those of
           :meth:`interp.results.measure.Measure.row`, such as number, low, high and verdict.
     """
     if not acts:

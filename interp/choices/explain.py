@@ -74,16 +74,16 @@ class BesideMachine:
 
     @property
     def measure(self) -> Measure:
-        """The claim that the player chooses as the machine does.
+        """The claim that the player chooses as the machine does, with its number and verdict.
 
-        It holds if all of these hold:
+        It is true if all of these conditions are true:
 
         * the best memoryless family loses more than the machine (:attr:`over_floor` is above 0);
         * an untrained copy loses more than the machine (:attr:`over_untrained` is above 0);
         * the machine loses less than .02 nats per choice more than the best family (:attr:`left`).
 
-        The number of the measure is that of the first condition that fails. If none fails, it is
-        that of the first undecided one; if all hold, it is :attr:`over_floor`.
+        One condition supplies the number and the verdict: the first that is false; otherwise, the
+        first that is undecided; otherwise, the first of the list.
         """
         saved = Measure(
             "beside",
@@ -247,9 +247,13 @@ class ChoiceExplanation(Result):
 
     @property
     def verdict(self) -> Verdict:
-        """One of four: "named" (one family explains the choices), "several" (more than one does),
-        "no memory" (a family that ignores earlier rounds predicts as well as the best one), "none"
-        (no family explains the choices).
+        """How many families explain the choices, as one of four words.
+
+        * "none": no family in the confidence set passes its posterior-predictive check;
+        * "no memory": a family that ignores earlier rounds is in the set, so it may predict as well
+          as the best one;
+        * "named": the set has only one family;
+        * "several": the set has more than one family.
         """
         if not any(check.passes for check in self.checks.values()):
             return "none"
@@ -341,14 +345,17 @@ class ChoiceExplanation(Result):
 
         The columns are:
 
-        * family (its key), name, memoryless, parameters (fitted to all choices, in words), at_bound
-          (which of them lie at an end of the searched range), lapse (share of uniform guesses) and
-          temperature;
+        * family (its key) and name;
+        * memoryless: True if its predictions do not depend on earlier rounds;
+        * parameters (in words), lapse (share of uniform guesses) and temperature, fitted to all
+          choices;
+        * at_bound: names of the parameters that lie at an end of the searched range;
         * nats: cross-validated loss per choice;
-        * behind, behind_low, behind_high and standard_error: this loss minus that of the first
-          family, with the 95 % interval and the standard error of the difference over units
-          (participants, episodes or blocks of trials);
-        * p and in_set: p-value in the model confidence set, and whether the family is in the set;
+        * behind, behind_low, behind_high and standard_error: nats minus that of the first family,
+          with the 95 % interval and the standard error of this difference over units (participants,
+          episodes or blocks of trials);
+        * p: p-value of the hypothesis that the family predicts as well as the best one;
+        * in_set: True if p is at least .05, so that the family is in the confidence set;
         * passes: whether it passes its posterior-predictive check; None if it is not in the set.
         """
         return pd.DataFrame([self._row(key) for key in self.scores])
@@ -380,7 +387,9 @@ class ChoiceExplanation(Result):
         family in the confidence set.
 
         The columns are family (its key) and those of
-        :meth:`~interp.choices.predictive.PredictiveCheck.to_frame`.
+        :meth:`~interp.choices.predictive.PredictiveCheck.to_frame`: statistic (its name), observed
+        (the player's value), expected and spread (mean and standard deviation over simulated
+        players), n_choices and z.
         """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
         return pd.concat(frames, names=["family", None]).reset_index("family")

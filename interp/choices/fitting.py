@@ -123,7 +123,9 @@ def by_round(p: Array, q: Array, kind: Predicted) -> Array:
     difference of the means, divided by the variance of ``q`` over all episodes and rounds.
 
     Args:
-        p, q: predicted distributions (or means), ``[episode, round, outcome]``.
+        p, q: the two predictions, ``[episode, round, outcome]``. The last axis has the
+            probabilities of classes, one mean, or the mean and log variance of a normal
+            distribution.
         kind: what is predicted: "classes", "mean" or "normal".
     """
     one_round_each = (-1, 1, p.shape[-1])
@@ -141,16 +143,17 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
     For distributions over classes it is the Jensen-Shannon divergence in nats.
 
     Args:
-        p: distributions, ``[episode, round, outcome]``.
-        q: distributions of the same shape.
+        p, q: the two predictions, ``[episode, round, outcome]``. The last axis has the
+            probabilities of classes, one mean, or the mean and log variance of a normal
+            distribution.
         kind: what is predicted: "classes", "mean" or "normal".
 
     >>> certain, even = np.array([[[1.0, 0.0]]]), np.array([[[0.5, 0.5]]])
     >>> divergence(certain, certain), divergence(certain, 1 - certain).round(4), divergence(certain, even).round(4)
     (array([0.]), array([0.6931]), array([0.2158]))
 
-    For predicted means it is the squared difference. For normal distributions, given by mean and
-    log variance, it is the mean of the Kullback-Leibler divergences in the two directions.
+    For predicted means it is the squared difference. For normal distributions it is the mean of the
+    Kullback-Leibler divergences in the two directions, in nats.
 
     >>> narrow, wide = np.array([[[2.0, 0.0]]]), np.array([[[5.0, np.log(4.0)]]])
     >>> divergence(narrow[..., :1], wide[..., :1], "mean"), divergence(narrow, wide, "normal")
@@ -281,12 +284,13 @@ def read_out(family: Family, algorithm: Algorithm) -> Family | None:
 
 
 class OnDemand(dict[str, NDArray[Any]]):
-    """Key of a variable of an algorithm -> its values, each computed when it is first read.
+    """A dictionary from the key of each variable of an algorithm to its values. The values of a
+    variable are computed from its equation when they are first read.
 
     Args:
-        algorithm: the algorithm, which has an equation for each variable.
-        values: key of an input or state variable -> its values, from which the other variables are
-            computed.
+        algorithm: the algorithm.
+        values: key of each input and state variable -> its values, from which all other variables
+            are computed.
     """
 
     def __init__(self, algorithm: Algorithm, values: Values) -> None:
@@ -301,15 +305,15 @@ class OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """Function from a member of a family (an algorithm) to its predictions on fixed batches of
-    episodes, ``[episode, scored round, outcome]``, with the episodes of all batches joined.
+    """A function that is called with members of a family of algorithms, one after the other, and
+    returns the predictions of each on the same episodes.
 
-    Between calls with different members, values that the changed parameters do not affect are
-    reused. The batches must have the same shapes; they are computed together.
+    The predictions are ``[episode, scored round, outcome]``, with the episodes of all batches
+    joined. A call reuses the values of the last call that do not depend on changed parameters.
 
     Args:
         family: the family.
-        batches: the batches of episodes.
+        batches: batches of episodes, whose inputs must have equal shapes in all batches.
     """
 
     def __init__(self, family: Family, batches: Sequence[Any]) -> None:
@@ -373,8 +377,8 @@ def fit(
         predictions: for each batch, the predictions to fit, ``[episode, scored round, outcome]``.
 
     Returns:
-        The least divergence (:func:`divergence`, averaged over batches), and name of a parameter ->
-        its value at that member.
+        The least divergence (:func:`divergence`, averaged over batches), and the parameters of the
+        member that has it, {name: value}.
     """
     kind = tasks.of(batches[0]).kind
     groups = _of_same_shapes(family, batches)

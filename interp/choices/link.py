@@ -59,13 +59,14 @@ class Link:
     tied: Array
 
     def probabilities(self, p: Array, offers: NDArray[np.int64] | None = None) -> Array:
-        """Return the probability of choosing each outcome, ``[..., outcome]``, by applying the
-        temperature and the lapse rate to predicted distributions.
+        """Apply the temperature and the lapse rate to predicted distributions. Return the
+        probability of choosing each outcome, in the shape of ``p``.
 
         Args:
-            p: predicted distributions, ``[..., outcome]``.
-            offers: the option in each slot, ``[..., slot]``
-                (:func:`interp.choices.offers.offers_of`); None if all options are offered.
+            p: predicted distributions, ``[..., outcome]``. If rounds offer different options, the
+                last axis has a probability for each offered option instead, ``[..., slot]``.
+            offers: index of the option in each slot (position in the list of offered options),
+                ``[..., slot]``; negative in empty slots. None if all options are offered.
         """
         guess = even_guess(p, offers)
         if self.temperature == 0:
@@ -81,11 +82,11 @@ class Link:
         """Return a copy with a lapse rate (share of uniform guesses) above 0, so that no choice has
         probability 0.
 
-        A lapse rate below 1 / (n + 2) is raised to this value, and at temperature 0 at least to
-        .01. Choices that the link was not fitted to can then be scored.
+        The lapse rate of the copy is at least 1 / (n + 2); at temperature 0, it is also at least
+        .01. So the copy has a finite loss on choices that the link was not fitted to.
 
         Args:
-            n_choices: number n of the choices that the link was fitted to.
+            n_choices: n, the number of choices that the link was fitted to.
         """
         lowest = 1 / (n_choices + 2)
         if self.temperature == 0:
@@ -93,11 +94,14 @@ class Link:
         return replace(self, lapse=max(self.lapse, lowest))
 
     def find_likeliest(self, p: Array) -> NDArray[np.int64]:
-        """Return the index of the outcome that is chosen with the highest probability, ``[...]``;
-        -1 if several are equally likely.
+        """Return the index of the outcome that is chosen with the highest probability; -1 if
+        several outcomes are equally likely.
 
         Args:
             p: predicted distributions, ``[..., outcome]``.
+
+        Returns:
+            The indices, in the shape of ``p`` without the last axis.
         """
         preferred = np.where(_is_tied(p)[..., None], self.tied, p)
         is_likeliest = _is_likeliest(preferred)
@@ -110,7 +114,8 @@ class FittedLink(NamedTuple):
     uniform guesses).
 
     Attributes:
-        nats: its loss in nats per choice, including the penalty for a lapse rate above 0.
+        nats: loss in nats per choice: minus the log of the probability of the choices that the link
+            was fitted to. A lapse rate above 0 adds a penalty of 1.92 nats to their sum.
         link: the link.
     """
 
@@ -134,16 +139,15 @@ class ChoiceLikelihood:
     Args:
         p: predicted distributions, ``[choice, outcome]``.
         choices: index of the chosen outcome, ``[choice]``.
-        tempered: True if the algorithm has a temperature of its own among its parameters. The
-            methods then count all choices. False if the temperature is fitted here. The methods
-            then leave out ties; :attr:`tied` and :attr:`tied_nats` are about them.
-        guess: probability of each outcome in a uniform guess, ``[choice, outcome]``; 0 if it was
-            not offered.
+        tempered: True if one of the algorithm's parameters is a temperature. The methods then count
+            all choices. False if the temperature is fitted here. The methods then leave out ties,
+            which :attr:`tied` and :attr:`tied_nats` describe.
+        guess: probability of each outcome in a uniform guess, ``[choice, outcome]``; 0 for outcomes
+            that were not offered.
 
     Attributes:
-        tied: estimated probability of each outcome in ties, ``[outcome]``: the number of ties in
-            which it was chosen plus 1, divided by the sum of these numbers over outcomes. Uniform
-            if ``tempered``.
+        tied: estimated probability of each outcome in ties, ``[outcome]``. It is proportional to 1
+            plus the number of ties in which the outcome was chosen. Uniform if ``tempered``.
         tied_nats: loss of the choices in ties under :attr:`tied`, in nats; 0 if ``tempered``.
     """
 
@@ -168,10 +172,11 @@ class ChoiceLikelihood:
         self.is_certain = bool((likeliest >= 1 - _CERTAIN).all())
 
     def chances(self, temperature: float) -> Array:
-        """Return the probability of each choice without uniform guesses (lapse rate 0),
-        ``[choice]``.
+        """Return the probability of each choice of the player without uniform guesses (lapse rate
+        0), ``[choice]``.
 
-        Unless ``tempered``, choices in rounds with a uniform predicted distribution are left out.
+        Ties (choices with a uniform predicted distribution) are left out, unless the temperature is
+        one of the algorithm's parameters (``tempered``).
 
         Args:
             temperature: the temperature; 0 takes the likeliest outcome.
@@ -182,8 +187,10 @@ class ChoiceLikelihood:
         return np.asarray(1 / ratios.sum(-1))
 
     def nats(self, lapse: float, temperature: float) -> float:
-        """Return the loss in nats, summed over the choices. Unless ``tempered``, choices in rounds
-        with a uniform predicted distribution are left out.
+        """Return the loss of the choices: minus the log of their probability, summed, in nats.
+
+        Ties (choices with a uniform predicted distribution) are left out, unless the temperature is
+        one of the algorithm's parameters (``tempered``).
 
         Args:
             lapse: the lapse rate (share of uniform guesses).
@@ -193,7 +200,7 @@ class ChoiceLikelihood:
         return -float(np.log(chances).sum())
 
     def best_temperature(self, lapse: float) -> float:
-        """Return the temperature above 0 with the least loss.
+        """Return the temperature with the least loss of the choices, searched from .25 to 100.
 
         Args:
             lapse: the lapse rate (share of uniform guesses), which stays fixed.
@@ -207,7 +214,7 @@ class ChoiceLikelihood:
         return float(np.exp(fit.x))
 
     def best_lapse(self, temperature: float) -> float:
-        """Return the lapse rate (share of uniform guesses) with the least loss.
+        """Return the lapse rate (share of uniform guesses) with the least loss of the choices.
 
         The loss is convex in the lapse rate, so bisection finds the minimum.
 
@@ -225,8 +232,11 @@ class ChoiceLikelihood:
         return (low + high) / 2
 
     def would_lapse(self, temperature: float) -> bool:
-        """Return whether a small lapse rate (share of uniform guesses) lowers the loss, compared
-        with lapse rate 0 at the same temperature.
+        """Return True if the loss of the choices is lower with a small lapse rate (share of uniform
+        guesses) than with lapse rate 0.
+
+        Args:
+            temperature: the temperature, which is the same for both.
         """
         return self._gain_of_lapse(self.chances(temperature), 0.0) > 0
 
@@ -251,24 +261,26 @@ def fit_link(
     offers: NDArray[np.int64] | None = None,
     may_lapse: bool = True,
 ) -> FittedLink:
-    """Fit the temperature and lapse rate (share of uniform guesses) that map predictions to choices
-    with the least loss.
+    """Fit the temperature and the lapse rate (share of uniform guesses) with which an algorithm's
+    predictions explain a player's choices best.
 
-    The lapse rate is 0 unless it lowers the loss of all choices by :data:`HALF_CHI2` nats.
+    The loss is minus the log of the probability of the choices, in nats. A lapse rate above 0 is
+    taken only if it lowers the sum of the loss by more than 1.92 nats (:data:`HALF_CHI2`).
 
     Args:
-        p: predicted distributions, ``[episode, round, outcome]``.
-        choices: index of the chosen outcome, ``[episode, round]``.
-        use: True where a choice is fitted to, ``[episode, round]``.
-        tempered: whether the temperature is a parameter of the algorithm; the fitted temperature is
-            then 1.
-        offers: the option in each slot, ``[episode, round, slot]``; None if all are offered.
-        may_lapse: whether lapse rates above 0 are tried. They are always tried if some choice has
-            probability 0 without one.
+        p: predicted distributions, ``[episode, round, outcome]``. With ``offers``, the probability
+            of each offered option, ``[episode, round, slot]``.
+        choices: index of the chosen outcome, or of its slot with ``offers``, ``[episode, round]``.
+        use: True for the choices to fit to, ``[episode, round]``.
+        tempered: True if one of the algorithm's parameters is a temperature; the fitted temperature
+            is then 1.
+        offers: index of the option in each slot (position in the list of offered options),
+            ``[episode, round, slot]``; negative in empty slots. None if all options are offered.
+        may_lapse: False sets the lapse rate to 0, unless a choice then has probability 0.
 
     Returns:
-        The loss in nats per choice, and the fitted temperature and lapse rate as a link, which maps
-        predictions to choices.
+        The loss per choice, including a penalty of 1.92 nats (for all choices together) if the
+        lapse rate is above 0; and a :class:`Link` with the fitted temperature and lapse rate.
     """
     guess = even_guess(p, offers)
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered, guess[use])
@@ -353,12 +365,14 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
     """Return (low, high), the ends of a parameter's 95 % profile likelihood interval, interpolated
     between grid values.
 
+    The interval contains the values with a loss of at most 1.92 nats above the minimum. At
+    temperature 0 these are 3.68 nats, because the log-likelihood then varies like a random walk.
+
     Args:
         grid: values of the parameter, ascending.
         profile: least loss at each value of the grid, with the other parameters refitted, in nats
             summed over all choices.
-        temperature: temperature of the choices. At 0 a wider interval is returned, because the
-            log-likelihood then varies like a random walk.
+        temperature: temperature of the choices.
     """
     rise = _STEPS if temperature == 0 else HALF_CHI2
     excess = np.sqrt(profile - profile.min())

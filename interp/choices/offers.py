@@ -39,7 +39,7 @@ def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
 
 def slots_of(outcomes: NDArray[np.int64], offers: NDArray[np.int64] | None) -> NDArray[np.int64]:
     """Return the slot of each chosen option (its position among the options that the round
-    offered), ``[episode, round]``; 0 if it was not offered.
+    offered), ``[episode, round]``; 0 if the chosen option was not offered.
 
     >>> offers = np.array([[[1, 3], [0, 2]]])  # two rounds: options 1 and 3, then 0 and 2
     >>> slots_of(np.array([[3, 0]]), offers)
@@ -80,14 +80,15 @@ def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
 
 
 def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return equal probabilities for the options that each round offered, ``[episode, round,
-    slot]``; 0 in empty slots. The array is read-only.
+    """Return equal probabilities for the options that each round offered, in the shape of ``like``;
+    0 in empty slots. The array is read-only.
 
     >>> even_guess(np.zeros((1, 2, 3)), np.array([[[1, 0, 2], [2, 0, -1]]]))[0].round(2).tolist()
     [[0.33, 0.33, 0.33], [0.5, 0.5, 0.0]]
 
     Args:
-        like: an array with the shape of the result, ``[episode, round, outcome]``.
+        like: an array with the shape of the result: ``[episode, round, slot]``, or ``[episode,
+            round, outcome]`` if all options are offered. Its values are not used.
         offers: the option in each slot, ``[episode, round, slot]``, from :func:`offers_of`;
             negative in empty slots. None if all options are offered.
     """

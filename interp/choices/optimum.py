@@ -60,8 +60,8 @@ class RowPredictor:
         family: a family with ``vectorised=True``: its algorithms accept arrays of parameters.
 
     Attributes:
-        low, high: least and largest value of each parameter, ``[parameter]``, in the order of
-            ``family.searched``.
+        low, high: least and largest value of each parameter, ``[parameter]``, in the order in which
+            the family lists its parameters (``family.searched``).
     """
 
     def __init__(self, data: Any, family: Family) -> None:
@@ -91,17 +91,18 @@ class RowPredictor:
         return self._read_out(algorithm, rows, self._states(algorithm, rows))
 
     def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
-        """Yield each point of the family's grid of parameters, with the predictions of all rows at
-        this point. A row is a copy of an episode.
+        """Yield the points of the family's grid of parameters one by one, each with the predictions
+        that it gives for all rows. A row is a copy of an episode.
 
-        States are computed once for all values of the parameters that affect only the prediction.
+        Points that differ only in parameters of the prediction have the same carried states, so
+        these are computed only once.
 
         Args:
             rows: index of the episode that each row copies, ``[row]``.
 
         Yields:
-            (values of the parameters ``[parameter]``, probability of each outcome ``[row, round,
-            outcome]``).
+            A pair: the values of the parameters, ``[parameter]``; and the probability of each
+            outcome, ``[row, round, outcome]``, or of each offered option if not all are offered.
         """
         example = self._member(self.low)
         is_read_out = [enters_prediction_alone(example, s) for s in self.family.searched]
@@ -161,21 +162,19 @@ class RowPredictor:
 @dataclass(frozen=True)
 @checked_result
 class Problems:
-    """Many fits of one family that are solved in parallel.
+    """Many fits of one family of algorithms, which are solved in parallel.
 
-    A problem is one fit: to the choices of one player, or to those in three of the four folds. It
-    consists of the player, the mask that says which choices count (mask 0: all, mask 1 + i: all but
-    fold i), and the bounds of the parameters. A point is a value for every parameter and, last, for
-    the lapse rate (share of uniform guesses).
+    A problem is one fit of the family's parameters to choices of one player: to all choices (mask
+    0), or to all but those of fold i (mask 1 + i). A point is a value for every parameter and, at
+    the end, for the lapse rate (share of uniform guesses).
 
     Attributes:
         data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.
         predict: computes the family's predictions.
         players: index of the player of each problem, ``[problem]``.
-        masks: index in ``data.masks`` of each problem's mask, ``[problem]``.
-        low, high: bounds of each problem's parameters and, in the last column, of its lapse rate
-            (share of uniform guesses), ``[problem, parameter + 1]``. A parameter with equal bounds
-            is fixed.
+        masks: number of the mask of each problem (choices to fit to), ``[problem]``.
+        low, high: bounds of each problem's parameters and, in the last column, of its lapse rate,
+            ``[problem, parameter + 1]``. A parameter with equal bounds is fixed.
     """
 
     data: Any
@@ -202,12 +201,17 @@ class Problems:
         return rows, places, self.data.masks[self.masks[chosen][places], rows]
 
     def nats(self, chosen: Rows, points: Array) -> Array:
-        """Return the loss of some fits ("problems"), ``[problem]``: nats summed over their choices.
+        """Compute the loss of several problems, each at one point. A problem is a fit of the
+        family's parameters to choices of one player.
 
         Args:
-            chosen: indices of the problems.
-            points: parameters and, last, the lapse rate (share of guesses) of each, ``[problem,
-                parameter + 1]``.
+            chosen: indices of the problems, ``[problem]``.
+            points: values of the parameters and, in the last column, of the lapse rate (share of
+                uniform guesses) for each of these problems, ``[problem, parameter + 1]``.
+
+        Returns:
+            Minus the log of the probability of the choices to fit to, summed over these choices, in
+            nats, ``[problem]``.
         """
         rows, places, weights = self._rows(chosen)
         p = self.predict(rows, points[places, :-1])
@@ -217,18 +221,19 @@ class Problems:
         return _sums(losses * weights, places)
 
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
-        """Return loss, gradient and expected information of some fits ("problems").
+        """Compute loss, gradient and expected (Fisher) information of several problems, each at one
+        point. A problem is a fit of the family's parameters to choices of one player.
 
         Problems with up to 200,000 rounds in total are computed at once.
 
         Args:
-            chosen: indices of the problems.
-            points: parameters and, last, the lapse rate (share of guesses) of each, ``[problem,
-                parameter + 1]``.
+            chosen: indices of the problems, ``[problem]``.
+            points: values of the parameters and, in the last column, of the lapse rate (share of
+                uniform guesses) for each of these problems, ``[problem, parameter + 1]``.
 
         Returns:
-            Loss in nats ``[problem]``, gradient ``[problem, parameter + 1]``, and information
-            ``[problem, parameter + 1, parameter + 1]``.
+            The loss (sum over choices, in nats), ``[problem]``; its gradient, ``[problem, parameter
+            + 1]``; and the information, ``[problem, parameter + 1, parameter + 1]``.
         """
         n_rounds = self.data.known.size / self.data.n_players * points.shape[1]
         n_at_once = max(1, int(_ROUNDS_AT_ONCE / n_rounds))
@@ -342,13 +347,14 @@ def _sums(values: Array, places: Rows) -> Array:
 def minimise(
     problems: Problems, starts: Array, most_steps: int = _MOST_STEPS
 ) -> tuple[Array, Array]:
-    """Minimise the loss of each problem (fit) from a starting point on, by damped Newton steps. The
-    damping is adapted for each problem (Levenberg and Marquardt).
+    """Minimise the loss of each problem (the fit of a family to one player's choices) by damped
+    Newton steps. The damping is adapted for each problem (Levenberg and Marquardt).
 
     Args:
         problems: the problems to solve.
-        starts: starting points within the bounds, ``[problem, parameter + 1]``; the last column is
-            the lapse rate (share of uniform guesses).
+        starts: starting point of each problem, within its bounds: values of the parameters and, in
+            the last column, of the lapse rate (share of uniform guesses), ``[problem, parameter +
+            1]``.
         most_steps: maximum number of steps.
 
     Returns:
@@ -422,9 +428,10 @@ class Fit:
     all choices, mask 1 + i all but those of fold i.
 
     Attributes:
-        points: parameters and, last, the lapse rate, ``[player, mask, parameter + 1]``.
-        nats: loss of all choices of the mask, including the penalty for a lapse rate above 0,
-            ``[player, mask]``.
+        points: values of the parameters and, at the end, of the lapse rate (share of uniform
+            guesses), ``[player, mask, parameter + 1]``.
+        nats: loss of the mask's choices (minus the log of their probability), summed, in nats,
+            ``[player, mask]``. A lapse rate above 0 adds a penalty of 1.92 nats.
     """
 
     points: Array
@@ -450,9 +457,9 @@ class PlayerFits:
     only if it lowers the loss by more than this.
 
     First, the loss is computed at all points of a grid, without and with a lapse rate. Second,
-    Fisher scoring starts from the best points with lapse rate 0. Third, if the best point with a
-    lapse rate has a lower loss before the penalty than the result, Fisher scoring starts there,
-    too. The result with the lower loss, penalty included, is the fit.
+    Fisher scoring starts from the best points with lapse rate 0. Third, Fisher scoring starts from
+    the best point with a lapse rate above 0, if its loss without the penalty is below the result of
+    the second step. The fit is the result with the lower loss, including the penalty.
 
     Args:
         data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.
@@ -638,22 +645,23 @@ class PlayerFits:
         return Fit(points, nats)
 
     def profiles(self, players: Rows, points: Array, places: Rows, values: Array) -> Array:
-        """Compute profile likelihoods: the least loss at each of several fixed values of one
-        parameter, with all other parameters refitted.
+        """Compute profile likelihoods. A profile fixes one parameter of a player's fit at each of
+        several values, refits all other parameters, and has the least loss at each value.
 
-        They are refitted with lapse rate 0. If the player's best point has a lapse rate above 0,
-        they are also refitted with a lapse rate. The smaller loss counts, with the penalty for the
-        lapse rate added.
+        The other parameters are refitted with lapse rate 0. If the player's best point has a lapse
+        rate above 0, they are also refitted with a lapse rate, which adds a penalty of 1.92 nats.
+        The smaller loss is returned.
 
         Args:
             players: index of the player of each profile, ``[profile]``.
-            points: best point of this player: parameters and, last, the lapse rate, ``[profile,
-                parameter + 1]``.
-            places: index of the profile's parameter in ``family.searched``, ``[profile]``.
-            values: values of this parameter, ``[profile, value]``.
+            points: best point of each profile's player: values of the parameters and, at the end,
+                of the lapse rate (share of uniform guesses), ``[profile, parameter + 1]``.
+            places: index of the fixed parameter of each profile, in the order of
+                ``family.searched``, ``[profile]``.
+            values: values at which each profile fixes its parameter, ``[profile, value]``.
 
         Returns:
-            Loss in nats of all choices of the player, ``[profile, value]``.
+            The least loss, in nats summed over all choices of the player, ``[profile, value]``.
         """
         n_values = values.shape[1]
         starts = np.repeat(points, n_values, 0)
@@ -704,23 +712,24 @@ def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
 
 
 def contained_points(family: Family, inner: Family) -> list[dict[str, float | str]]:
-    """List points of a family at which it may equal a simpler family that it extends.
+    """List points (values of all parameters) at which a family of algorithms may equal a simpler
+    family that it extends. A fit of the family also starts from the best of these points.
 
-    A fit of the family also starts from the best of these points. Suppose that a family with the
-    parameter rate is extended by a family with the parameters rate and decay, and that the grid of
-    decay is 0 and .1. The points are then ``{"rate": "rate", "decay": 0.0}``, where both families
-    are equal if the decay 0 means none, and ``{"rate": "rate", "decay": 0.1}``.
+    For example, let the simpler family have the parameter rate, and the family the parameters rate
+    and decay, with 0 and .1 in the grid of decay. The points are ``{"rate": "rate", "decay": 0.0}``
+    and ``{"rate": "rate", "decay": 0.1}``. The text "rate" stands for the fitted rate of the
+    simpler family.
 
     Args:
         family: the family.
         inner: the simpler family.
 
     Returns:
-        One mapping per point, from the name of each parameter of ``family`` to its value. A string
-        stands for the fitted value of the parameter of ``inner`` with this name. A parameter that
-        ``inner`` lacks takes each value of its grid. If ``family`` lacks exactly one parameter of
-        ``inner``, there is a further point, where all parameters that ``inner`` lacks take the
-        value of that one.
+        One mapping per point: name of each parameter of ``family`` -> its value. A text stands for
+        the fitted value of the parameter of ``inner`` with this name. The parameters that only
+        ``family`` has take all combinations of the values in their grids. If exactly one parameter
+        of ``inner`` is not in ``family``, there is one more point. There, all parameters that only
+        ``family`` has take the fitted value of that parameter.
     """
     names = [searched.name for searched in family.searched]
     inner_names = [searched.name for searched in inner.searched]

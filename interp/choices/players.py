@@ -90,7 +90,9 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
         * participant: its name;
         * rounds: number of its choices;
-        * nats: loss per choice, on the choices that the parameters were fitted to;
+        * nats: loss per choice (minus the log of its probability), on the choices that the
+          parameters were fitted to. A lapse rate (share of uniform guesses) above 0 adds a penalty
+          of 1.92 nats to the sum over choices;
         * for each parameter, such as rate: rate, rate_low and rate_high, the fitted value with its
           95 % profile likelihood interval.
     """
@@ -153,10 +155,11 @@ class EachParticipant(Result):
 
     @classmethod
     def join(cls, parts: Sequence[Mapping[str, Any]]) -> EachParticipant:
-        """Make the result for all participants from parts that several commands computed.
+        """Make the result for all participants from the results for groups of participants, which
+        several commands computed.
 
         Args:
-            parts: for each part, the mapping that :attr:`part` returned.
+            parts: for each group, the mapping that :attr:`part` returned.
         """
         names: dict[str, str] = {}
         for part in parts:
@@ -175,9 +178,13 @@ class EachParticipant(Result):
 
     @property
     def sentence(self) -> str:
-        """A sentence with numbers of participants: for each family, those with the family in their
-        confidence set; then those with the verdict "named" (one family alone), "no memory" and, if
-        there are any, "none" (no family explains their choices).
+        """A sentence that counts participants: first, for each family, those with the family in
+        their confidence set (families that may predict their choices best); then those for each
+        verdict.
+
+        The verdicts are "named" (one family alone explains the choices), "no memory" (a family that
+        ignores earlier rounds is in the set) and, if any participant has it, "none" (no family
+        explains the choices).
         """
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
@@ -194,9 +201,10 @@ class EachParticipant(Result):
             One row per family, with the columns family (its key), name, and three numbers of
             participants:
 
-            * in_set: participants with the family in their confidence set;
+            * in_set: participants with the family in their confidence set (the families with a loss
+              that the data cannot distinguish from the lowest);
             * alone: participants with this family as the only one that explains their choices;
-            * closest: participants for whom it has the lowest cross-validated loss.
+            * closest: participants for whom this family has the lowest cross-validated loss.
 
             Participants with the verdict "none" (no family explains their choices) are left out of
             in_set and alone.
@@ -223,7 +231,8 @@ class EachParticipant(Result):
         * closest: key of the family with the lowest cross-validated loss;
         * verdict: how many families explain the choices: "named" (only the closest), "several",
           "no memory" (one that ignores earlier rounds predicts as well as the closest) or "none";
-        * set: keys of the families in the confidence set, separated by commas;
+        * set: keys of the families in the confidence set (those with a loss that the data cannot
+          distinguish from the lowest), separated by commas;
         * nats, floor_nats: cross-validated loss per choice of the closest family, and of the best
           family that ignores earlier rounds;
         * saved, saved_low, saved_high: floor_nats minus nats, with its 95 % interval;
@@ -252,8 +261,8 @@ def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
 
 
 def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArray[np.int64], str]:
-    """Draw participants at random, with at most :data:`MOST_TOGETHER` choices in total; at least
-    two are drawn.
+    """Draw participants at random, with at most 20,000 choices in total (:data:`MOST_TOGETHER`). At
+    least two participants are drawn, whatever their number of choices.
 
     Args:
         episodes: what the participants saw.
@@ -276,16 +285,16 @@ def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArra
 
 
 def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
-    """Split the participants with enough choices for a fit into parts that can be computed by
-    separate jobs.
+    """Split the participants with enough choices for a fit (32) into parts, which separate jobs can
+    analyse. A part has about 40,000 choices (:data:`CHOICES_A_PART`).
 
     Args:
         episodes: what the participants saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
-        The indices of each part's episodes; an empty list if fewer than two participants have
-        enough choices.
+        For each part, the indices of its episodes, ``[part episode]``; an empty list if fewer than
+        two participants have enough choices.
     """
     numbers, counts = _count_choices(episodes, choices)
     enough = np.flatnonzero(counts >= FEWEST_CHOICES)

@@ -40,8 +40,8 @@ class Statistic(NamedTuple):
     Attributes:
         observed: the player's value.
         expected: mean over simulated players.
-        spread: standard deviation over simulated players. If it is smaller than the standard error
-            of the player's value over participants, it is this standard error.
+        spread: standard deviation over simulated players, or the standard error of the player's
+            value over participants if this is larger.
         n_choices: number of choices that the statistic averages over.
     """
 
@@ -78,9 +78,9 @@ class PredictiveCheck(Result):
 
     @property
     def most(self) -> float:
-        """The threshold of the check: a statistic with a larger absolute z-score fails.
+        """The threshold of the check: a statistic fails if its absolute z-score is larger.
 
-        A simulated player would fail in at least one statistic with a probability of at most .01.
+        The probability that a simulated player fails in at least one statistic is at most .01.
         """
         n_statistics = max(len(self.statistics), 1)
         return float(stats.norm.isf(_LEVEL / 2 / n_statistics))
@@ -131,20 +131,25 @@ def check_predictions(
     probabilities ``q``.
 
     Args:
-        q: the fitted family's probability of each choice, ``[episode, round, outcome]``; or of each
-            slot (option offered in the round) if ``offers`` is not None.
-        choices: index of the chosen outcome or slot, ``[episode, round]``.
+        q: the fitted family's probability of each choice, ``[episode, round, outcome]``. With
+            ``offers``, of each option that the round offered, ``[episode, round, slot]``.
+        choices: index of the chosen outcome, or of its slot with ``offers``, ``[episode, round]``.
         known: True where a choice was made, ``[episode, round]``.
         successes: True where the choice was a success, ``[episode, round]``; None if unknown.
         participants: index of each episode's participant, to account for differences between
             participants; None for a single player.
-        offers: the option in each slot, ``[episode, round, slot]``
-            (:func:`interp.choices.offers.offers_of`); None if all options are offered.
+        offers: index of the option in each slot (position in the list of offered options),
+            ``[episode, round, slot]``; negative in empty slots. None if all options are offered.
 
     Returns:
-        Up to four statistics: how often the likeliest outcome is chosen ("agreement"), a run of at
-        least three equal choices goes on ("long run goes on"), a choice is repeated after a success
-        ("win-stay"), and changed after a failure ("lose-shift"). The last two need ``successes``.
+        Up to four statistics, each a share of choices:
+
+        * "agreement": choices of the likeliest outcome;
+        * "long run goes on": repetitions, after at least three equal choices in a row;
+        * "win-stay": repetitions, after a success;
+        * "lose-shift": changes, after a failure.
+
+        The last two need ``successes``. A statistic is left out if no choice counts for it.
     """
     options = np.arange(q.shape[-1]) if offers is None else offers
     options = np.broadcast_to(options, q.shape)
@@ -190,8 +195,9 @@ def expected_mean(
         values: the value of the quantity for each possible choice, in the same shape.
         choices: index of the choice made, ``[episode, round]``.
         use: True where a choice counts, ``[episode, round]``; at least one.
-        participants: index of each episode's participant. If participants vary more than ``q``
-            explains, their variation determines the standard deviation.
+        participants: index of each episode's participant, ``[episode]``. The standard deviation is
+            then at least the standard error of the player's mean over participants. None for a
+            single player.
 
     Returns:
         The player's mean, and the mean and standard deviation over simulated players.
@@ -222,7 +228,7 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
 
     Args:
         choices: index of the chosen outcome, ``[episode, round]``.
-        known: where a choice was made, ``[episode, round]``.
+        known: True where a choice was made, ``[episode, round]``.
     """
     lengths = np.zeros(choices.shape, np.int64)
     for t in range(choices.shape[1]):

@@ -96,7 +96,16 @@ def fit_cell(
         seed: seed of the weights, the folds and the bootstrap.
 
     Returns:
-        The cell fitted to all participants, and its loss on held-out ones.
+        An object with these attributes:
+
+        * ``machine``: the cell, fitted to all participants;
+        * ``held_out``: predictions for each participant by a cell that was fitted to others,
+          ``[episode, round, outcome]``;
+        * ``nats``: loss of these predictions in nats per round, with its 95 % interval over
+          participants;
+        * ``even``: loss of a uniform guess among the offered outcomes, in nats per round;
+        * ``participants``: a table with one row per participant and the columns participant, rounds
+          (number of scored rounds) and nats (held-out loss per round).
 
     Raises:
         InputError: if the kind is unknown, there are fewer participants than folds, or the training

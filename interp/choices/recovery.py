@@ -41,9 +41,10 @@ class Recovery(Result):
 
     @property
     def sentence(self) -> str:
-        """A sentence with numbers of players: all of them, those with the true family in the
-        confidence set, those with the true family as the closest one, those with the verdict
-        "named" (one family alone), and those for which the named family is a wrong one.
+        """A sentence with five numbers of simulated players: all of them; those with the true
+        family in the confidence set (families that may predict best); those with the true family as
+        the closest (lowest loss); those for whom one family alone is named; and those for whom the
+        named family is wrong.
         """
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
@@ -154,11 +155,11 @@ def recovery(
             from each family. An algorithm is one player, such as ``explanation.algorithm`` of an
             explanation that :func:`explain_each` found.
         n_players: number of players per family.
-        within: name of a parameter -> bounds within which it is drawn uniformly. For any other
-            parameter, an interval between two neighbouring values of its grid is drawn, all with
-            equal probability, and then a value uniformly in this interval. A parameter that allows
-            grid values only (its ``kind`` is "choice") takes one of them, all with equal
-            probability, even if it has bounds here.
+        within: name of a parameter -> (low, high), between which its values are drawn uniformly. If
+            a parameter has no entry, two neighbouring values of its grid are drawn, all such pairs
+            with equal probability; its value is drawn uniformly between them. A parameter of the
+            kind "choice" takes a value of its grid, all with equal probability, even if it has an
+            entry.
         families: the candidate families of the fits; by default all of the task's.
         seed: seed of the parameters, the players and the bootstraps.
         played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as for

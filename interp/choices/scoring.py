@@ -66,14 +66,14 @@ class FamilyScore:
         intervals: name of a real parameter -> its 95 % profile likelihood interval; empty if they
             were not computed.
         at_bound: names of the parameters that lie at an end of the searched range.
-        nats: loss on the choices that the parameters were fitted to, in nats per choice: minus the
-            log of the probability of the choice.
-        fitted: probability of each outcome with the parameters fitted to all choices, ``[episode,
-            round, outcome]``.
+        nats: loss (minus the log of the probability) per choice, on the choices that the parameters
+            were fitted to. A lapse rate above 0 adds a penalty of 1.92 nats to the sum.
+        fitted: probability of each outcome in the player's episodes, with the parameters fitted to
+            all choices, ``[episode, round, outcome]``.
         losses: held-out loss of each choice in nats, with parameters that were fitted to the other
             folds, ``[episode, round]``; 0 where no choice was made.
-        prefers: index of the held-out prediction's likeliest outcome, ``[episode, round]``; -1 if
-            several are equally likely.
+        prefers: index of the outcome that the held-out prediction makes likeliest, ``[episode,
+            round]``; -1 if several are equally likely.
     """
 
     key: str
@@ -141,8 +141,14 @@ class ChoiceData:
         return self._rows[player]
 
     def offers_in(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the option in each slot in some episodes, ``[row, round, slot]``, given the index
-        of the episode of each row; None if all options are offered.
+        """Return which options the rounds of some episodes offered.
+
+        Args:
+            rows: indices of the episodes, ``[row]``.
+
+        Returns:
+            Index of the option in each slot (position in the list of offered options), ``[row,
+            round, slot]``; negative in empty slots. None if all options are offered.
         """
         return None if self.offers is None else self.offers[rows]
 
@@ -155,7 +161,8 @@ class ChoiceData:
         )
 
     def chances(self, p: Array) -> Array:
-        """Return the probability of each choice that was made, ``[episode, round]``.
+        """Return the probability of the choice in each round, ``[episode, round]``; the probability
+        of outcome 0 where no choice was made.
 
         Args:
             p: probability of every possible choice, ``[episode, round, outcome]``.
@@ -164,7 +171,8 @@ class ChoiceData:
         return self.at_choices(p)
 
     def at_choices(self, values: Array, rows: Any = slice(None)) -> Array:
-        """Return the value of each choice that was made, ``[row, round]``.
+        """Return the value of the choice in each round, ``[row, round]``; the value of outcome 0
+        where no choice was made. A row is a copy of an episode.
 
         Args:
             values: a value for every possible choice, ``[row, round, outcome]``.
@@ -173,8 +181,8 @@ class ChoiceData:
         return np.take_along_axis(values, self.choices[rows][..., None], -1)[..., 0]
 
     def sums(self, values: Array) -> Array:
-        """Add up values over each player's choices, once for each of :attr:`masks`: all choices,
-        and all but one fold.
+        """Add up values over each player's choices: over all of them (mask 0), and over all but
+        those of fold i (mask 1 + i).
 
         Args:
             values: one value per choice, ``[episode, round]``.
@@ -197,8 +205,8 @@ def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
     :data:`BLOCKS` of them.
 
     Args:
-        known: where a choice was made, ``[episode, round]``.
-        participants: name of each episode's participant, or None.
+        known: True where a choice was made, ``[episode, round]``.
+        participants: name of each episode's participant, ``[episode]``; None if there are none.
     """
     n_episodes, n_rounds = known.shape
     if participants is not None:
@@ -311,8 +319,8 @@ def score_families(
 
     Families with ``vectorised=True`` are fitted to all players at once
     (:mod:`interp.choices.optimum`). Other families can be fitted only to one player. An optimiser
-    then refines only those that lose little more at their best start than the best family on the
-    grid: at most 15 nats in total, or .03 nats per choice if that is more.
+    refines such a family only if its loss at the best start is near the lowest loss of all these
+    families on the grid: at most 15 nats higher in total, or .03 nats per choice if that is more.
 
     Args:
         data: the choices; of one player unless every family is vectorised.
