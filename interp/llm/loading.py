@@ -162,8 +162,8 @@ def _remove_duplicates(
 ) -> list[LLMRun]:
     """Return one run of each instance (episode to play) for each model and condition.
 
-    Exact copies of a run are set aside. Further runs of an instance are either refused, or set
-    aside with their predictions added to the selected run.
+    Copies of a file are set aside. Further runs of an instance are either refused, or set aside
+    with their predictions added to the selected run.
 
     Args:
         runs: all runs.
@@ -214,9 +214,10 @@ def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
 
 
 def _is_copy(run: LLMRun, other: LLMRun) -> bool:
-    """Return whether two runs of an instance have the same predictions and notes."""
-    same_choices = np.array_equal(run.predictions, other.predictions, equal_nan=True)
-    return same_choices and run.notes == other.notes
+    """Return whether the files of two runs are equal. Two plays of an instance may have the same
+    choices; their traces still differ in the times of calls.
+    """
+    return run.path.read_bytes() == other.path.read_bytes()
 
 
 def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:

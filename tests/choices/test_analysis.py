@@ -190,9 +190,9 @@ def test_repeated_plays_bound_what_any_algorithm_can_agree(
     """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
     rng = np.random.default_rng(0)
     runs = []
-    for llm_run in played("majority", [NO_NOTE], n=FEWEST_RUNS - 1, rounds=1):
-        labels = llm_run.labels.repeat(100)
-        longer = {"advice": llm_run.advice.repeat(100, axis=0), "labels": labels}
+    for llm_run in played("majority", [NO_NOTE], n=FEWEST_RUNS - 1, rounds=4):
+        labels = llm_run.labels[:1].repeat(100)
+        longer = {"advice": llm_run.advice[:1].repeat(100, axis=0), "labels": labels}
         longer |= {"notes": (None,) * 100, "prompt_tokens": np.zeros(100)}
         runs.append(replace(llm_run, predictions=1.0 * labels, **longer))
     noisy = []

@@ -134,6 +134,22 @@ def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Pat
     refuses("unknown way with duplicates 'pool'", load, tmp_path, duplicates="pool")
 
 
+def test_two_plays_with_the_same_choices_are_two_plays(tmp_path: Path) -> None:
+    """A player that never changes its mind agrees with itself in every round; its plays are no copies of a file."""
+    work = plan(
+        Settings("counter"),
+        built_in_prompts(),
+        instances(("flat",), 1, 3),
+        [Condition("online", "no-note")],
+    )
+    for folder in ("a", "b"):
+        run(work, tmp_path / folder, AgentBackend("counter", AGENTS["counter"]))
+    refuses("1 instances were played more than once", load, tmp_path)
+    (played,) = load(tmp_path, duplicates="first")
+    (second,) = played.again
+    assert second.tolist() == played.predictions.tolist()
+
+
 def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> None:
     foreign(tmp_path / "flat" / "a")
     foreign(
