@@ -43,7 +43,7 @@ _Axis = tuple[str, str]  # a block and a label in it
 @dataclass(frozen=True)
 @checked_fields
 class PositionCode:
-    """Position codes: a vector p_1 ... p_T of unit length for each labelled position of a round.
+    """The position codes of a round: a unit vector p_j for each of its T labelled positions j.
 
     A linear map R^l shifts every code by l positions: ``R^l p_j = p_{j+l}``. An attention head can
     thus look l positions back.
@@ -62,8 +62,8 @@ class PositionCode:
         """Make a position code of sines and cosines at random frequencies.
 
         The frequencies are drawn without replacement from those of the discrete Fourier transform
-        of length 2 T + 1. If two positions get nearly the same code, the frequencies are drawn
-        again, up to 100 times.
+        of length 2 T + 1 (T is the number of positions). If two positions get nearly the same code,
+        all frequencies are drawn again, up to 100 times.
 
         Args:
             labels: labels of the T positions of a round.
@@ -71,7 +71,7 @@ class PositionCode:
             seed: seed of the draws.
 
         Raises:
-            InputError: none of the 100 draws separates the positions.
+            InputError: in each of the 100 draws, two positions get nearly the same code.
         """
         labels = tuple(labels)
         T = len(labels)
@@ -94,8 +94,9 @@ class PositionCode:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the axes of the position block: one per position, or a cosine and a sine per
-        Fourier line; the constant comes last.
+        """Names of the axes of the position block (the part of the residual stream that stores the
+        position): one per position for one-hot codes, a cosine and a sine per frequency for
+        sinusoidal codes. The last axis, "1", is constant: its coordinate is 1 at every position.
         """
         if not self.lines:
             return (*self.labels, _ONE)
@@ -105,7 +106,8 @@ class PositionCode:
         return (*waves, _ONE)
 
     def coefficients(self, position: int) -> dict[str, float]:
-        """Return the code of a position as a mapping from the name of an axis to the coordinate.
+        """Return the code of a position: name of an axis -> its coordinate. Axes that are missing
+        have the coordinate 0 in the code.
 
         Args:
             position: index of the position, from 0. Sinusoidal codes are defined for any integer,
@@ -132,7 +134,8 @@ class PositionCode:
     def margin(self) -> float:
         """``Delta = 1 - max <p_i, p_j>`` over all pairs of different positions i and j.
 
-        A head that looks for position i scores it higher than any other position by at least Delta.
+        An attention head that looks for position i scores i higher than any other position by at
+        least Delta.
         """
         if not self.lines:
             return 1.0
@@ -143,15 +146,16 @@ class PositionCode:
 @dataclass(frozen=True)
 @checked_fields
 class Basis:
-    """The labelled basis of a residual stream: named blocks of named axes, the last block ``pos``.
+    """The labelled basis of a residual stream: named blocks of named axes. The last block, ``pos``,
+    stores the position.
 
-    :meth:`of` makes one.
+    :meth:`of` makes a basis.
 
     Attributes:
         blocks: (name, labels of the axes) of each block, in order.
-        positions: the code of the positions, which fills the block ``pos``.
-        rotation: seed of a random rotation of the axes. None if each axis is one coordinate of the
-            residual stream.
+        positions: the position codes, which determine the axes of the block ``pos``.
+        rotation: seed of a random rotation of the axes; None for no rotation: each axis is then one
+            coordinate of the residual stream.
     """
 
     blocks: tuple[tuple[str, tuple[str, ...]], ...]
@@ -172,7 +176,7 @@ class Basis:
         Args:
             blocks: names of the content blocks.
             tokens: labels of the axes, the same in every content block.
-            positions: the code of the positions.
+            positions: the position codes, which determine the axes of the position block.
             rotation: seed of a random rotation of the whole basis; None for no rotation.
         """
         tokens = tuple(tokens)
@@ -196,7 +200,7 @@ class Basis:
 
     @cached_property
     def index(self) -> dict[_Axis, int]:
-        """Mapping from (block, label) of an axis to its index."""
+        """(name of the block, label) of an axis -> index of the axis, counted over all blocks."""
         numbers: dict[_Axis, int] = {}
         for block, labels in self.blocks:
             for label in labels:
@@ -210,7 +214,7 @@ class Basis:
 
     @cached_property
     def axes(self) -> Float[np.ndarray, "axis d_model"]:
-        """The unit vectors of all axes, ``[axis, d_model]``; the rows are orthonormal."""
+        """The orthonormal unit vectors of all axes as rows, ``[axis, d_model]``."""
         if self.rotation is None:
             return np.eye(self.d_model)
         rng = np.random.default_rng([self.rotation, _ROTATION])
@@ -228,13 +232,15 @@ class Basis:
 
     @property
     def one(self) -> Direction:
-        """The direction of the constant axis. Its coordinate is 1 at every position."""
+        """The direction of the constant axis: the embedding of every position has the coordinate 1
+        along it.
+        """
         return self[POS][_ONE]
 
     @checked
     def code(self, position: int) -> Direction:
-        """Return the code of a position as a direction in the block ``pos``, without the constant
-        axis.
+        """Return the code of a position as a direction in the block ``pos``. The component along
+        the constant axis is not included.
 
         Args:
             position: index of the position, from 0.
@@ -245,18 +251,20 @@ class Basis:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The choice of coordinates of a handwired model: its position codes, and whether its basis is
-    rotated.
+    """The coordinates of a handwired model's residual stream: how positions are encoded, and
+    whether the basis is rotated.
 
-    Every function that builds a handwired model takes the four fields as keyword arguments (see
-    :meth:`taken_by`).
+    Every function that builds a handwired model takes the four fields as keyword arguments, because
+    :meth:`taken_by` decorates it.
 
     Attributes:
-        positions: "one-hot" or "sinusoidal" position codes.
-        n_lines: number of random frequencies (Fourier lines) of a sinusoidal code, at most the
-            number of positions; a larger number is reduced to it.
-        seed: seed of the Fourier lines.
-        rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
+        positions: the position codes: "one-hot" (one axis per position) or "sinusoidal" (sines and
+            cosines at random frequencies).
+        n_lines: number of frequencies (Fourier lines) of a sinusoidal code; reduced to the number
+            of positions if it is larger.
+        seed: seed of these frequencies.
+        rotation: seed of a random rotation of the basis; None for no rotation: each axis of the
+            basis is then one coordinate of the residual stream.
     """
 
     positions: str = "one-hot"
@@ -294,11 +302,12 @@ class Coordinates:
 
     @classmethod
     def taken_by(cls, build: Callable[..., _T]) -> Callable[..., _T]:
-        """Decorate a function that builds a circuit, so that it takes the fields of a
+        """Decorate a function that builds a circuit, so that its callers pass the fields of a
         :class:`Coordinates` as keyword arguments.
 
-        The decorated function has a keyword-only parameter ``coordinates``. Callers pass
-        ``positions``, ``n_lines``, ``seed`` and ``rotation`` in its place.
+        The function ``build`` has a keyword-only parameter ``coordinates``. The function that is
+        returned has the parameters ``positions``, ``n_lines``, ``seed`` and ``rotation`` in its
+        place.
 
         >>> @Coordinates.taken_by
         ... def builder(size: int, *, coordinates: Coordinates) -> str:
@@ -321,8 +330,8 @@ class Coordinates:
         return checked(builder)
 
     def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments with which a user would call a builder: the fields of this object
-        replace the argument ``coordinates``.
+        """Return a builder's arguments in the form in which a user passes them: the fields of this
+        object replace the argument ``coordinates``.
 
         Args:
             arguments: name of an argument of the builder -> its value, such as ``{"n_experts": 4,
@@ -339,8 +348,8 @@ class Coordinates:
 @dataclass(frozen=True)
 @checked_fields
 class Axes:
-    """The axes of one block of a basis. Indexing it by a label gives the direction of that axis:
-    ``basis["buf1"]["e_1"]``.
+    """The axes of one block of a basis. ``axes["e_1"]`` is the direction of the axis with the label
+    "e_1", as in ``basis["buf1"]["e_1"]``.
 
     Attributes:
         basis: the basis.
@@ -374,7 +383,8 @@ class Direction:
 
     Attributes:
         basis: the basis.
-        coefficients: the non-zero coefficient of each axis, by (block, label).
+        coefficients: (name of the block, label) of an axis -> its coefficient; axes with the
+            coefficient 0 are left out.
     """
 
     basis: Basis
@@ -418,8 +428,8 @@ class Direction:
 
     @checked
     def dot(self, other: Direction) -> float:
-        """Return the inner product with another direction of the same basis; the axes are
-        orthonormal.
+        """Return the inner product with another direction of the same basis (whose axes are
+        orthonormal).
         """
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
 

@@ -41,23 +41,25 @@ from interp.support.errors import require, require_known, unknown_name
 class Location:
     """A place in a circuit's activations where a variable of its algorithm is stored.
 
-    Element k of the flattened variable is read at token position ``labels[k]``. A location may
-    cover several positions: ``circuits.compiler.places`` returns one site for each.
+    The variable is flattened; its element k is stored at the token position ``labels[k]``. A
+    location may cover several positions: ``circuits.compiler.places`` returns one activation site
+    for each.
 
     Attributes:
         name: unique among the locations of one variable, such as "p?" or "votes".
         hook: name of the hook point, such as "blocks.1.hook_resid_post" or
             "blocks.2.attn.hook_attn_scores".
-        labels: position label of each element; the query position for attention scores.
-        directions: the direction of the residual stream that reads each element. Empty for
-            attention scores.
-        keys: the key position of each element, for attention scores.
-        head: name of the head, for attention scores.
+        labels: label of the token position of each element, such as "e_1"; for attention scores, of
+            the query.
+        directions: the direction of each element: the residual stream's component along it is
+            ``scale`` times the element. Empty for attention scores.
+        keys: label of the key position of each element, for attention scores; otherwise empty.
+        head: name of the head, for attention scores; otherwise None.
         scale: the activation is ``scale`` times the variable.
         drives: what changes if the activation here is set to another value, in words, such as
             "prediction and update".
-        one_hot: for a variable that is a class: True if there is one number per class, False if
-            there is one number, the index of the class.
+        one_hot: for a variable that is a class, such as a choice: True if it is stored as one
+            number per class, False if as one number, the index of the class.
     """
 
     name: str
@@ -118,7 +120,8 @@ Kind = Literal["content", "constant", "clean-up"]
 @dataclass(frozen=True)
 @checked_fields
 class Edge:
-    """An edge of the circuit's wiring: component ``target`` reads what component ``source`` wrote.
+    """An edge of the circuit's wiring: the component ``target`` reads what ``source`` wrote to the
+    residual stream.
 
     Attributes:
         source: name of a head or of a group of neurons; or an embedding: "tokens", "latents",
@@ -128,7 +131,7 @@ class Edge:
             neurons and outputs.
         carries: what information passes, in words.
         kind: "clean-up" if source or target erases values that are no longer needed; "constant" for
-            positions and tags, which are equal in every round; otherwise "content".
+            what is equal in every round, such as position codes; otherwise "content".
         positions: labels of the positions where the target reads, in the order of the round.
     """
 
@@ -143,16 +146,16 @@ class Edge:
 def table(
     rows: Iterable[Mapping[str, str]], parts: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[Edge, ...]:
-    """Make the edges of a circuit from the rows of a table; one row describes a group of similar
-    edges.
+    """Make the edges of a circuit from the rows of a table. One row describes a group of similar
+    edges: one from each of its sources to each of its targets.
 
-    A row names its sources and targets by the name or number of a head or group of neurons, or as
-    one of :data:`EMBEDDINGS` or :data:`EXITS`. "2.2" stands for both heads "2.2+" and "2.2-" of a
-    softmax pair.
+    A source or target is named by the name or number of a head or group of neurons, or is one of
+    :data:`EMBEDDINGS` (sources) or :data:`EXITS` (targets). Several names are separated by commas.
+    "2.2" stands for both heads "2.2+" and "2.2-" if the circuit has such a pair.
 
     Args:
-        rows: rows with the columns source, target, port, kind, positions and carries (read by
-            :func:`circuits.heads.read_variant_rows`).
+        rows: rows with the columns source, target, port, kind, positions and carries, which are
+            explained at :class:`Edge`.
         parts: names of all heads and groups of neurons.
         groups: word of the column "positions" -> the position labels that it stands for; "ALL" must
             be the labels of the round in order.
@@ -215,16 +218,17 @@ def _find_parts(words: str, known: Sequence[str]) -> list[str]:
 class Carried:
     """The claim that some locations of a circuit together carry a variable of its algorithm.
 
-    Swapping the activations at these locations between two runs (interchange) then acts like
-    swapping the variable.
+    If the claim is true, swapping the activations at these locations between two runs (an
+    interchange) acts like swapping the variable.
 
     Attributes:
         variable: key of the variable.
         locations: names of the locations.
         outcome: which output shows the effect of the swap: "prediction" or "state" (the state that
             the round writes).
-        held_as: key of another variable that determines ``variable``, if the circuit lists the
-            locations under that key, such as "policy" for the variable "choice"; otherwise empty.
+        held_as: key of the variable under which the circuit lists the locations, if it is not
+            ``variable`` but another one that determines it, such as "policy" for "choice".
+            Otherwise empty.
     """
 
     variable: str
@@ -234,8 +238,8 @@ class Carried:
 
     @property
     def located(self) -> str:
-        """Key under which the circuit lists these locations: that of the variable, or ``held_as``
-        if it is set.
+        """Key of the variable under which the circuit lists these locations: ``held_as`` if it is
+        set, otherwise ``variable``.
         """
         return self.held_as or self.variable
 
@@ -254,9 +258,13 @@ def read_tables(
 
     Args:
         folder: folder of the tables.
-        form: words that describe the variant (see :func:`circuits.heads.read_variant_rows`).
+        form: words that describe the variant of the construction, such as ``{"R", "softmax"}``.
+            Only rows of the tables that apply to this variant are read.
         parts: all heads and groups of neurons.
-        basis, groups, named, scales: as for :func:`read_locations`.
+        basis: basis of the residual stream.
+        groups: word in a table -> the labels of positions or axes that it stands for.
+        named, scales: word in ``sites.csv`` -> the direction or the number that it stands for
+            (:func:`read_locations`).
 
     Returns:
         Name of the field -> its value, for ``sites``, ``edges``, ``carried``, ``partial`` and
@@ -281,7 +289,7 @@ def read_locations(
     """Make the locations of every variable from the rows of a table.
 
     A location is a place where the activations of one hook store a variable (:class:`Location`).
-    The column "labels" lists its token positions, and the column "read" says what is read there::
+    The column "labels" lists its token positions, and the column "read" says what is read at them::
 
         buf2 e_1 e_2         the axes e_1 and e_2 of the block buf2, at every position; the elements
                              are ordered by position, then by axis
@@ -292,17 +300,16 @@ def read_locations(
                              p_2; the query is the position in "labels", which must be one
 
     Args:
-        rows: rows with the columns variable, name, hook, labels, read, scale and drives (read by
-            :func:`circuits.heads.read_variant_rows`). The column "drives" says in words what
-            changes if the activation there is set to another value, such as "prediction and
-            update".
+        rows: rows with the columns variable (its key), name (of the location), hook, labels, read,
+            scale and drives. The column "drives" says in words what changes if the activation at
+            the location is set to another value, such as "prediction and update".
         basis: basis of the residual stream.
         groups: word -> the labels of positions or axes that it stands for, such as "EXPERTS" ->
             ("e_1", "e_2"). In the columns "labels" and "read", the labels replace the word. If the
-            column "name" is such a word, each of its labels becomes one location, except in rows
-            with "score", "each" or "own".
+            column "name" is such a word, the row becomes one location per label, with the label as
+            its name and position. Rows with "score", "each" or "own" always become one location.
         named: word in the column "read" -> direction.
-        scales: word in the column "scale" -> number; an empty word means 1.
+        scales: word in the column "scale" -> number; a word that is not in the mapping means 1.
 
     Returns:
         Key of a variable -> its locations.
@@ -353,9 +360,10 @@ def read_ground_truth(
     * "all": together, the locations carry the variable. The row becomes a :class:`Carried` in
       ``carried``. It is left out if this variant of the circuit lacks one of the locations.
     * "partly": one location alone has only a part of the effect. The row becomes the entry
-      (variable, location) -> the column "why" of ``partial``.
-    * "no": a negative control. Its location is a site, such as "embed@p?". The row becomes the
-      entry site -> (variable, outcome) of ``not_carried``.
+      (variable, location) -> text of the column "why" in ``partial``.
+    * "no": a negative control, a place that does not store the variable. The column "locations" has
+      one site, such as "embed@p?". The row becomes the entry site -> (variable, outcome) of
+      ``not_carried``.
 
     Args:
         rows: rows with the columns holds, variable, locations, outcome, why and held_as. Several
@@ -388,25 +396,26 @@ class Circuit(Result):
     """A handwired model as data: heads, neurons, embeddings, and the ground truth about its
     variables.
 
-    :func:`circuits.compile_circuit` makes the transformer. Two words for places: a *site* is one
-    activation at one token position, such as "embed@p?". A :class:`Location` says how one variable
-    is read, and may cover several sites.
+    :func:`circuits.compile_circuit` makes the transformer. A *site* is one activation at one token
+    position, such as "embed@p?". A :class:`Location` says where one variable is stored and how to
+    read it; it may cover several sites.
 
     Attributes:
-        name, arguments: key in the registry and arguments of the builder, which together rebuild
-            the circuit.
+        name: the model's name in the registry.
+        arguments: arguments of the function that builds the circuit, by name.
         layout: the positions of a round and what each contains.
         basis: the labelled basis of the residual stream.
         heads, neurons: the attention heads and the MLP neurons.
         tokens: token of the vocabulary -> its embedding.
         payloads: token -> direction that its scalar payload (such as a reward) multiplies.
         latents: the initial vector of each latent.
-        payload_range: (lowest, highest) payload for which the construction is proven; None for any
-            payload.
+        payload_range: (lowest, highest) payload for which the construction is proven; None if it is
+            proven for every payload.
         float32_range: range of payloads that a float32 model accepts if ``payload_range`` is None.
         outcomes: unembedding direction of each outcome that the model can predict, such as the
             labels 0 and 1. What a direction reads is the outcome's probability, not a logit.
-        state: directions that read the algorithm's state from a latent.
+        state: directions along which a latent stores the algorithm's state, one per element of the
+            state.
         algorithm: the algorithm that the circuit computes.
         sites: key of a variable -> its locations.
         carried: which locations together carry a variable, so that an interchange of their
@@ -417,7 +426,7 @@ class Circuit(Result):
             embed@p? does not store the variable label, so that an interchange there leaves the
             outcome, "prediction" or "state", unchanged.
         edges: every read of another component's output or of an embedding.
-        edits: descriptions of what was changed by hand after building.
+        edits: descriptions of the changes that were made by hand after the circuit was built.
         float64_only: why float32 is too coarse, and what to use instead; empty if float32 works.
     """
 
@@ -476,8 +485,8 @@ class Circuit(Result):
 
     @property
     def leak(self) -> float:
-        """Error of softmax heads in place of hard heads, as a ratio: the most attention that a key
-        with a lower score can get, over the attention of the best key.
+        """Bound of the error of softmax heads that replace hard heads: the most attention that a
+        key with a lower score can get, divided by the attention of the best key.
 
         It is 0 for a circuit with hard heads.
         """
@@ -489,14 +498,15 @@ class Circuit(Result):
 
     @checked
     def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-        """Bound the error of what a pair of softmax heads computes in place of a linear head
+        """Bound the error of a pair of softmax heads that replaces a linear head
         (:func:`circuits.heads.softmax_pair`).
 
-        It is ``epsilon^2 x^3 / 6`` for a true value x, plus the rounding error of the logits.
-        Epsilon, the factor of the pair's scores, is an argument of the circuit.
+        A linear head weighs each key by its score x; the pair computes nearly the same weight. The
+        bound of the error of this weight is ``epsilon^2 x^3 / 6``, plus the rounding error of the
+        logits. Epsilon, the factor of the pair's scores, is an argument of the circuit.
 
         Args:
-            size: absolute values of x, of any shape.
+            size: absolute values of the scores x, of any shape.
 
         Returns:
             The bound for each x.
@@ -552,10 +562,11 @@ class Circuit(Result):
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
-        """Return the true values of a variable, in the form in which its locations must store them.
+        """Return the values of a variable in the algorithm, in the form in which the circuit's
+        locations must store them.
 
-        A variable of real numbers is flattened. A class is one-hot encoded, unless its locations
-        store the index of the class.
+        A variable of real numbers is flattened. A variable that is a class is one-hot encoded,
+        unless its locations store the index of the class.
 
         Args:
             values: the algorithm's values, ``circuit.algorithm.run(episodes)``.
@@ -577,10 +588,8 @@ class Circuit(Result):
 
     @checked
     def edit(self, name: str, **changes: Any) -> Circuit:
-        """Return a copy in which fields of one head are replaced: a deliberately wrong circuit, for
-        tests.
-
-        The copy's ``edits`` lists the change.
+        """Return a copy of the circuit in which fields of one head are replaced, for tests that
+        need a wrong circuit. The copy's ``edits`` lists the change.
 
         Args:
             name: name or number of the head.
@@ -592,7 +601,9 @@ class Circuit(Result):
         return replace(self, heads=heads, edits=(*self.edits, edit))
 
     def without(self, *names: str) -> Circuit:
-        """Return a copy without the heads of these names; its ``edits`` lists what was removed."""
+        """Return a copy of the circuit without the heads with these names or numbers. The copy's
+        ``edits`` lists them.
+        """
         removed = [self.head(name) for name in fit("names", names, tuple[str, ...])]
         heads = tuple(head for head in self.heads if head not in removed)
         edits = [f"{head.name}: removed" for head in removed]
@@ -607,9 +618,9 @@ class Circuit(Result):
         * head: its name, or that of the group of neurons;
         * layer: counted from 1;
         * rule: the attention rule, or "relu" for neurons;
-        * reads, writes: in words;
-        * score terms: number of pairs (direction read at the query, direction read at the key)
-          that the attention score is a sum over; 0 for neurons;
+        * reads, writes: what the component reads and what it writes, in words;
+        * score terms: number of terms that the attention score is a sum of; a term is a product of
+          a number read at the query and one read at the key. 0 for neurons;
         * non-zero weights: number of non-zero entries of weights and biases.
         """
         rows: list[dict[str, Any]] = []
@@ -652,8 +663,9 @@ class Circuit(Result):
         """Return a table of where the algorithm's variables are stored, one row per location.
 
         The columns are variable (its key), symbol and meaning of the variable, location (its name),
-        hook, positions, reads (the directions; for attention scores, the head), scale and drives
-        (what an intervention changes); see :class:`Location`.
+        hook, positions (labels of the token positions), reads (the directions that the variable is
+        read along; for attention scores, the head), scale (the activation is this number times the
+        variable) and drives (what changes if the activation is set to another value, in words).
         """
         rows = []
         for key, locations in self.sites.items():
@@ -690,21 +702,21 @@ class VerificationPlan:
     """How :func:`circuits.verify` checks one handwired model: on which episodes, and with which
     tolerances.
 
-    In the signatures, ``values`` stands for {key of a variable: its values in the algorithm}.
+    Below, ``(arguments) -> result`` is a function. ``values`` is {key of a variable: its values in
+    the algorithm, ``[episode, round, ...]``}.
 
     Attributes:
-        sizes: task sizes for which the model is promised to be exact; :func:`circuits.verify`
-            checks these by default.
+        sizes: task sizes that :func:`circuits.verify` checks by default.
         episodes: (circuit, n_rounds, n_episodes, seed) -> episodes to run on. They may have fewer
-            rounds if later rounds would repeat the same.
+            rounds than ``n_rounds``, if later rounds would only repeat.
         output: key of the variable that the model's prediction must equal.
-        tolerance: (variable, dtype) -> (largest allowed error, "error" for absolute or "relative"
-            for relative errors). Also called with the names of other checks: "carried_state",
-            "residue", "position_code" and "distribution".
+        tolerance: (variable, dtype) -> (largest allowed error, kind of the error: "error" for
+            absolute, "relative" for relative). It is also called with the name of a check in place
+            of a variable: "carried_state", "residue", "position_code" or "distribution".
         undecided: (circuit, values, dtype) -> {variable: mask ``[episode, round]``}. A mask is True
             where rounding decides a tie, so that the value is not determined and not compared.
-        unit: (circuit, values, variable) -> a number > 0. A relative error is the error divided by
-            the larger of the true value's size and this number.
+        unit: (circuit, values, variable) -> a number > 0. A relative error is the absolute error
+            divided by the absolute true value, or by this number if it is larger.
         soft: (circuit, values, variable) -> (error that softmax heads add to the tolerance, its
             formula in words); (0, "") if they add none.
     """

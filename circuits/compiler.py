@@ -33,12 +33,16 @@ _NO_HEAD = "-"
 def compile_circuit(
     circuit: Circuit, dtype: torch.dtype = torch.float64, max_gb: float = MOST_GB
 ) -> HookedLatentTransformer:
-    """Make the transformer that a circuit describes, in evaluation mode, on the CPU.
+    """Make the transformer that a circuit describes; it is in evaluation mode, on the CPU.
 
     Args:
         circuit: the circuit; it is validated first.
         dtype: float64 or float32, of the weights.
-        max_gb: refuse a model that needs more memory than this, in gigabytes (1e9 bytes).
+        max_gb: most memory that the model's weights may take, in gigabytes (1e9 bytes). A larger
+            model is refused.
+
+    Raises:
+        InputError: the circuit is incomplete or inconsistent, is too large, or needs float64.
     """
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
@@ -194,8 +198,8 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
 
 
 def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:
-    """Return directions as the rows of a float64 matrix; refuse directions of another basis than
-    the circuit's.
+    """Return directions of the residual stream as the rows of a float64 matrix, ``[direction,
+    d_model]``; raise InputError for a direction of another basis than the circuit's.
     """
     for direction in directions:
         require(

@@ -64,17 +64,19 @@ class Check:
     Attributes:
         size: size of the task: one number, or several.
         dtype: dtype of the model.
-        variable: key of the variable, or name of the check.
+        variable: key of the variable; or the name of a check that concerns no single variable, such
+            as "causality".
         where: hook and positions of the location, or "output" or "latents", in words.
         error: largest absolute difference from the algorithm.
-        relative: largest difference divided by ``max(unit, |true value|)``, with the variable's
-            unit from :class:`~circuits.circuit.VerificationPlan`.
+        relative: largest relative difference: the difference divided by ``max(unit, |true
+            value|)``. The unit is a number per variable
+            (:class:`~circuits.circuit.VerificationPlan`).
         tolerance: the largest value that ``error`` or ``relative`` may have.
         by: "error" or "relative": which of the two is compared with the tolerance.
         undecided: share of (episode, round) pairs that were not compared because rounding can
             decide a tie there.
-        allowance: the part of the tolerance that is due to softmax heads, with its formula; empty
-            if there is none.
+        allowance: formula and value, as text, of the part of the tolerance that allows for the
+            error of softmax heads in place of hard or linear ones; empty if there is none.
     """
 
     size: Size
@@ -91,17 +93,17 @@ class Check:
     @property
     def passed(self) -> bool:
         """True if the error is within the tolerance, and at most a tenth of the rounds were left
-        out because of ties.
+        out. A round is left out if rounding can decide a tie in it.
         """
         return self.measure().verdict == "yes"
 
     @property
     def strain(self) -> float:
-        """The error divided by the tolerance, so that checks can be ranked; at most 1 if the check
+        """The error divided by the tolerance, by which checks are ranked; at most 1 if the check
         passes.
 
-        It is infinite if too many rounds were left out because of ties, or if the tolerance is 0
-        and the error is not.
+        The strain is infinite if more than a tenth of the rounds were left out because of ties, or
+        if the error is above 0 and the tolerance is 0.
         """
         if self.undecided > _MOST_UNDECIDED or (self.judged and not self.tolerance):
             return float("inf")
@@ -115,8 +117,9 @@ class Check:
         return self.error if self.by == "error" else self.relative
 
     def measure(self) -> Measure:
-        """Return the check as a measure. It is undecided if too many rounds were left out because
-        of ties.
+        """Return the check as a measure: the error as the number, the tolerance as the threshold,
+        and a verdict. The verdict is "undecided" if the error is within the tolerance, but more
+        than a tenth of the rounds were left out because of ties.
         """
         name = self.variable.replace("_", " ")
         exact = f"computes the {name} exactly", f"does not compute the {name} exactly"
@@ -154,21 +157,24 @@ def check(
     model: HookedLatentTransformer | None = None,
     device: str | torch.device = "cpu",
 ) -> list[Check]:
-    """Compare a circuit with its algorithm on some episodes: variables, output, carried state and
-    causality.
+    """Compare a circuit with its algorithm on some episodes: every variable, the output and the
+    carried state.
 
     Args:
         circuit: the circuit, with its ground truth.
         episodes: the episodes to run on.
-        size: size of the task, which is copied to the records.
-        dtype: "float64" or "float32", of the compiled model.
-        plan: the model's verification plan.
-        model: a model to run in place of the compiled circuit, such as an edited one.
+        size: size of the task, which is only copied to the checks.
+        dtype: dtype of the compiled model, "float64" or "float32".
+        plan: the model's verification plan, which has the tolerances.
+        model: a model to run in place of the compiled circuit, such as an edited one; None compiles
+            the circuit.
         device: device that the model runs on.
 
     Returns:
-        One check per location of a variable, one of the output, one of the carried state, and those
-        named "residue", "position_code" and "causality".
+        One check per location of a variable, one of the output and one of the carried state.
+        Further checks: "residue" and "position_code" (the latents contain nothing but the state and
+        the initial latents), "causality" (later positions change no earlier activation) and, if the
+        model predicts only its choice, "distribution" (the scores of all outcomes).
     """
     if model is None:
         model = compile_circuit(circuit, getattr(torch, dtype))
@@ -385,23 +391,24 @@ def check_horizon(
     """Measure the error of the carried state in a short and in a long run of the same model, to
     find errors that grow.
 
-    After T rounds the relative error may be at most T times the machine epsilon
+    After T rounds the relative error may be at most T times the machine epsilon of the dtype
     (docs/method/ground-truth.md).
 
     Args:
         circuit: the circuit.
-        size: size of the task, which is copied to the records.
-        dtype: "float64" or "float32", of the compiled model.
+        size: size of the task, which is only copied to the checks.
+        dtype: dtype of the compiled model, "float64" or "float32".
         plan: the model's verification plan.
-        n_rounds: half the number of rounds of the long run. The short run has this number, but at
-            most 10. The plan may allow fewer rounds.
+        n_rounds: the short run has ``n_rounds`` rounds, but at most 10; the long run has twice
+            ``n_rounds``. The plan may allow fewer.
         seed: seed of the episodes.
         device: device that the model runs on.
-        model: a model to run in place of the compiled circuit.
+        model: a model to run in place of the compiled circuit; None compiles the circuit.
 
     Returns:
-        A check of the short run and one of the long run; no check for softmax heads, rotated bases
-        and sinusoidal codes. The error is infinite if a weight changed during a run.
+        A check of the short run and one of the long run. The list is empty for circuits with
+        softmax heads in place of hard ones, a rotated basis or sinusoidal position codes. The error
+        is infinite if a weight changed during a run.
     """
     arguments = circuit.arguments
     is_soft = arguments.get("eta") is not None
@@ -442,14 +449,15 @@ def check_horizon(
 def check_exits(
     machine: Machine, algorithm: Algorithm, episodes: Episodes, tolerance: float
 ) -> list[Check]:
-    """Compare a machine's predictions and its carried state with an algorithm; no circuit is
-    needed.
+    """Compare a machine's predictions and its carried state with an algorithm. The machine's
+    circuit need not be known.
 
     Args:
         machine: a machine with a function that reads its state exactly.
-        algorithm: the algorithm that it should compute.
+        algorithm: the algorithm that the machine should compute.
         episodes: the episodes to run on.
-        tolerance: largest error, relative to the larger of 1 and the algorithm's value.
+        tolerance: largest allowed error. An error is divided by the algorithm's absolute value, or
+            by 1 if this value is below 1.
 
     Returns:
         A check of the predicted distribution; if the algorithm carries a state, also one of the

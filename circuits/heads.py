@@ -32,9 +32,10 @@ class Head:
     """An attention head as data.
 
     Attributes:
-        name: the paper's number and a word, such as "1.1 bind"; unique in a circuit.
+        name: the head's number in the paper and a word, such as "1.1 bind"; unique in a circuit.
         layer: index of the block, from 0.
-        rule: "softmax", "hard" (average over the maximal scores) or "linear" (scores as they are).
+        rule: how scores become attention: "softmax", "hard" (equal attention to all keys with the
+            highest score, none to others) or "linear" (the scores themselves).
         scores: pairs (direction read at the query, direction read at the key). The attention score
             is the sum, over pairs, of the product of the two numbers that are read.
         moves: pairs (direction read at the key, direction written at the query). A key's value is
@@ -54,8 +55,9 @@ class Head:
 
     @property
     def n_nonzero(self) -> int:
-        """Number of non-zero entries of W_Q, W_K, W_V and W_O together, in a basis that is not
-        rotated.
+        """Number of non-zero entries of W_Q, W_K, W_V and W_O together. They are counted with one
+        coordinate per named axis of the basis; if the basis is rotated, the stored weights have
+        more.
         """
         terms = self.scores + self.moves
         return sum(len(first.coefficients) + len(second.coefficients) for first, second in terms)
@@ -69,7 +71,7 @@ class Neuron:
     Attributes:
         name: name of the group of neurons that it belongs to, such as "2.2 Q-values".
         layer: index of the block, from 0.
-        read: the input direction.
+        read: the input direction: the neuron computes its inner product with the residual stream.
         bias: the bias.
         write: the output direction.
     """
@@ -82,8 +84,9 @@ class Neuron:
 
     @property
     def n_nonzero(self) -> int:
-        """Number of the neuron's non-zero weights, including its bias, in a basis that is not
-        rotated.
+        """Number of the neuron's non-zero weights, including its bias. They are counted with one
+        coordinate per named axis of the basis; if the basis is rotated, the stored weights have
+        more.
         """
         n_directions = len(self.read.coefficients) + len(self.write.coefficients)
         return n_directions + (self.bias != 0.0)
@@ -104,8 +107,8 @@ def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
 def copy(
     basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Make move terms with which a head copies coordinates from one block of the residual stream to
-    another.
+    """Make the move terms of a head that copies coordinates from one block of the residual stream,
+    at the key, to another block, at the query.
 
     A move term is a pair (direction read at the key, direction written at the query).
 
@@ -122,8 +125,8 @@ def copy(
 def match(
     basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Make score terms with which a head looks for equal content: the score of a query and a key is
-    the inner product of two blocks.
+    """Make the score terms of a head that looks for equal content: the score of a query and a key
+    is the inner product of a block at the query with a block at the key.
 
     A score term is a pair (direction read at the query, direction read at the key).
 
@@ -146,8 +149,8 @@ def content_chooser(
     sink: Direction,
     theta: float = 0.5,
 ) -> Head:
-    """Make a head with hard attention to the keys that match the query best, or to the sink token
-    if no score exceeds theta.
+    """Make a head with hard attention to the keys that match the query best, or to a sink token if
+    no key's score exceeds theta.
 
     Hard attention is the average over the keys with the highest score. The head is the paper's head
     type CC.
@@ -155,9 +158,12 @@ def content_chooser(
     Args:
         name: name of the head.
         layer: index of its block.
-        wanted: (query, key) score terms, which sum to 1 for a match.
-        moves: (read, write) terms: what is copied from the match to the query.
-        sink: direction that reads 1 at the sink token.
+        wanted: score terms (direction read at the query, direction read at the key). A score is the
+            sum, over terms, of the product of the two numbers that are read; it must be 1 for a
+            match.
+        moves: move terms (direction read at the key, direction written at the query): what the head
+            copies from the match to the query.
+        sink: direction along which the sink token has the component 1, and all other tokens 0.
         theta: score of the sink token.
     """
     to_sink = (theta * sink.basis.one, sink)
@@ -176,10 +182,11 @@ def fixed_offset(
         name: name of the head.
         layer: index of its block.
         offset: how many positions back the head looks.
-        moves: (read, write) terms: what is copied to the query from the token that it attends to.
-        gate: direction that is read at the query. If it reads at most 0, the head looks back; if at
-            least 1, it attends to the sink.
-        sink: direction that reads 1 at the sink token.
+        moves: move terms (direction read at the key, direction written at the query): what the head
+            copies from the token that it attends to.
+        gate: direction that is read at the query. If the number read is at most 0, the head looks
+            back; if it is at least 1, the head attends to the sink.
+        sink: direction along which the sink token has the component 1, and all other tokens 0.
     """
     basis = sink.basis
     shift = shift_terms(basis, offset)
@@ -215,9 +222,10 @@ def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[
     """Return the heads with their ``reads`` and ``writes`` filled in from a table.
 
     Args:
-        heads: the heads; their names begin with their numbers.
-        rows: rows with the columns head (a number, such as "2.1"), reads and writes. If a number
-            has several rows, the last one applies.
+        heads: the heads; a name begins with the head's number, as in "2.1 fetch z".
+        rows: rows with the columns head (a number, such as "2.1"), reads (what the head attends to,
+            in words) and writes (its output, as a formula). If a head has several rows, the last
+            one applies.
     """
     row_of_number = {row["head"]: row for row in rows}
     described = []
@@ -228,13 +236,13 @@ def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[
 
 
 def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
-    """Make score terms that are highest for the key ``offset`` positions before the query.
+    """Make score terms with which a head attends to the key ``offset`` positions before the query.
 
     A score term is a pair (direction read at the query, direction read at the key).
 
     The score of query i and key j is ``<p_i, R^l p_j>``, where p are position codes and R^l shifts
-    them by l = ``offset``. It is 1 at ``j = i - l`` and at most ``1 - margin`` elsewhere, with the
-    margin of the position code.
+    them by l = ``offset``. The score is 1 at ``j = i - l``, and at most ``1 -
+    basis.positions.margin`` at other keys.
     """
     code, pos = basis.positions, basis["pos"]
     if not code.lines:
@@ -258,7 +266,7 @@ def softmax_only(
         heads: heads of an exact circuit.
         eta: inverse temperature of the softmax that replaces hard attention; None returns the heads
             unchanged.
-        linear: function from a linear head to the softmax heads that replace it.
+        linear: function from a linear head to the one or several softmax heads that replace it.
     """
     if eta is None:
         return tuple(heads)
@@ -276,17 +284,17 @@ def softmax_only(
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
-    """Return a softmax head that computes nearly the same as a linear head with scores that are all
-    either 0 or ``scale``.
+    """Return a softmax head that computes nearly the same as a linear head. The linear head's
+    scores must be 0 or, for a matching key, ``scale``.
 
     A sink token takes nearly all attention, so that the softmax denominator is nearly constant. The
-    attention to one match then hardly depends on other matches (docs/method/ground-truth.md). The
-    moves of the returned head contain the factor ``exp(heavy) * scale``, which makes up for the
-    small attention, so its output needs no scaling.
+    attention to one match is then about ``exp(-heavy)``, and hardly depends on other matches
+    (docs/method/ground-truth.md). The returned head writes ``exp(heavy) * scale`` times what the
+    linear head writes per unit of attention, so that both outputs are nearly equal.
 
     Args:
         head: the linear head.
-        sink: direction that reads 1 at the sink token.
+        sink: direction along which the sink token has the component 1, and all other tokens 0.
         scale: score of a match in the linear head; all other keys score 0.
         match_logit: logit of a match in the softmax head.
         heavy: logit of the sink minus ``match_logit``.
@@ -304,15 +312,15 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
     """Return two softmax heads with outputs that sum to nearly the output of a linear head.
 
-    A linear head adds what it reads at a key times the score x. The two heads have the logits eps x
-    and -eps x, and a sink token takes nearly all attention, so that a key gets about ``e^{eps x -
-    heavy}`` and ``e^{-eps x - heavy}``. The moves of the returned heads contain the factors
-    ``e^heavy / (2 eps)`` and ``-e^heavy / (2 eps)``. The sum of their outputs therefore has the
-    weight ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``, and needs no further scaling.
+    A linear head weighs what it reads at a key by the score x. The two heads have the logits eps x
+    and -eps x. A sink token takes nearly all attention, so that they attend to the key with about
+    ``e^{eps x - heavy}`` and ``e^{-eps x - heavy}``. Their outputs are multiplied by ``e^heavy / (2
+    eps)`` and ``-e^heavy / (2 eps)``. Their sum therefore weighs the key by ``(e^{eps x} - e^{-eps
+    x}) / (2 eps) = x + O(eps^2 x^3)``.
 
     Args:
         head: the linear head.
-        sink: direction that reads 1 at the sink token.
+        sink: direction along which the sink token has the component 1, and all other tokens 0.
         epsilon: the factor eps of the scores.
         heavy: logit of the sink token.
 

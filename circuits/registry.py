@@ -51,13 +51,13 @@ class CircuitRecord:
         builder: function that builds the circuit, or its "module:name", which is imported on first
             use.
         verification: the verification plan, or its "module:name".
-        float32: name of an argument of the builder -> its default in float32, where rounding is
-            coarser, such as ``{"heavy": 20.0}``.
+        float32: name of an argument of the builder -> its default in float32, if it differs from
+            the builder's own default, such as ``{"heavy": 20.0}``.
         soft: name of an argument of the builder -> its value for the variant that has only softmax
             heads. This variant is nearly exact and has a gradient everywhere.
         weights: function from the task's sizes, such as ``{"n_experts": 4}``, to an estimate of the
-            number of weights (error below a quarter). With it, a model that is too large is refused
-            before it is built.
+            model's number of weights, right to within a quarter. It serves to refuse a model that
+            is too large before it is built.
     """
 
     key: str
@@ -76,8 +76,8 @@ class CircuitRecord:
 
     @property
     def plan(self) -> VerificationPlan:
-        """The verification plan: how :func:`circuits.verify` checks the model. It is imported on
-        first use.
+        """The verification plan, imported on first use. It says how :func:`circuits.verify` checks
+        the model.
         """
         return (
             resolve_name(self.verification)
@@ -134,11 +134,12 @@ def models() -> list[library.ModelRecord]:
 
 @checked
 def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
-    """Build the circuit of a handwired model.
+    """Build the circuit of a handwired model: its heads, neurons and ground truth as data.
 
     Args:
         name: name of the handwired model.
-        max_gb: refuse a model that would need more memory in float64, in gigabytes (1e9 bytes).
+        max_gb: most memory that the model's weights may take in float64, in gigabytes (1e9 bytes).
+            A larger model is refused.
         **arguments: arguments of the model's builder.
 
     >>> build("wma-handwired", n_experts=2).n_layers
@@ -172,7 +173,8 @@ def load(
     Args:
         name: name of the handwired model.
         dtype: "float64" or "float32".
-        max_gb: refuse a model that needs more memory, in gigabytes (1e9 bytes).
+        max_gb: most memory that the model's weights may take, in gigabytes (1e9 bytes). A larger
+            model is refused.
         **arguments: arguments of the model's builder.
 
     Raises:
@@ -191,17 +193,17 @@ def load(
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the arguments for a model's builder: an argument that the user did not pass gets the
-    value that the model's registry entry has for ``dtype``, if it has one.
+    """Add the defaults of a dtype to the arguments for a model's builder. The model's registry
+    entry lists them; an argument that the user passed keeps its value.
 
     Args:
         name: name of the handwired model.
-        dtype: "float64" or "float32". Registry entries have such values for float32 only
+        dtype: "float64" or "float32". Registry entries list defaults for float32 only
             (:attr:`CircuitRecord.float32`); for float64, ``arguments`` are returned unchanged.
-        arguments: the builder's arguments that the user passed; they are never replaced.
+        arguments: name of an argument that the user passed -> its value.
 
     Returns:
-        Name of an argument -> its value. The builder has defaults for all other arguments.
+        Name of an argument -> its value. Other arguments are left to the builder's own defaults.
 
     >>> with_defaults("wma-handwired", "float32", {"heavy": 30.0})
     {'heavy': 30.0, 'match_logit': 60.0}
@@ -265,8 +267,8 @@ def register(record: CircuitRecord) -> CircuitRecord:
     """Register a handwired model for :func:`interp.load`, :func:`circuits.verify` and reports;
     return its record.
 
-    Its task must be registered already (``interp.tasks.register``). Its key must be new and equal
-    to the name of its circuit.
+    The record's task must be registered already (``interp.tasks.register``). The record's key must
+    be new, and equal to the name of the circuit that its builder makes.
 
     >>> register(get_record("wma-handwired"))       # docs/tutorials/circuit.md has one to add
     Traceback (most recent call last):

@@ -46,15 +46,17 @@ _COLUMNS = [
 @dataclass(frozen=True, repr=False)
 @checked_result
 class VerificationResult(Measured):
-    """The result of a verification: one measure per variable, and every check behind it.
+    """The result of a verification: every comparison of a model with its algorithm (check), and one
+    measure per variable of the algorithm.
 
-    The measure of a variable reports its check with the largest error in units of the tolerance,
-    over all places, sizes and dtypes. docs/method/ground-truth.md says why it has no control.
+    A variable is checked at every location of the activations that stores it, for every task size
+    and dtype. Its measure reports the worst of these checks: the one with the largest error divided
+    by its tolerance. docs/method/ground-truth.md says why a measure has no control.
 
     Attributes:
-        model, algorithm: their names.
+        model, algorithm: names of the model and of the algorithm.
         checks: all checks.
-        settings: rounds, episodes, seed and other provenance.
+        settings: {name: value} of rounds, episodes, seed and other provenance.
     """
 
     model: str
@@ -90,8 +92,13 @@ class VerificationResult(Measured):
         return f"{self.model} is not {self.algorithm}: {finding}."
 
     def table(self) -> pd.DataFrame:
-        """Return a table with one row per check; the columns are size, dtype, variable, where,
-        error, relative, tolerance, undecided, passed and allowance (:class:`Check`).
+        """Return a table with one row per check.
+
+        The columns are the fields of :class:`Check`: size and dtype of the model; variable (its
+        key) and where (the location); error and relative (largest absolute and relative difference
+        from the algorithm); tolerance (the allowed error); undecided (share of rounds that were not
+        compared because of ties); passed; and allowance (the part of the tolerance that is due to
+        softmax heads).
         """
         rows = [[getattr(check, name) for name in _COLUMNS] for check in self.checks]
         return pd.DataFrame(rows, columns=list(_COLUMNS))
@@ -99,8 +106,11 @@ class VerificationResult(Measured):
     def summary(self) -> pd.DataFrame:
         """Return a table with one row per size, dtype and variable.
 
-        The columns are size, dtype, variable, error, relative and undecided (each the largest over
-        the variable's locations), tolerance (the smallest), and passed (True if all checks passed).
+        Besides these three, the columns are error and relative (largest absolute and relative
+        difference from the algorithm); undecided (share of rounds that were not compared because of
+        ties); tolerance (the allowed error); and passed (True if all checks passed). A variable can
+        be stored at several locations: error, relative and undecided are the largest over them, and
+        tolerance is the smallest.
         """
         worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
         table = worst.agg(
@@ -122,14 +132,15 @@ def verify(
     device: str | torch.device = "cpu",
     **arguments: Any,
 ) -> VerificationResult:
-    """Check whether a handwired model computes its algorithm, variable by variable, to rounding.
+    """Check whether a handwired model computes its algorithm up to rounding errors. Every variable
+    of the algorithm is compared at every location of the activations that stores it.
 
     Args:
         name: name of the handwired model.
         sizes: task sizes to check: numbers of experts, or (states, actions) pairs. None checks all
             sizes for which the model is promised to be exact.
-        n_rounds: number of rounds to run at every size; a model may need fewer, and the result says
-            how many ran.
+        n_rounds: number of rounds to run at every size. A task may need fewer; ``result.settings``
+            says how many ran.
         n_episodes: number of episodes at every size.
         dtype: "float64", "float32" or both.
         seed: seed of the episodes.
@@ -196,18 +207,23 @@ def verify_machine(
 ) -> VerificationResult:
     """Compare a machine's predictions and its carried state with an algorithm.
 
-    The machine must have a function that reads its state exactly; no circuit is needed.
+    The machine must have a function that reads its state exactly; its circuit need not be known.
 
     Args:
-        machine: a handwired machine, or one that ``interp.adapt(..., read=...)`` returned. It is
-            checked at its sizes and dtype.
-        algorithm: the algorithm that it should compute; None for the task's default algorithm of
-            this machine.
-        n_rounds: number of rounds; a task may have a maximum.
+        machine: a handwired machine, or one that ``interp.adapt(..., read=...)`` returned. The
+            check uses the machine's task sizes and dtype.
+        algorithm: the algorithm that the machine should compute; None for the one that the task
+            assigns to this machine.
+        n_rounds: number of rounds, reduced to the task's maximum if it has one.
         n_episodes: number of episodes.
         seed: seed of the episodes.
-        tolerance: largest error, relative to the larger of 1 and the algorithm's value. None means
-            1e-9 in float64 and 1e-5 in float32.
+        tolerance: largest allowed error. An error is divided by the algorithm's absolute value, or
+            by 1 if this value is below 1. None means 1e-9 in float64 and 1e-5 in float32.
+
+    Returns:
+
+        The checks of the predicted distribution and, if the algorithm carries a state, of the
+        state; ``result.passed`` is True if all checks passed.
 
     >>> import interp
     >>> verify_machine(interp.load("wma-handwired", n_experts=2), n_rounds=5, n_episodes=2).passed

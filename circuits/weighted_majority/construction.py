@@ -45,7 +45,8 @@ def weighted_majority(
     *,
     coordinates: Coordinates,
 ) -> Circuit:
-    """Build the Weighted Majority circuit.
+    """Build the circuit that computes Weighted Majority with expert advice; heads such as 3.2 are
+    numbered as in the paper.
 
     Args:
         n_experts: number of experts, at least 1.
@@ -54,17 +55,18 @@ def weighted_majority(
             new log-weights as its attention scores, as in the paper.
         log_gamma: log of the factor gamma > 1 by which the weight of an expert grows if it was
             right.
-        eta: inverse temperature with which every head becomes a softmax head; None for hard and
-            linear heads, which are exact.
-        heavy: with ``eta``, by how much the logit of the attention sink exceeds all other logits in
-            the softmax heads that replace head 3.2; 36 in float64, 20 in float32.
-        match_logit: with ``eta`` in variant R, logit of an expert that was right in head 3.2; 120
-            in float64, 60 in float32.
-        epsilon: with ``eta`` in variant P, the factor of the scores in the pair of softmax heads
-            that replaces head 3.2. Float64 only.
-        coordinates: position codes and rotation of the basis. Callers pass the fields of
-            :class:`~circuits.basis.Coordinates` as keywords instead: ``positions``, ``n_lines``,
-            ``seed``, ``rotation``.
+        eta: inverse temperature with which every hard or linear head becomes a softmax head, which
+            is nearly exact. None keeps them, and the circuit is exact.
+        heavy: if ``eta`` is a number: by how much the logit of the attention sink (a token that
+            takes nearly all attention) exceeds the largest other logit in the softmax heads that
+            replace head 3.2. 36 suits float64, 20 float32.
+        match_logit: if ``eta`` is a number, in variant R: logit in head 3.2 of an expert that was
+            right. 120 suits float64, 60 float32.
+        epsilon: if ``eta`` is a number, in variant P: factor of the scores in the pair of softmax
+            heads that replaces head 3.2. Such a pair needs float64.
+        coordinates: position codes and rotation of the basis. Callers pass the four fields of
+            :class:`~circuits.basis.Coordinates` as keywords in its place: ``positions``,
+            ``n_lines``, ``seed``, ``rotation``.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
