@@ -146,9 +146,9 @@ class BenchmarkResult(Result):
         rows: one row per subject, seed, question, method and score, with the columns subject,
             machine, form, variant, seed, question (its key), method (its key), score (its name,
             such as "auroc") and value.
-        refusals: one row per subject and method without a valid answer, with the columns subject,
-            seed, question, method and reason (a sentence).
-        settings: effort, seeds, subjects, time and other provenance.
+        refusals: one row per subject, seed, question and method without a valid answer, with the
+            columns subject, seed, question, method and sentence (the reason).
+        settings: effort (how much was computed), seeds, subjects, time and other provenance.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -156,19 +156,24 @@ class BenchmarkResult(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the attribute ``rows`` as a table: one row per subject, seed, question, method and
-        score.
+        """Return a table with one row per subject (a machine with a known mechanism), seed,
+        question, method and score.
+
+        The columns are subject, machine, form (how the machine is constructed), variant (how it was
+        changed afterwards), seed, question and method (their keys), score (its name, such as
+        "auroc") and value.
         """
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
     @cached_property
     def means(self) -> pd.DataFrame:
         """Table of mean scores, one row per method and one column per question. The method with the
-        best mean over questions comes first. A mean is over forms, as in :meth:`summary`.
+        best mean over questions comes first. A mean is over the forms (constructions) of the
+        machines, as in :meth:`summary`.
 
-        Each question has several scores, and the table shows its main one (headline), which the
-        column names, as in "edges, ap". Some methods come in several settings, such as "eap:single"
-        and "eap:joined"; the row "eap" shows the best of them for each question.
+        Each question has several scores. The table shows its main score, with which the name of the
+        column ends, as in "edges, ap". Some methods come in several settings, such as "eap:single"
+        and "eap:joined"; the row "eap" shows, for each question, the best of them.
         """
         columns = {}
         for key in dict.fromkeys(row["question"] for row in self.rows):
@@ -182,7 +187,9 @@ class BenchmarkResult(Result):
 
     @property
     def sentence(self) -> str:
-        """The best method for each question, with its mean score, as one sentence."""
+        """A sentence that names the best method for each question, with its mean score. The oracle
+        and the random answer do not count.
+        """
         methods = self.means.drop(index=["oracle", "random"], errors="ignore")
         answered = methods.dropna(how="all", axis="columns")
         best = []
@@ -199,9 +206,9 @@ class BenchmarkResult(Result):
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
         """Return the mean of one score for each method, with a 95 % interval.
 
-        A form is one construction of a machine, such as "R, softmax". A score is averaged over the
-        variants and seeds of each form first. The mean is that of the forms' averages, and the
-        interval is from a bootstrap over forms.
+        A form is one construction of a machine, such as "R, softmax"; variants are changed copies
+        of it. A score is first averaged over the variants and seeds of each form. These averages
+        are then averaged over forms, and the interval is from a bootstrap over forms.
 
         Args:
             question: key of the question, such as "edges".
@@ -209,10 +216,10 @@ class BenchmarkResult(Result):
             by: columns of :meth:`to_frame` to group by besides the method, such as "variant".
 
         Returns:
-            One row per method (and per value of ``by``), with the columns method (its key), those
-            of ``by``, mean, low and high (the ends of its interval), and subjects: number of
-            subjects with this score, where the variants of a form count separately and seeds do
-            not. Rows are sorted by the columns ``by``, then by the mean, the best first.
+            One row per method (and per value of ``by``). The columns are those of ``by``, method
+            (its key), mean, low and high (the ends of its interval) and subjects (number of
+            subjects with this score; each variant of a form is one subject). Rows are sorted by the
+            columns ``by``, then by the mean, the best first.
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -303,8 +310,8 @@ _Builder = Callable[[], KnownMachine]
 def builders() -> dict[str, _Builder]:
     """Return the functions that build the subjects (machines with known mechanisms).
 
-    Subjects are built when the functions are called. A function takes no argument and returns an
-    equal :class:`~circuits.benchmark.known_machine.KnownMachine` at each call.
+    A subject is only built when its function is called. The function takes no argument. Every call
+    builds the same :class:`~circuits.benchmark.known_machine.KnownMachine` anew.
 
     Returns:
         Name of a subject -> its function.
@@ -340,30 +347,31 @@ def run(
     scheduler: str = "",
     shard: str = "",
 ) -> BenchmarkResult:
-    """Run every method on every subject and grade its answers.
+    """Let every interpretability method answer its question about every subject (a machine with a
+    known mechanism), and grade the answers.
 
     Args:
         subjects: names from :func:`builders`; or, for new subjects, a mapping from names to
-            functions that build them. All known subjects when empty.
+            functions without arguments that build them. When empty, all known subjects.
         methods: keys of registered methods, or :class:`~circuits.benchmark.methods.Method` objects;
-            all registered methods when empty. The oracle, which knows the truth, and a random
+            when empty, all registered methods. The oracle, which knows the truth, and a random
             answer are always added.
         questions: keys of questions; all when empty.
         seeds: seeds of the episodes and of the methods' random draws.
-        effort: how many episodes, rounds and fits are used. :data:`QUICK` also takes fewer subjects
-            and leaves out slow methods.
-        out: folder for finished work, so that an interrupted run continues. Its subfolder ``parts``
-            gets a file per subject and seed. By default, finished work is not stored.
+        effort: how many episodes, rounds and fits are used. With :data:`QUICK`, an empty
+            ``subjects`` means a few of them, and an empty ``methods`` leaves out slow ones.
+        out: folder in whose subfolder ``parts`` finished work is stored, one file per subject and
+            seed. An interrupted run then continues. None stores nothing.
         n_jobs: number of worker processes; each works on one subject at a time.
-        scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`; its workers
-            write to ``out``, too.
+        scheduler: address of a dask scheduler, to compute on its workers, which write to ``out``,
+            too (:func:`interp.support.workers.each`); "" for none.
         shard: which share of the subjects and seeds to run, such as "2/64" for the second of 64
-            shares; "" for all (:func:`interp.support.shares.divide`). With "" and the same ``out``,
-            a later call reads what all shares stored.
+            shares; "" for all (:func:`interp.support.shares.divide`). A later call with "" and the
+            same ``out`` reads what all shares stored.
 
     Returns:
-        The score of every method on every subject (of the share), and the methods that gave no
-        valid answer.
+        The scores of every method on every subject of the share; and which method gave no valid
+        answer on which subject.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))

@@ -89,20 +89,23 @@ kind.
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class KnownMachine:
-    """A subject of the benchmark: a model and what is known about its mechanism.
+    """A subject of the benchmark: a model with a known mechanism, on which interpretability methods
+    are graded.
 
     Attributes:
         name: machine, form and variant, such as "wma-handwired R, rotated".
         machine: name of the handwired model in the registry.
-        form: a key of :data:`FORMS`: how the model is constructed.
-        variant: one of :data:`VARIANTS`: how the constructed model was changed afterwards.
+        form: how the model is constructed: a key of :data:`FORMS`, such as "R, softmax".
+        variant: how the constructed model was changed afterwards: one of :data:`VARIANTS`, such as
+            "rotated".
         model: the model.
-        algorithm: the algorithm that it computes, with its parameters.
-        edges: (source, destination) of every true edge, by names of components -> its kind, such as
-            "content"; None if the edges are unknown.
+        algorithm: the algorithm that the model computes, with its parameters.
+        edges: (source, destination) of every true edge, as names of components -> kind of the edge,
+            such as "content"; None if the edges are unknown.
         places: key of a variable -> every place in the activations that stores it.
-        claims: one or more for each variable: the places where activations must be interchanged
-            together to change the variable, and the output that shows the effect.
+        claims: one or more for each variable. A claim has the places where activations must be
+            swapped together between two runs to swap the variable, and the output that shows the
+            effect.
     """
 
     name: str
@@ -117,12 +120,14 @@ class KnownMachine:
 
     @property
     def task(self) -> Task:
-        """The task that the model plays: the record that is registered in :mod:`interp.tasks`."""
+        """The model's task, as it is registered in :mod:`interp.tasks`."""
         return tasks.of(self.model)
 
     @property
     def transformer(self) -> HookedLatentTransformer:
-        """The model, with the type of a transformer, which questions about edges and nodes need."""
+        """The field ``model`` with the type of a transformer, for type checkers. Questions about
+        edges and nodes need a transformer.
+        """
         return cast(HookedLatentTransformer, self.model)
 
 
@@ -153,7 +158,7 @@ def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
 def build(
     machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0
 ) -> KnownMachine:
-    """Build a model with a known mechanism, on which interpretability methods are graded, in
+    """Build a model with a known mechanism, on which interpretability methods are graded. It is in
     float64.
 
     Args:
@@ -161,10 +166,13 @@ def build(
         form: how the circuit is constructed, a key of :data:`FORMS`. In "R, softmax", "R" is the
             variant of the circuit ("R" or "P" for Weighted Majority), and "softmax" means that
             every attention head is a softmax of inverse temperature 60, instead of hard or linear.
-        variant: a change of the finished circuit that keeps its behaviour, one of :data:`VARIANTS`:
-            "plain" for none, "rotated" for a random rotation of the residual stream, ...
+        variant: a change that keeps the model's behaviour, one of :data:`VARIANTS`. "plain" is no
+            change; "rotated" a random rotation of the residual stream; "distractors" adds random
+            heads and neurons that nothing reads; "superposed" uses overlapping sinusoidal position
+            codes; "simplex" removes the sum of the log-weights.
         quick: True for small task sizes, False for the sizes of the full benchmark.
-        seed: seed of the rotation, of the distractors' weights or of the position code.
+        seed: seed of the variant's random numbers: the rotation, the distractors' weights or the
+            position codes.
 
     Returns:
         The model, the algorithm that it computes, and its true edges, places and claims.
@@ -253,10 +261,12 @@ def _vary(
 
 
 def variants(machine: str, form: str) -> tuple[str, ...]:
-    """Return the names of the variants that a form of a machine can have.
+    """Return the names of the variants (changes that keep the behaviour) that a form of a machine
+    can have.
 
-    "superposed" needs a machine with sinusoidal position codes. "simplex" needs a form that
-    predicts only from differences of the log-weights, so that one dimension can be removed.
+    "superposed" needs a machine that can have sinusoidal position codes. "simplex" needs a form of
+    Weighted Majority that predicts only from differences of the log-weights, so that their sum can
+    be removed.
 
     Args:
         machine: name of the model in the registry.
@@ -275,7 +285,9 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
 
 
 def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension rank"]:
-    """Return an orthonormal basis, as columns, of the space that some column vectors span."""
+    """Return an orthonormal basis, as the columns of a matrix ``[dimension, rank]``, of the space
+    that the columns of the argument span.
+    """
     vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
     return vectors[:, sizes > 1e-9 * sizes.max()]
 
@@ -301,15 +313,15 @@ def rotate_residual_stream(
 def without(
     model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
 ) -> HookedLatentTransformer:
-    """Return a copy of the model without some directions of its residual stream, which becomes
-    narrower by their number.
+    """Return a copy of the model without some directions of its residual stream. The stream's width
+    falls by the rank of the directions.
 
     docs/method/benchmark.md says when predictions stay the same. A model with LayerNorm is refused,
-    because the removed coordinates contribute to the norm.
+    because the removed directions contribute to the norm.
 
     Args:
         model: the model.
-        lost: the directions to remove, as rows.
+        lost: the directions to remove, ``[direction, d_model]``.
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=2)
@@ -342,16 +354,16 @@ def transform_residual_stream(
     back: Float[Tensor, "new d_model"] | None = None,
 ) -> HookedLatentTransformer:
     """Return a copy of the model with other coordinates of the residual stream. All weights that
-    read or write it are changed.
+    read or write the stream are changed accordingly.
 
     Args:
         model: the model.
-        columns: matrix that converts the residual stream (a row vector) from old to new
-            coordinates.
-        suffix: added to the model's name.
+        columns: matrix that converts the residual stream, a row vector, from old to new coordinates
+            when multiplied from the right.
+        suffix: text that is added to the model's name.
         edit: description of the change, for the model's origin.
-        back: matrix that converts new coordinates to old ones; None takes the transpose of
-            ``columns``, which is right if these are orthonormal.
+        back: matrix that converts new coordinates to old ones. None takes the transpose of
+            ``columns``, which is right if the columns are orthonormal.
     """
     config = replace(name_edited_model(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
@@ -379,8 +391,8 @@ their names.
 def with_distractors(
     model: HookedLatentTransformer, n: int = 2, seed: int = 0
 ) -> HookedLatentTransformer:
-    """Return a copy of the model with further random heads in every layer and random neurons in
-    every MLP. No component reads their output.
+    """Return a copy of the model with additional random heads in every layer and random neurons in
+    every MLP. No component reads what they write.
 
     Args:
         model: the model.
@@ -439,7 +451,7 @@ def name_edited_model(
 
     Args:
         config: configuration of the model before the edit.
-        suffix: added to the model's name.
+        suffix: text that is added to the model's name.
         edit: description of the edit.
     """
     edits = [*config.origin.get("edits", []), edit]

@@ -64,10 +64,11 @@ _SMALLEST = 1e-9
 @dataclass(frozen=True)
 @checked_fields
 class Workload:
-    """How many episodes, rounds and optimiser steps are computed for one subject.
+    """How many episodes, rounds and optimiser steps are computed for one subject of the benchmark.
 
     Attributes:
-        episodes: number of episodes in a batch, and of pairs of a clean and a corrupted episode.
+        episodes: number of episodes in a batch; also the number of pairs of a clean and a corrupted
+            episode.
         rounds: rounds per episode.
         round: index of the round in which edges and nodes are studied.
         early: index of an earlier round, for methods that study two rounds.
@@ -90,16 +91,18 @@ QUICK = Workload(fits=32, steps=40)
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Case:
-    """A pair of a clean and a corrupted run, together with the metric that compares them.
+    """A clean run and a corrupted run of the same episodes, together with the metric that compares
+    them.
 
     Attributes:
-        corruption: key of the corruption, which says how the corrupted episodes are made.
+        corruption: key of the corruption: how the corrupted episodes are made from the clean ones.
         exit: what the metric reads: "prediction", "state" or "latents".
         round: index of the corrupted round.
         pair: the two runs.
-        metric: the metric, which turns what a run puts out into one number per episode.
-        scale: mean absolute difference between the two runs in the metric. Effects of methods are
-            divided by it, so that an effect of 1 is that of the whole corruption.
+        metric: the metric, which turns the output of a run into one number per episode.
+        scale: absolute difference of the metric between the two runs, averaged over episodes.
+            Methods divide their effects by ``scale``, so that an effect of 1 is that of the whole
+            corruption.
     """
 
     corruption: str
@@ -111,8 +114,8 @@ class Case:
 
 
 class Material:
-    """The episodes, runs and ablations of one subject that all methods share, computed on first
-    use.
+    """The episodes, runs and ablations of one subject of the benchmark. All methods share them;
+    each is computed on first use.
 
     Args:
         subject: the machine.
@@ -145,14 +148,14 @@ class Material:
     def measure_cost(self, ask: Callable[[], _T]) -> tuple[_T, float]:
         """Call a method, and measure its CPU time.
 
-        The time includes that of every shared result that the method used, even if another method
-        computed it.
+        The time includes computing every shared result that the method used, even if another method
+        caused this computation.
 
         Args:
             ask: function without arguments that calls the method.
 
         Returns:
-            The result of ``ask``, and the CPU seconds.
+            A pair: the result of ``ask``, and the CPU seconds.
         """
         answer, seconds, used = self._measure_time(ask)
         return answer, seconds + sum(self._cost[key] for key in used)
@@ -188,7 +191,8 @@ class Material:
             question: key of the question, such as "edges".
 
         Returns:
-            Item (such as an edge) -> its kind, such as "content"; "" for a false item.
+            Item (such as an edge) -> its kind, such as "content" or, for a false item, "". Empty if
+            the truth is unknown.
         """
         key = ("truth", question)
         if key not in self._made:  # by no `once`: no method pays for what the truth took
@@ -197,7 +201,9 @@ class Material:
         return cast(Truth, self._made[key])
 
     def items(self, question: str) -> list[Any]:
-        """Return the items of a question, such as all candidate edges, without their truth."""
+        """Return the items of a question, such as all candidate edges: some are true and some
+        false, and a method must find out which.
+        """
         return list(self.truth(question))
 
     def episodes(self, batch: int = 0, n: int | None = None) -> Any:
@@ -233,17 +239,16 @@ class Material:
 
     @property
     def candidates(self) -> list[tuple[int, int]]:
-        """Every edge that could be true, as (source index, destination index) in the edge graph.
-
-        Edges from heads and MLPs that only write zeros are left out.
+        """Every edge that could be part of the mechanism, as (source index, destination index) in
+        the edge graph. Edges from heads and MLPs that only write zeros are left out.
         """
         graph = self.graph
         return self.once("candidates", lambda: [edge for edge in graph.edges if graph.live[edge]])
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:
-        """(source, destination) names of every edge that could be true, in the order of
-        :attr:`candidates`.
+        """Every edge that could be part of the mechanism, as (name of the source, name of the
+        destination), in the order of :attr:`candidates`.
         """
         graph = self.graph
         return [(graph.sources[s], graph.destinations[d]) for s, d in self.candidates]
@@ -269,11 +274,11 @@ class Material:
         return tuple(sorted(keys, key=lambda key: key != analysis.default_corruption))
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
-        """Return the run of some episodes (clean) and of a corrupted version of them.
+        """Run the clean episodes and a corrupted version of them, and return both runs as a pair.
 
         Args:
-            corruption: key of the corruption; "another-episode" pairs each episode with the next
-                one of the batch.
+            corruption: key of the corruption: how the corrupted episodes are made. With
+                "another-episode", the corrupted episode is the next one of the batch.
             round: index of the corrupted round; ``effort.round`` when None.
         """
         model = self.subject.model
@@ -295,15 +300,16 @@ class Material:
         rounds: Sequence[int] | None = None,
         corruptions: Sequence[str] | None = None,
     ) -> list[Case]:
-        """List all cases: combinations of a corruption, a round and an exit at which the clean and
-        the corrupted run differ.
-
-        By default, the task's default corruption comes first.
+        """List the cases: pairs of a clean and a corrupted run with a metric that compares them.
+        There is one for each combination of a round, a corruption and an exit (what is compared),
+        unless the two runs are equal there.
 
         Args:
-            exits: what is compared: "prediction", "state" or "latents".
+            exits: what is compared: "prediction", "state" (the latents along the directions that
+                store the state) or "latents" (all their coordinates).
             rounds: indices of the corrupted rounds; only ``effort.round`` when None.
-            corruptions: keys of corruptions, or :data:`ANOTHER`; all of the task when None.
+            corruptions: keys of corruptions (how corrupted episodes are made), or :data:`ANOTHER`.
+                None takes all of the task, the default one first.
         """
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions
@@ -323,8 +329,9 @@ class Material:
         return Case(corruption, exit, t, pair=pair, metric=metric, scale=scale)
 
     def case(self, exit: Exit) -> Case | None:
-        """Return the case of the first corruption that changes what is read at ``exit``; None if no
-        corruption does.
+        """Return the case (a clean and a corrupted run, and a metric) of the first corruption that
+        changes what is read at ``exit``, such as "prediction". Return None if no corruption changes
+        it.
         """
         cases = self.cases((exit,))
         return cases[0] if cases else None
@@ -333,30 +340,33 @@ class Material:
         """Return an object that scores circuits (sets of edges) by the metric of a case.
 
         Args:
-            case: the clean and corrupted run, and the metric.
+            case: the clean and the corrupted run, and the metric.
             ablation: what edges outside the circuit carry: "zero", "mean" or "resample" (their
                 value in the corrupted run).
             purpose: a name for what the scorer is used for, such as "grades". Scorers with the same
-                corruption, round, ablation and purpose run each circuit only once, also for several
-                metrics. Scorers with different purposes share no runs. Pass a new name for a method
-                if its CPU time must include all runs that it needs.
+                corruption, round, ablation and purpose share their runs of circuits, also between
+                metrics; scorers with different purposes do not. A method whose CPU time must
+                include all its runs needs a new name.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
         return self.once((*key, case.exit), lambda: scorer.through(case.metric))
 
     def cut(self, corruption: str, ablation: str, t: int) -> Readout:
-        """Run the clean episodes once per candidate edge, with that edge cut.
+        """Run the clean episodes once per candidate edge, with this edge cut: the destination reads
+        another value from the source.
 
         Args:
-            corruption: key of the corruption; not used by the ablation "zero".
-            ablation: what the cut edge carries in place of its value: "zero"; "mean", its mean over
-                episodes of the corrupted run; or "resample", its value in the corrupted run.
+            corruption: key of the corruption, which makes the corrupted run; not used by the
+                ablation "zero".
+            ablation: the value that the destination reads: "zero"; "mean", the mean over episodes
+                of the edge's value in the corrupted run; or "resample", the value in the corrupted
+                run.
             t: index of the round in which edges are cut.
 
         Returns:
-            Predictions and latents ``[edge, episode, ...]``, edges in the order of
-            :attr:`candidates`.
+            The predictions and latents of these runs, each ``[edge, episode, ...]``, with edges in
+            the order of :attr:`candidates`.
         """
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 
@@ -377,12 +387,13 @@ class Material:
         return self.once(("cut", corruption, ablation, t), make)
 
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
-        """Return how much the metric drops when each candidate edge is cut, divided by the case's
-        scale, ``[edge, episode]``.
+        """Return how much the metric drops when each candidate edge is cut, ``[edge, episode]``.
+        The drops are divided by the case's scale, the effect of the whole corruption.
 
         Args:
             case: the clean and corrupted run, and the metric.
-            ablation: what the cut edge carries: "zero", "mean" or "resample".
+            ablation: what a cut edge carries: "zero", "mean" (its mean over episodes of the
+                corrupted run) or "resample" (its value in the corrupted run).
         """
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():

@@ -30,12 +30,12 @@ Truth = Mapping[Hashable, str]
 
 @dataclass(frozen=True)
 class Answer:
-    """A method's answer to a question of the benchmark.
+    """A method's answer to a question of the benchmark: which items, such as edges, are true.
 
     Attributes:
-        scores: item -> how strongly the method supports that it is true. Items that are missing get
-            the lowest score.
-        chosen: the items that the method declares true; None if it only ranks.
+        scores: item -> the method's score; the higher, the likelier the item is true. Missing items
+            get the lowest score.
+        chosen: the items that the method declares true; None if the method only ranks items.
         subspaces: for questions about directions, (variable, site as text) -> an orthonormal basis
             ``[d_model, rank]`` of the subspace that stores the variable there.
         measured: name -> a further number that the method measured, such as an accuracy.
@@ -52,22 +52,24 @@ class Answer:
 class Challenge:
     """A question of the benchmark, which methods answer about a machine (subject).
 
-    Its functions take the subject and its :class:`~circuits.benchmark.material.Material` (the
-    subject's runs, shared by all methods).
+    A question is about items, such as edges; each is true or false of the subject. The functions
+    below take the subject and its :class:`~circuits.benchmark.material.Material` (the subject's
+    runs, which all methods share).
 
     Attributes:
-        key: unique key.
+        key: the question's key, such as "edges".
         name: a short name, for tables.
         asked: the question, in words.
         true: where the truth comes from, in words.
         scored: how answers are scored, in words.
         headline: name of the main score, which figures show.
-        truth: ``(subject, material) -> {item: kind}``; an empty mapping means that the truth is
-            unknown, and the subject is left out.
-        grade: ``(subject, material, answer) -> {name of a score: value}``, for an :class:`Answer`.
-        oracle: ``(subject, material) -> Answer`` that knows the truth; None gives true items the
-            score 1, false items 0.
-        chance: ``(subject, material, NumPy generator) -> Answer`` that is random; None draws a
+        truth: ``(subject, material) -> {item: kind}``, with the kind "" for false items. An empty
+            mapping means that the truth is unknown; the subject is then left out.
+        grade: ``(subject, material, answer) -> {name of a score: value}``; it scores an
+            :class:`Answer`.
+        oracle: ``(subject, material) -> Answer``, the answer of an oracle that knows the truth.
+            None gives true items the score 1, false items 0.
+        chance: ``(subject, material, NumPy generator) -> Answer``, a random answer. None draws a
             random score for each item.
     """
 
@@ -85,7 +87,8 @@ class Challenge:
     def answer_by_oracle(self, subject: KnownMachine, material: Any) -> Answer:
         """Return the answer of an oracle that knows the truth: the upper bound for methods.
 
-        True items score 1 and false items 0, unless :attr:`oracle` is set.
+        If :attr:`oracle` is set, it answers. Otherwise true items get the score 1 and false items
+        0.
 
         Args:
             subject: the machine.
@@ -98,12 +101,11 @@ class Challenge:
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
     def draw_answer(self, subject: KnownMachine, material: Any) -> Answer:
-        """Return a random answer, the lower bound for methods: that of :attr:`chance` if it is set;
-        otherwise each item gets a uniform random score.
+        """Return a random answer, the lower bound for methods.
 
-        In the second case, n items are declared true, those with the best scores, where n is the
-        number of true items. The draws depend only on the question, the subject's name and the
-        seed.
+        If :attr:`chance` is set, it answers. Otherwise each item gets a uniform random score, and
+        the n items with the best scores are declared true, where n is the number of true items. The
+        draws depend only on the question, the subject's name and the seed.
 
         Args:
             subject: the machine.
@@ -140,23 +142,24 @@ def ranking(
 ) -> dict[str, float]:
     """Score how well an answer ranks true items of some kinds above false items.
 
-    Each score compares the true items of one kind, or of several, with the false items. True items
-    of any other kind are left out of it.
+    Each score compares the true items of one kind, or of several kinds, with the false items. It
+    leaves out true items of other kinds.
 
     Args:
         truth: item -> its kind; "" for false items.
         answer: a method's answer.
-        first: the kind that the scores without a suffix are about, such as "auroc".
-        others: further kinds. The scores of each have its name as a suffix, such as "auroc
-            constant". The suffix "all" stands for ``first`` and ``others`` together; there are no
-            such scores if ``others`` is empty.
+        first: kind of the true items in the scores without a suffix, such as "auroc".
+        others: further kinds. Each gets scores with its name as a suffix, such as "auroc constant".
+            If there are any, scores with the suffix "all" are about ``first`` and ``others``
+            together.
 
     Returns:
-        Name of a score -> its value: "auroc", "ap" (average precision) and "recall" (share of the n
-        true items among the n best), NaN if there is no true or no false item. If the answer
-        declares items true (``answer.chosen``), also "chosen_precision" (share of the declared
-        items that are true; NaN if none is declared) and "chosen_recall" (share of the true items
-        that are declared). These two exist without a suffix and with "all".
+        Name of a score -> its value. "auroc" is the area under the ROC curve, "ap" the average
+        precision, and "recall" the share of the n true items that are among the n best. They are
+        NaN if there is no true or no false item. If the answer declares items true
+        (``answer.chosen``), there are two more, without a suffix and with "all". "chosen_precision"
+        is the share of the declared items that are true (NaN if none is declared), and
+        "chosen_recall" the share of the true items that are declared.
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))
@@ -173,9 +176,8 @@ def ranking(
 
 
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
-    """Return the answer's score of every item, in the order of ``truth``, ``[item]``.
-
-    A missing or NaN score becomes the lowest score of the answer.
+    """Return an answer's score of every item, ``[item]``, in the order of the items in ``truth``. A
+    missing or NaN score becomes the answer's lowest score.
     """
     numbers = [score for score in answer.scores.values() if not np.isnan(score)]
     lowest = min(numbers, default=0.0)

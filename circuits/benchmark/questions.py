@@ -280,13 +280,14 @@ def _list_existing(subject: KnownMachine, material: Material) -> Truth:
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
-    """Return the values that belong to an item of the question "exists", ``[episode, round,
-    element]``.
+    """Return the values that belong to an item of the question "exists" (which variables does the
+    model compute?), ``[episode, round, element]``.
 
     Args:
         material: has the values of the algorithm's variables on a batch of episodes.
-        item: the item: the key of a variable, possibly after the prefix "another episode's ". With
-            the prefix, each episode gets the variable's values in the episode before it.
+        item: the key of a variable; or the prefix "another episode's " and the key. With the
+            prefix, each episode gets the variable's values in the episode before it in the batch.
+            Such an item is false, since the model cannot know these values.
     """
     values = np.asarray(material.variables[item.removeprefix(_ELSEWHERE)], dtype=np.float64)
     values = values.reshape(*values.shape[:2], -1)

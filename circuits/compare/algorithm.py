@@ -119,20 +119,22 @@ _Sets = Mapping[str, tuple[Any, Any]]
 @dataclass(frozen=True)
 @checked_result
 class FamilyScore:
-    """How well one family of algorithms, with fitted parameters, predicts what a model predicts.
+    """How well a family of algorithms (an algorithm with free parameters, here fitted) predicts
+    what a model predicts.
 
     Attributes:
         key, name: key and name of the family.
-        group: key of the family that this one extends with further parameters; ``key`` if it
-            extends none.
-        memoryless: True if it carries no state from round to round.
-        family: the family; None for the constant guess.
+        group: key of the family that this family extends by further parameters; its own ``key`` if
+            it extends none.
+        memoryless: True if the family carries no state from round to round.
+        family: the family; None for the constant guess, which predicts the same in every round.
         searched: name of a parameter -> its fitted value.
-        fitted: divergence of its predictions from the model's, on the episodes that it was fitted
-            to, in nats per round. For classes it is the Jensen-Shannon divergence; see
-            :func:`interp.choices.fitting.divergence`.
-        divergences: name of a set of episodes -> the same divergence on other episodes of the set,
-            ``[participant]``, or ``[episode]`` if the episodes have no participants.
+        fitted: divergence of the family's predictions from the model's, on the episodes that it was
+            fitted to, averaged over rounds. For classes it is the Jensen-Shannon divergence in
+            nats; :func:`interp.choices.fitting.divergence` has the other kinds.
+        divergences: name of a set of episodes -> the same divergence on episodes of the set that
+            the family was not fitted to, ``[participant]``; or ``[episode]`` if the episodes have
+            no participants.
     """
 
     key: str
@@ -146,7 +148,9 @@ class FamilyScore:
 
     @cached_property
     def algorithm(self) -> Algorithm | None:
-        """The algorithm with the fitted parameters; None for the constant guess."""
+        """The family's algorithm with the fitted parameters; None for the guess that predicts the
+        same in every round.
+        """
         return None if self.family is None else self.family.make(**self.searched)
 
 
@@ -155,9 +159,10 @@ class FamilyScore:
 class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
-    A family is an algorithm with free parameters, which are fitted to the model. "Divergence" is
-    the Jensen-Shannon divergence (:func:`interp.choices.fitting.divergence`) of the family's
-    predictions from the model's, on episodes that the family was not fitted to.
+    A family is an algorithm with free parameters, which are fitted to the model. A family is
+    memoryless if it carries no state from round to round. Below, "divergence" is that of the
+    family's predictions from the model's, on episodes that the family was not fitted to: for
+    classes the Jensen-Shannon divergence (:func:`interp.choices.fitting.divergence`).
 
     Attributes:
         family: key of the family that explains the predictions; None if no family does.
@@ -166,21 +171,22 @@ class AlgorithmPart(Result):
         explained: 1 - (divergence of the closest family / divergence of the best memoryless
             family).
         ratio: divergence of the closest family / divergence of the runner-up.
-        runner_up: key of the best family of another group (families that extend each other form a
-            group).
+        runner_up: key of the best family outside the closest family's group; families that extend
+            the same family form a group.
         baseline: key of the best memoryless family.
         scores: key of a family -> its score, the closest first.
         settings: seed, numbers of episodes and other provenance.
-        apart: share of rounds in which the divergence of the closest family exceeds .1 nats; None
-            if not measured because no family fits.
-        response: the case in which closest family and model respond least similarly to a changed
-            input: which input, and how many rounds after the change; None if not measured.
-        left: squared error of the closest family's predictions after small changes of its update
-            were fitted to the model, divided by this error before; None if not measured.
-        change: the small change that alone lowers this error most, in words, with the share that it
-            leaves; "" if not measured.
-        not_rejected: keys of the families in the 95 % model confidence set over episodes: any of
-            them may be the best.
+        apart: share of rounds in which the closest family's predictions diverge from the model's by
+            more than .1 nats. None if ``explained`` and ``ratio`` already rule out all families.
+        response: how similarly the closest family and the model respond to a changed input, in the
+            worst case: for one input, in one range of rounds after its change, or for one round.
+            None if not measured.
+        left: share of the closest family's squared error that remains if small changes of its
+            update are fitted to the model; None if not measured.
+        change: the small change that alone lowers this error most, in words, with the share of the
+            error that remains; "" if not measured.
+        not_rejected: keys of the families that may be the best: the 95 % model confidence set, by a
+            bootstrap over episodes.
     """
 
     family: str | None
@@ -204,8 +210,8 @@ class AlgorithmPart(Result):
 
     @property
     def sentence(self) -> str:
-        """A sentence that names the closest algorithm and says how much of the predictions it
-        explains.
+        """A sentence that names the closest algorithm and says which share of the model's
+        predictions the algorithm explains.
         """
         name, rival = self.scores[self.closest].name, self.scores[self.runner_up].name
         family = f"{name} ({in_words(self.parameters)})"
@@ -221,7 +227,9 @@ class AlgorithmPart(Result):
 
     @property
     def algorithm(self) -> Algorithm | None:
-        """The closest algorithm, with the fitted parameters; None if the constant guess is closest."""
+        """The algorithm that is closest to the model's predictions, with the fitted parameters;
+        None if a guess that is the same in every round is closest.
+        """
         return self.scores[self.closest].algorithm
 
     def _draw(self, figures: Any) -> Any:
@@ -238,11 +246,13 @@ class AlgorithmPart(Result):
         return figures.intervals(rows, xlabel=xlabel, floor=-0.5)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per family, set of episodes and quantity.
+        """Return a table with one row per family of algorithms, set of episodes and quantity.
 
-        The columns are name (the quantity: "divergence", "explained" or, only for the closest
-        family, "ratio"; see the class), set (name of the set of episodes; "all" for all together),
-        family (its key), number, and number_low and number_high (its 95 % interval).
+        The columns are name (the quantity), set (name of the set of episodes; "all" for all
+        together), family (its key), number, and number_low and number_high (the ends of its 95 %
+        interval). The quantities are "divergence" (of the family's predictions from the model's),
+        "explained" (1 - divergence / that of the best memoryless family) and, only for the closest
+        family, "ratio" (divergence / that of the runner-up).
         """
         seed, rows = self.settings["seed"], []
         base = self.scores[self.baseline].divergences
@@ -280,19 +290,19 @@ def explain(
     families: Sequence[Family] | None = None,
     edits: Edits | None = None,
 ) -> AlgorithmPart:
-    """Find the family of algorithms that predicts what a model predicts.
+    """Find the family of algorithms (an algorithm with free parameters) that predicts what a model
+    predicts. The parameters are fitted to the model's predictions.
 
     Args:
-        subject: a model, an algorithm, or a function from episodes to distributions ``[episode,
-            round, outcome]``.
+        subject: what is explained: a model, an algorithm, or a function from episodes to
+            distributions ``[episode, round, outcome]``.
         task: the task of the episodes.
-        sets: name of a set -> (episodes to fit on, other episodes to score on), such as
-            ``task.sets_for(...)`` returns.
+        sets: name of a set of episodes -> (episodes to fit on, other episodes to score on).
+            ``task.sets_for(...)`` returns such sets.
         seed: seed of the bootstrap over episodes.
-        families: the candidates; all of the task when None.
-        edits: episodes in which one input is changed. The closest algorithm must respond to these
-            changes as the model does. When None, they are made from the first set's episodes to
-            score on.
+        families: the candidates; None takes all of the task.
+        edits: episodes in which one input is changed. The closest algorithm must respond to the
+            changes as the model does. None changes inputs in the first set's episodes to score on.
 
     Returns:
         The family that explains the model, if there is one; the closest family; and the scores of
@@ -743,15 +753,15 @@ _N_FAILURES = 20
 @dataclass(frozen=True)
 @checked_result
 class Failure:
-    """A round in which the predictions of two models differ most.
+    """A round in which the predictions of a model and its reference differ most.
 
     Attributes:
         set: name of the set of episodes. ``task.sets_for`` returns a pair of batches under this
-            name, and the round is in the second batch.
-        n_scored: number of episodes in this batch, which ``task.sets_for`` needs as an argument to
-            sample the same batch again.
-        episode, round: indices of the episode and the round.
-        nats: Jensen-Shannon divergence of the two predictions.
+            name; the round is in the second batch.
+        n_scored: number of episodes in the second batch. To sample this batch again, pass the
+            number to ``task.sets_for``.
+        episode, round: indices of the episode in the batch and of the round in the episode.
+        nats: divergence of the two predictions; for classes, the Jensen-Shannon divergence in nats.
         model, reference: the distributions that the model and the reference predict.
     """
 
@@ -829,19 +839,20 @@ class _Agreement:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Behaviour(Result):
-    """How similar the model's predictions are to the reference's, or, without a reference, to those
-    of the closest algorithm.
+    """How similar a model's predictions are to those of its reference (another model). If there is
+    no reference, the closest algorithm takes its place.
 
     Attributes:
         plain: agreement of the two models as they are. ``plain.alike`` is 1 - (divergence of their
-            predictions / what a model gains from its memory). This gain is the divergence of a
-            model's predictions from those of the best memoryless algorithm, averaged over the two
-            models. Without a reference, ``plain.alike`` is :attr:`AlgorithmPart.explained`.
-            ``plain.apart`` is the share of rounds in which they differ by more than .1 nats.
-            ``plain.cells`` compares their responses to changed inputs.
-        fitted: the same, after the read-out parameters (such as a temperature) of one model's
-            algorithm were fitted to the other model; None if nothing was fitted.
-        read_out: name of a fitted parameter -> its value.
+            predictions / gain from memory). The gain from memory is the divergence of a model's
+            predictions from those of the best memoryless algorithm, averaged over the two models.
+            If there is no reference, ``plain.alike`` is :attr:`AlgorithmPart.explained`.
+            ``plain.apart`` is the share of rounds in which the predictions diverge by more than .1
+            nats. ``plain.cells`` has the similarity of the responses to changed inputs.
+        fitted: the same for one model and the other model's algorithm, after the algorithm's
+            read-out parameters (such as a temperature) were fitted to the first model. None if
+            nothing was fitted.
+        read_out: name of a read-out parameter -> its fitted value.
         untrained: ``alike`` of each untrained copy of the model with the reference.
         failures: the rounds in which the models differ most, worst first; empty without a
             reference.
@@ -854,13 +865,16 @@ class Behaviour(Result):
     failures: tuple[Failure, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per number, for the models as they are, and again with the
-        fitted read-out if there is one.
+        """Return a table with one row per number. The rows compare the model with its reference as
+        they are, and again after read-out parameters were fitted, if any were.
 
-        The columns are name ("predictions alike", "rounds apart" or "response"), read-out (the
-        fitted parameters in words; "" for the models as they are), number, number_low and
-        number_high (its interval), and untrained (of the best untrained copy). Rows "response" also
-        have the columns what, when, response and reference response (:class:`Cell`).
+        The columns are name (of the quantity), read-out (the fitted parameters in words; "" for the
+        models as they are), number, number_low and number_high (the ends of its interval), and
+        untrained (the number of the best untrained copy). The quantities are "predictions alike"
+        (average similarity), "rounds apart" (share of rounds that differ by more than .1 nats) and
+        "response" (similarity of the responses to a changed input). Rows "response" also have the
+        columns what (the input), when (rounds after the change), response and reference response
+        (sizes of the two responses).
         """
         rows = self._list_rows("", self.plain)
         rows[0]["untrained"] = best_of(self.untrained).number
@@ -889,10 +903,11 @@ class Behaviour(Result):
     def measure(self) -> Measure:
         """The measure of the claim that model and reference predict the same.
 
-        Three quantities must support the claim: average similarity, share of rounds that differ
-        plainly, and responses to changed inputs. The measure reports the one that decides. With a
-        fitted read-out that does not refute the claim, the measure is that of the fitted models,
-        and its condition says so. Otherwise it is that of the models as they are.
+        Three quantities must support the claim: the average similarity of predictions, the share of
+        rounds in which they differ by more than .1 nats, and the similarity of responses to changed
+        inputs. The measure reports the quantity that decides the claim. If read-out parameters were
+        fitted and the fitted models do not refute the claim, the measure is about the fitted
+        models, and its condition says so. Otherwise it is about the models as they are.
         """
         control = best_of(self.untrained)
         fitted = self.fitted

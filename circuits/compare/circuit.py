@@ -40,9 +40,13 @@ _ROUNDING = 1e-12
 
 
 def group_positions(labels: Sequence[str]) -> pd.DataFrame:
-    """Return a table of 0 and 1 that says which token position (row) is of which kind (column).
+    """Return a table with one row per token position and one column per kind of position; an entry
+    is 1 if the position is of the kind, otherwise 0.
 
-    Labels that differ only by a number are of one kind.
+    Positions are of one kind if their labels differ only by a number.
+
+    Args:
+        labels: labels of the positions of a round, in order.
 
     >>> group_positions(("p_1", "p_2", "p?")).to_dict("list")
     {'p': [1.0, 1.0, 0.0], 'p?': [0.0, 0.0, 1.0]}
@@ -56,23 +60,25 @@ def group_positions(labels: Sequence[str]) -> pd.DataFrame:
 class HeadTable:
     """Measurements of every attention head of a model: what it reads, and what depends on it.
 
-    To ablate a head at a position is to replace its output there by the mean of that output over
-    the episodes and the measured rounds. The *variation* of an output is its squared distance from
-    this mean. A *change* is the squared distance between the ablated and the plain run. Every entry
-    is a sum over the measured rounds of one episode, and over the query positions of one kind.
-    Positions are of one kind if their labels differ only by a number, such as p_1 and p_2.
+    A head is ablated at a position by replacing its output there by the output's mean over the
+    episodes and the measured rounds. The *variation* of an output is its squared distance from this
+    mean. A *change* is the squared distance between the ablated run and the run without ablation.
+    Every entry is a sum over the measured rounds of one episode, and over the query positions of
+    one kind. Positions are of one kind if their labels differ only by a number, such as p_1 and
+    p_2.
 
     Attributes:
         heads: names of the heads, such as "L1H0 2.1 fetch z".
         positions: label of each token position of a round.
         kinds: name of each kind of position (:func:`group_positions`).
-        read: variation of what a head moves from one key position, ``[episode, head, kind, pos]``:
-            attention times value, as it is written to the residual stream.
-        lost: change of the prediction (index 0 of the last axis) and of the state after the round
-            (index 1) if a head is ablated at the positions of a kind, ``[episode, head, kind, 2]``.
-        changed: change of a later head's output if an earlier head is ablated at all positions,
-            ``[episode, earlier head, later head, kind]``.
-        varied: variation of a head's output, ``[episode, head, kind]``.
+        read: variation of what a head moves from the key position ``pos`` to query positions of a
+            kind (attention times value, written to the residual stream), ``[episode, head, kind,
+            pos]``.
+        lost: change if a head is ablated at the positions of a kind, ``[episode, head, kind, 2]``:
+            of the prediction (index 0 of the last axis) and of the state after the round (index 1).
+        changed: change of a later head's output at the positions of a kind if an earlier head is
+            ablated at all positions, ``[episode, earlier head, later head, kind]``.
+        varied: variation of a head's output at the positions of a kind, ``[episode, head, kind]``.
     """
 
     heads: tuple[str, ...]
@@ -84,10 +90,11 @@ class HeadTable:
     varied: Float[np.ndarray, "episode head kind"]
 
     def weigh(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
-        """Average the table over episodes, and convert it to shares of the whole model.
+        """Average the table over episodes, and convert its sums of squares to shares of the whole
+        model, so that tables of different models can be compared.
 
-        Tables of different models can then be compared: for the prediction and for the state, the
-        entries of each array of the result sum to 1/2 (or are all 0).
+        The result has two arrays. In each, the entries about the prediction sum to 1/2 (or are all
+        0), and so do the entries about the state.
 
         Args:
             weights: weight of each episode in the average; only their ratios matter.
@@ -105,18 +112,20 @@ class HeadTable:
 
 
 class HeadShares(NamedTuple):
-    """A table of heads as shares of the whole model, which can be compared between models.
+    """What the heads of a model read and feed, as shares of the whole model, which can be compared
+    between models.
 
     The importance of a head for an outcome is the root of ``HeadTable.lost``: how much the outcome
-    changes without the head. The last axis of both arrays is the outcome: the prediction (index 0)
-    and the state (index 1). For each outcome, the entries of an array are scaled so that they sum
-    to 1/2. They are all 0 if no head has an effect.
+    changes if the head is ablated. The last axis of both arrays is the outcome: the prediction
+    (index 0) and the state (index 1). For each outcome, the entries of an array are scaled so that
+    they sum to 1/2; they are all 0 if no head has an effect.
 
     Attributes:
-        reads: importance of a head at query positions of a kind, divided among the key positions
-            in proportion to what the head reads from each, ``[head, kind, pos, 2]``.
-        feeds: importance of a later head, times the share of the variation of its output that
-            changes when an earlier head is ablated, ``[earlier head, later head, 2]``.
+        reads: importance of a head at query positions of a kind, divided among the key positions in
+            proportion to what the head reads from each, ``[head, kind, pos, 2]``.
+        feeds: how important an earlier head is through a later one, ``[earlier head, later head,
+            2]``: the later head's importance, times the share of its output's variation that
+            changes if the earlier head is ablated.
     """
 
     reads: Float[np.ndarray, "head kind pos 2"]
@@ -129,8 +138,8 @@ class Matching(NamedTuple):
     Attributes:
         pairs: index of a head in the first table -> index of its partner in the second. If the
             tables differ in the number of heads, some heads of the larger one have no partner.
-        similarity: weighted Jaccard index of the matched tables, from 0 to 1: the sum of the
-            smaller entries over the sum of the larger ones.
+        similarity: weighted Jaccard index of the matched tables, from 0 to 1: of each pair of
+            matched entries the smaller one, summed, divided by the sum of the larger ones.
     """
 
     pairs: dict[int, int]
@@ -138,15 +147,16 @@ class Matching(NamedTuple):
 
 
 def match_heads(first: HeadShares, second: HeadShares) -> Matching:
-    """Match the heads of two models by what they read, and compute the similarity of the matched
-    tables (reads and feeds).
+    """Match the heads of two models one to one by what they read, and compute the similarity of the
+    matched tables (what heads read, and which later heads they feed).
 
     Args:
         first, second: tables of the two models, as shares (:meth:`HeadTable.weigh`).
 
     Returns:
-        The matching. Its similarity is the weighted Jaccard index: the sum of the smaller entries
-        over the sum of the larger ones; NaN if no head of either model has an effect.
+        The matching. Its similarity is the weighted Jaccard index, from 0 to 1: of each pair of
+        matched entries the smaller one, summed, divided by the sum of the larger ones. It is NaN if
+        no head of either model has an effect.
     """
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)
@@ -165,14 +175,14 @@ def compare_tables(
     """Match the heads of two tables that were measured on the same episodes.
 
     Args:
-        first, second: the tables, of the same positions.
+        first, second: the tables of the two models, whose rounds must have the same positions.
         participants: label of the participant (such as a person) of each episode, ``[episode]``;
             the bootstrap resamples participants. None if every episode is independent.
         seed: seed of the bootstrap.
 
     Returns:
-        The matching on all episodes; and its similarity with a 95 % bootstrap interval, in which
-        heads are matched anew for every resample.
+        A pair: the matching on all episodes; and its similarity (weighted Jaccard index) with a 95
+        % bootstrap interval. Heads are matched anew in every resample.
     """
     require(
         first.positions == second.positions,
@@ -194,13 +204,15 @@ def _divide(part: Array, whole: Array) -> Array:
 
 
 def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Budget) -> HeadTable:
-    """Ablate every head of a model on the test episodes, and return the table of what changes.
+    """Ablate every head of a model on the test episodes, and return the table of what each head
+    reads and what changes without it.
 
-    A head is ablated by setting its output to its mean over the episodes and the measured rounds.
+    A head is ablated by replacing its output by the output's mean over the episodes and the
+    measured rounds.
 
     Args:
         subject: the model, with its episodes.
-        outcomes: the two outcomes that may change: the prediction, then the state.
+        outcomes: the two outcomes whose change is measured: the prediction, then the state.
         budget: determines the measured rounds, in which heads are ablated: every second one of
             ``budget.at``.
     """
@@ -335,16 +347,16 @@ def _name_head(config: LatentTransformerConfig, layer: int, head: int) -> str:
 @dataclass(frozen=True)
 @checked_result
 class HeadRole:
-    """What one head does, as a row of the printed table.
+    """What one attention head does, as a row of the printed table.
 
     Attributes:
         model, head: names of the model and of the head.
         weight: the head's importance: the mean of ``prediction`` and ``update``.
-        reads: the key position that it reads most, and the kind of query position that reads it,
-            such as "p_1 at p?".
-        prediction, update: effect of ablating the head on the prediction, and on the state, as a
-            share of the sum of these effects over all heads.
-        feeds: the later head that depends most on it; "" if none does.
+        reads: the key position from which the head reads most, and the kind of query position at
+            which it does so, such as "p_1 at p?".
+        prediction, update: how much the prediction and the state change if the head is ablated,
+            each as a share of the sum over all heads.
+        feeds: the later head that depends most on this head; "" if none does.
         match: the matched head of the other model; "" if there is none.
     """
 
@@ -359,13 +371,16 @@ class HeadRole:
 
 
 def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> list[HeadRole]:
-    """Return the role of every head that the prediction or the state depends on: those that change
-    it when they are ablated. The head with the largest ``weight`` (:class:`HeadRole`) is first.
+    """Describe the role of every head that matters: the prediction or the state changes if the head
+    is ablated.
 
     Args:
         model: name of the model.
-        table: its table of heads.
+        table: the model's table of heads.
         matches: index of a head in the table -> name of the matched head of the other model.
+
+    Returns:
+        The roles, the most important head (largest ``weight``) first.
     """
     shares = table.weigh(np.ones(len(table.lost)))
     roles = []
@@ -396,13 +411,14 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
 @dataclass(frozen=True, repr=False)
 @checked_result
 class CircuitPart(Result):
-    """How similar the roles of two models' heads are.
+    """How similar the roles of two models' attention heads are: what they read, which later heads
+    they feed, and what changes without them.
 
     Attributes:
-        similarity: weighted Jaccard index of the two tables of heads under the best matching, from
-            0 to 1.
+        similarity: similarity of the two models' tables of heads, whose heads are matched one to
+            one: the weighted Jaccard index, from 0 to 1.
         heads: the roles of the heads of both models.
-        untrained: similarity of every untrained copy of the model with the reference.
+        untrained: the same similarity of each untrained copy of the model with the reference.
     """
 
     similarity: Interval
@@ -411,8 +427,8 @@ class CircuitPart(Result):
 
     @property
     def measure(self) -> Measure:
-        """The measure of the claim that the heads of both models have the same roles; its number is
-        the similarity.
+        """The measure of the claim that the heads of both models have the same roles. Its number is
+        the similarity; the control is the best similarity of an untrained copy.
         """
         return Measure(
             "circuit",
@@ -424,11 +440,13 @@ class CircuitPart(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row for the similarity, then one for every head of both models.
+        """Return a table whose first row has the similarity of the two models' heads. Then follows
+        one row for every head, of both models, that the prediction or the state depends on.
 
         The column "name" is "similarity of roles" or "head". The first row has the columns number,
-        number_low, number_high (its 95 % interval) and untrained (the number of the best untrained
-        copy). The rows of heads have the fields of :class:`HeadRole` as columns.
+        number_low and number_high (the ends of its 95 % interval) and untrained (the number of the
+        best untrained copy). The rows of heads have the fields of :class:`HeadRole` as columns,
+        such as reads and feeds.
         """
         row = {"name": "similarity of roles", **self.similarity.columns("number")}
         row["untrained"] = best_of(self.untrained).number
@@ -438,6 +456,7 @@ class CircuitPart(Result):
 def compare_circuits(compared: Compared) -> CircuitPart:
     """Compare the roles of the model's heads with those of the reference's heads.
 
+    A head's role is what it reads, which later heads it feeds, and what changes if it is ablated.
     The control is the same comparison with untrained copies in the model's place.
 
     Args:

@@ -38,14 +38,16 @@ _LEAST_P = 1e-6
 @dataclass(frozen=True)
 @checked_fields
 class Questions:
-    """What is measured at every checkpoint.
+    """What is measured at every checkpoint of a training run.
 
     Attributes:
-        targets: keys of variables that probes decode from the latents; the task's default when
-            empty.
-        reference: name of a model that each checkpoint is compared with; no comparison when empty.
-        n_episodes, n_rounds, seed: number of episodes for probes and predictions, rounds of each,
-            and the seed that samples them.
+        targets: keys of the algorithm's variables that probes decode from the latents; when empty,
+            the task's default ones.
+        reference: name of a model that each checkpoint is compared with; when empty, there is no
+            comparison.
+        n_episodes, n_rounds: number of episodes for probes and predictions, and of rounds per
+            episode.
+        seed: seed of these episodes.
     """
 
     targets: tuple[str, ...] = ()
@@ -60,22 +62,24 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
     """Measure one checkpoint of a training run.
 
     Args:
-        path: the checkpoint (:func:`interp.training.runs.list_kept_states` lists them).
+        path: the checkpoint, a file (:func:`interp.training.runs.list_kept_states` lists those of a
+            run).
         questions: what is measured.
 
     Returns:
-        Two tables by name, both with the columns step and seed of the training run.
+        {name: table} with two tables. Both have the columns step (the checkpoint's training step)
+        and seed (the run's seed).
 
-        "measures" has one row per claim (each probe, and each claim of the comparison with the
-        reference), with the columns key and those of a measure
-        (:meth:`~interp.results.measure.Measure.row`). In its row with the key "excess", the number
-        is the model's loss above the lowest possible loss at the newest evaluation of the
-        training; checkpoints until the next evaluation have the same number.
+        "measures" has one row per claim: one for each probe, and one for each claim of the
+        comparison with the reference. The columns are key (of the claim) and those of
+        :meth:`interp.results.measure.Measure.row`, such as number and verdict. A further row has
+        the key "excess"; its number is the model's loss above the lowest possible loss, at the last
+        evaluation of the training before the checkpoint.
 
-        "algorithms" has one row per algorithm of the task, at its default parameters, with the
-        columns algorithm (its key), nats (Kullback-Leibler divergence of the model's predictions
-        from the algorithm's, in nats per round) and without_state (the same if the model's latents
-        are reset in every round).
+        "algorithms" has one row per algorithm of the task, at its default parameters. The columns
+        are algorithm (its key), nats (for classes, the Kullback-Leibler divergence of the model's
+        predictions from the algorithm's, in nats per round) and without_state (the same if the
+        model's latents are reset in every round).
     """
     run = load_run(path, "model")
     model = run.model
@@ -137,8 +141,8 @@ def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
 
 @styled
 def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str]) -> Figure:
-    """Draw three panels over training steps: excess loss, probe scores, and divergence from
-    algorithms.
+    """Draw three panels over training steps: the loss above the lowest possible one, the scores of
+    probes, and the divergence of the model's predictions from those of algorithms.
 
     Args:
         measures: the tables "measures" that :func:`measure_state` returns for all checkpoints,
@@ -186,8 +190,8 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "")
 
 
 def describe(measures: pd.DataFrame) -> list[str]:
-    """Return one sentence per claim and seed: the training step from which its verdict remains
-    "yes", or "not yes at the end".
+    """Return one sentence per claim and seed of training. It says from which training step on the
+    claim's verdict is always "yes", or "not yes at the end".
 
     Args:
         measures: the tables "measures" that :func:`measure_state` returns for all checkpoints,

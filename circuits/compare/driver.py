@@ -52,19 +52,22 @@ _FORMAT = 2
 @dataclass(frozen=True, repr=False)
 @checked_result
 class Comparison(Measured):
-    """The comparison of a model with a reference, or with algorithms alone.
+    """The comparison of a model with another model (the reference) and with algorithms, or with
+    algorithms alone.
 
-    The result of every question is also an attribute: ``algorithm``, ``behaviour``, ``state``,
-    ``response``, ``update`` and ``circuit``. An attribute is None if its question needs a reference
-    and there is none, or if a model lacks what the question is about, such as attention heads.
+    A comparison answers several questions. The result of each is also an attribute: ``algorithm``,
+    ``behaviour``, ``state``, ``response``, ``update`` or ``circuit``. An attribute is None if its
+    question needs a reference and there is none, or if a model lacks what the question is about,
+    such as attention heads.
 
     Attributes:
         model: name of the model.
         reference: name of the reference; "" if there is none.
         parts: key of a question, such as "state" -> its result.
-        measures: the claims on "behaviour", "state", "update" and "circuit"; without a reference
-            only on "behaviour" and "update".
-        settings: budget, sizes, digests and other provenance.
+        measures: one measure, with a verdict, per claim that the model is like the reference in its
+            "behaviour", "state", "update" and "circuit". Without a reference, there are only
+            "behaviour" and "update", and an algorithm takes its place.
+        settings: {name: value} of budget, task sizes, digests of the models and other provenance.
     """
 
     model: str
@@ -85,8 +88,8 @@ class Comparison(Measured):
 
     @property
     def sentence(self) -> str:
-        """A sentence that reports all measures and names the reference; without one, the closest
-        algorithm.
+        """A sentence that reports the verdicts of all measures. It names the model's reference or,
+        if there is no reference, the closest algorithm.
         """
         closest = self.algorithm.scores[self.algorithm.closest]
         against = self.reference or closest.name
@@ -102,8 +105,8 @@ class Comparison(Measured):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The rounds in which the predictions of the two models differ most, worst first; empty
-        without a reference.
+        """The rounds in which the predictions of the model and its reference differ most, worst
+        first; empty if there is no reference.
         """
         return tuple(self.behaviour.failures)
 
@@ -158,15 +161,17 @@ def machines(
     """Compare ``model`` with ``reference`` and with every algorithm of its task.
 
     Args:
-        model: the model that is judged.
-        reference: another model of the task, or its name. A handwired reference is built with task
-            sizes that the model accepts, and for episodes like the model's. None compares with
-            algorithms alone, which decides only the claims on behaviour and update.
-        budget: how many episodes, rounds and untrained copies are used, and the seed; ``Budget()``
-            when None. ``Budget.quick()`` does a quarter of the work. The task may limit the rounds.
-        folder: folder that stores finished parts, so that an interrupted comparison continues. By
-            default, they are not stored.
-        arguments: further arguments for building a handwired reference, such as ``{"beta": 10}``.
+        model: the model that is compared.
+        reference: another model of the task, or its name. A handwired reference that is given by
+            name is built for the model's task sizes and form of rounds. None compares with
+            algorithms alone; then only the claims on behaviour and update are decided.
+        budget: how many episodes, rounds and untrained copies of the model (as controls) are used,
+            and the seed; ``Budget()`` when None. ``Budget.quick()`` does a quarter of the work. The
+            number of rounds is reduced to the task's maximum if it has one.
+        folder: folder that stores finished parts, so that an interrupted comparison continues. None
+            stores nothing.
+        arguments: further arguments for building a handwired reference, by name, such as ``{"beta":
+            10}``.
 
     Returns:
         The result of every question, and a measure with a verdict for each claim.

@@ -80,17 +80,18 @@ _ONE = "the two are one machine: their digests are the same"
 @dataclass(frozen=True)
 @checked_fields
 class Budget:
-    """How much a comparison computes.
+    """How much a comparison of models computes.
 
     Attributes:
-        known, test: number of episodes on which maps and decoders are fitted, and number of other
-            episodes on which they are scored.
+        known, test: numbers of episodes on which maps and decoders of latents are fitted, and of
+            other episodes on which they are scored.
         rounds: rounds per episode.
         horizon: number of rounds that a model runs on after changed latents were inserted into it.
         starts: number of rounds per episode at which latents are inserted.
-        battery, scored: number of episodes in each set on which algorithms are fitted to a model's
-            predictions, and number of other episodes on which predictions are then compared.
-        edits: number of changed inputs for comparing responses.
+        battery, scored: numbers of episodes, in each set, on which algorithms are fitted to a
+            model's predictions, and of other episodes on which predictions are then compared.
+        edits: approximate number of changes of inputs, for comparing how predictions respond to
+            them.
         untrained: number of untrained copies of the model, which are the control.
         seed: seed of everything that is drawn.
     """
@@ -119,7 +120,7 @@ class Budget:
 
     @classmethod
     def quick(cls, seed: int = 0) -> Budget:
-        """Return the budget of a quick comparison, about a quarter of the work."""
+        """Return the budget of a quick comparison, which does about a quarter of the work."""
         return cls(
             known=48,
             test=24,
@@ -134,9 +135,8 @@ class Budget:
 
     @checked
     def of_rounds(self, rounds: int) -> Budget:
-        """Return a copy with ``rounds`` per episode.
-
-        If there are few rounds, ``horizon`` and ``starts`` are reduced to fit.
+        """Return a copy with another number of rounds per episode. If there are few rounds,
+        ``horizon`` and ``starts`` (see :class:`Budget`) are reduced to fit.
 
         >>> short = Budget().of_rounds(6)
         >>> short.rounds, short.horizon, short.starts
@@ -150,8 +150,8 @@ class Budget:
     def at(self) -> list[int]:
         """Indices of the rounds at which latents are inserted, evenly spaced.
 
-        The first sixth of the rounds is left out, since latents contain little there. From the last
-        of these rounds on, a run has ``horizon + 1`` rounds left.
+        They begin after the first sixth of the rounds, in which latents contain little. At the last
+        of them, ``horizon + 1`` rounds are left, including itself.
 
         >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
@@ -167,9 +167,9 @@ class Samples:
     """The three batches of episodes of a comparison.
 
     Attributes:
-        known: episodes on which maps and decoders are fitted.
-        test: episodes on which they are scored.
-        other: episodes that supply the values that variables are set to.
+        known: episodes on which maps and decoders of latents are fitted.
+        test: episodes on which the maps and decoders are scored.
+        other: further episodes, on which update rules are fitted.
     """
 
     known: Any
@@ -180,8 +180,8 @@ class Samples:
     def draw(cls, model: Machine, budget: Budget, sizes: dict[str, int]) -> Samples:
         """Sample the episodes of a comparison.
 
-        ``known`` and ``other`` come from one half of the task's data, ``test`` from the second
-        half. ``other`` has as many episodes as ``test``.
+        ``known`` and ``other`` come from the first half of the task's data, ``test`` from the
+        second half. ``other`` has as many episodes as ``test``.
 
         Args:
             model: the model, which determines the task and, with it, how episodes are sampled.
@@ -204,8 +204,8 @@ class Samples:
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """Index of the participant of each episode: known episodes first, then test episodes,
-        ``[episode]``.
+        """Index of the participant of each episode, ``[episode]``: known episodes first, then test
+        episodes. If episodes have no participants, each counts as one.
         """
         return participants_of(self.known, self.test)
 
@@ -213,7 +213,7 @@ class Samples:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Participant:
-    """A model with the episodes of a comparison. Its runs and fits are cached.
+    """A model with the episodes of a comparison. Its runs and the decoders fitted to it are cached.
 
     Attributes:
         model: the model.
@@ -237,7 +237,7 @@ class Participant:
 
     @property
     def names_algorithm(self) -> bool:
-        """True if the machine states which algorithm it computes, as handwired ones do."""
+        """True if it is stated which algorithm the model computes, as for handwired models."""
         algorithm = getattr(self.model, "algorithm", None)
         return self.model.is_handwired or isinstance(algorithm, Algorithm)
 
@@ -250,8 +250,8 @@ class Participant:
 
     @remembered
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
-        """Fit a linear decoder from latents to a state variable of an algorithm, on the known
-        episodes.
+        """Fit a linear decoder from the model's latents to a state variable of an algorithm, on the
+        known episodes (those that maps are fitted on).
 
         Args:
             algorithm: the algorithm that computes the variable.
@@ -265,9 +265,10 @@ class Participant:
     def penalty(self, algorithm: Algorithm) -> float:
         """Choose the ridge penalty of decoders of the algorithm's state: the standard one or none.
 
-        Both are tried in cross-fitting. The better one decodes the changes of the state from round
-        to round with a smaller error on episodes that it was not fitted to
-        (:func:`choose_penalty`).
+        Both are tried in cross-fitting. No penalty is chosen if the changes of the decoded state
+        from round to round then have a clearly smaller error, on episodes that the decoder was not
+        fitted to (:func:`choose_penalty`). If latents have more coordinates than there are samples,
+        the penalty is the standard one.
         """
         latents = pool_runs(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
@@ -287,12 +288,13 @@ class Participant:
     def writer(
         self, algorithm: Algorithm, keys: tuple[str, ...] = (), penalty: float | None = None
     ) -> Writer:
-        """Fit an object that decodes the algorithm's state from latents, and that changes latents
-        so that they encode another state (a writer).
+        """Fit a writer on the known episodes: an object that decodes the algorithm's state from
+        latents, and that changes latents so that they encode another state.
 
         Args:
             algorithm: the algorithm.
-            keys: state variables to decode; when empty, those that can be decoded from the latents.
+            keys: keys of the state variables to decode; when empty, those that can be decoded from
+                the latents.
             penalty: ridge penalty of the decoder; :meth:`penalty` chooses it when None.
         """
         known, run = self.samples.known, self.run(self.samples.known)
@@ -305,13 +307,14 @@ class Participant:
         """Return the interchange claims that the task makes about the model.
 
         An interchange claim says that swapping the activations at some places between two runs acts
-        like swapping a variable. Places at token positions that the test episodes lack are left
-        out, and so are claims without any place that remains.
+        like swapping a variable. Places at token positions that the test episodes lack are removed
+        from a claim. A claim without places is left out.
 
         Args:
-            algorithm: None for all claims. Otherwise, only claims about the algorithm's inputs and
-                about variables computed from inputs alone are returned, without negative controls.
-                Of their places, only embeddings at named positions, such as "embed@y", remain.
+            algorithm: None returns all claims. An algorithm returns only the claims that say where
+                its inputs are embedded. They are about its inputs, or about variables that are
+                computed from inputs alone, and no negative controls. Their only places are
+                embeddings at a token position, such as "embed@y".
         """
         labels = self.run(self.samples.test).layout.labels
         channels = [channel.name for channel in self.model.channels]
@@ -329,14 +332,14 @@ class Participant:
         return claims
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """Return where the inputs that change the algorithm's state are embedded, according to the
-        task.
+        """Return where those inputs of the algorithm are embedded that change its state, according
+        to the task.
 
         Args:
             algorithm: the algorithm that reads the inputs.
 
         Returns:
-            For each input, the names of the sites of its tokens, such as ("embed@y",).
+            For each input, the names of the activation sites of its tokens, such as ("embed@y",).
         """
         causes: dict[tuple[str, ...], None] = {}
         for claim in self.claims(algorithm):
@@ -346,10 +349,11 @@ class Participant:
 
 
 def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
-    """Score maps by their errors on episodes that they were not fitted on (cross-fitted): return
-    ``1 - sum(missed) / sum(whole)`` with its 95 % interval.
+    """Score cross-fitted maps, such as decoders, by their errors: return ``1 - sum(missed) /
+    sum(whole)`` with its 95 % interval. Cross-fitted means that each episode is mapped by a fit on
+    other episodes.
 
-    The score is an R2 if the errors are squared errors, and the baseline predicts the mean.
+    The score is an R2 if the errors are squared errors and the baseline predicts the mean.
 
     Args:
         missed: error of the maps, ``[episode]``.
@@ -373,8 +377,8 @@ def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) ->
 
 @remembered
 def pool_runs(subject: Participant) -> Rollout:
-    """Run the model on the known and on the test episodes, and join the two runs into one (the
-    pool): known episodes come first.
+    """Run the model on the known episodes (those that maps are fitted on) and on the test episodes,
+    and return both runs as one rollout, with the known episodes first.
     """
     samples = subject.samples
     return Rollout.join([subject.run(samples.known), subject.run(samples.test)])
@@ -393,14 +397,16 @@ def pool_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any
 @dataclass(frozen=True)
 @checked_result
 class CrossFitted(Decoder):
-    """A decoder of an algorithm's state that is cross-fitted: each episode is decoded by a map that
-    was fitted on other episodes.
+    """A decoder of an algorithm's state from latents that is cross-fitted: each episode is decoded
+    by a map that was fitted on other episodes.
 
-    Latents that it decodes must have one row per entry of ``fold``, in the same order.
+    The decoder only applies to the latents of the episodes that ``fold`` describes, in the same
+    order.
 
     Attributes:
         fits: one decoder per fold, fitted on the episodes of the other folds.
-        fold: index of the fold of each episode.
+        fold: for each episode, the index of its fold, and so of the decoder in ``fits`` that is
+            used.
     """
 
     fits: tuple[Decoder, ...] = ()
@@ -418,10 +424,10 @@ class CrossFitted(Decoder):
         return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
-        """Return the decoder for some of the episodes.
+        """Return the decoder for some of the episodes, so that their latents alone can be decoded.
 
         Args:
-            episodes: slice of the episodes that ``fold`` describes.
+            episodes: slice of the decoder's episodes.
         """
         return replace(self, fold=self.fold[episodes])
 
@@ -432,11 +438,11 @@ class CrossFitted(Decoder):
         return self._apply(lambda fit, rows: fit(latents[rows]))
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
-        """Change the latents of every episode so that the decoded values change by ``change``
-        (:meth:`Decoder.move`).
+        """Return changed latents of every episode, from which other values are decoded: those
+        decoded from ``latents``, plus ``change`` (:meth:`Decoder.move`).
 
         Args:
-            latents: ``[episode, ...]``.
+            latents: the latents, ``[episode, ..., latent, d_model]``.
             change: wanted change of the decoded values, ``[episode, ...]``.
         """
         return self._apply(lambda fit, rows: fit.move(latents[rows], change[rows]))
@@ -464,7 +470,7 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
     or none.
 
     With a penalty, a decoder misses what is encoded along directions of little variance. Without a
-    penalty, it decodes counts of inputs even from untrained networks.
+    penalty, it decodes too much: counts of inputs, for example, even from untrained networks.
 
     Args:
         missed: function from a penalty to the decoder's squared error on episodes that it was not
@@ -485,7 +491,7 @@ def crossed_writer(
     """Fit a cross-fitted writer of state variables on the known and test episodes.
 
     A writer decodes variables from latents, and changes latents so that they encode other values.
-    Each episode is decoded by a fit on other episodes.
+    Cross-fitted means that each episode is decoded by a fit on other episodes.
 
     Args:
         subject: the model, with its episodes.
@@ -523,8 +529,8 @@ def _centre(state: ArrayLike) -> NDArray[np.float64]:
 
 
 def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
-    """Return a copy of the algorithm in which a state variable is centred if adding a constant to
-    its elements changes no prediction.
+    """Return a copy of the algorithm without irrelevant constants in its state: a state variable is
+    centred if adding a constant to all its elements changes no prediction.
 
     Centred means that the mean over elements is subtracted. Log-weights are such a variable: only
     their differences matter. A machine that stores only these differences still computes the
@@ -584,8 +590,11 @@ def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
-    """Return task sizes that every model accepts: the task's default if possible, otherwise the
-    nearest size.
+    """Return task sizes that every model accepts: the task's default sizes if possible, otherwise
+    the nearest ones.
+
+    Raises:
+        InputError: the models are of different tasks, or accept no common size.
 
     Returns:
         Name of a size, such as "n_experts" -> its value.
@@ -618,16 +627,17 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Compared:
-    """A model and what it is compared with.
+    """A model and what it is compared with, as input of the comparison's questions.
 
     Attributes:
-        model: the model.
-        reference: the other model; None if the model is compared with algorithms alone.
+        model: the model, with its episodes.
+        reference: the model that it is compared with, on the same episodes; None if it is compared
+            with algorithms alone.
         untrained, reference_untrained: untrained copies of the model, and of the reference, with
-            the same episodes.
+            the same episodes; they serve as controls.
         budget: how much is computed.
-        sets: name of a set of episodes -> two batches: algorithms are fitted to predictions on the
-            first, and compared with them on the second.
+        sets: name of a set of episodes -> a pair of batches. Algorithms are fitted to a model's
+            predictions on the first batch; predictions are compared on the second.
         parts: key of a question, such as "state" -> its result, for the questions that were
             answered so far.
     """
@@ -658,7 +668,9 @@ class Compared:
 
     @cached_property
     def is_one(self) -> bool:
-        """True if model and reference are the same machine: their digests are equal."""
+        """True if model and reference are the same machine: their digests (hashes of configuration
+        and weights) are equal.
+        """
         if self.reference is None:
             return False
         return self.reference.model.digest() == self.model.model.digest()
@@ -667,10 +679,10 @@ class Compared:
     def candidates(self) -> Mapping[str, Algorithm]:
         """Key -> algorithm, for the one or two algorithms that may describe the model's state.
 
-        The last one is the algorithm that the task assigns to the reference, or to the model if
-        there is no reference. Before it comes the algorithm that predicts most like the model, if
-        that is another one and carries a state. A state variable is centred if adding a constant to
-        its elements changes no prediction (:func:`modulo_sum`).
+        The last item is the algorithm that the task assigns to the reference, or to the model if
+        there is no reference. If another algorithm predicts more like the model and carries a
+        state, it is the first item. State variables are centred if adding a constant to all their
+        elements changes no prediction (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model
@@ -685,13 +697,13 @@ class Compared:
 def columns(record: object, **called: str) -> dict[str, Any]:
     """Return the fields of a dataclass instance as one row of a table.
 
-    An interval becomes three columns, such as r2, r2_low and r2_high. A tuple of texts is joined by
-    " + ".
+    A field with an interval becomes three columns, such as r2, r2_low and r2_high. A tuple of texts
+    becomes one text, joined by " + ".
 
     Args:
         record: the dataclass instance.
-        **called: name of a field -> name of its column, where they differ; "" leaves the field out,
-            as in ``columns(cell, alike="number", size="")``.
+        **called: name of a field -> name of its column, where they differ. The name "" leaves the
+            field out, as in ``columns(cell, alike="number", size="")``.
 
     Returns:
         Name of a column -> value, in the order of the fields.
@@ -713,20 +725,20 @@ class Question:
     decides.
 
     Attributes:
-        key: names the result, its table and its measure.
+        key: name of the question, of its result, its table and its measure, such as "state".
         kind: dataclass of the result; its method ``to_frame()`` returns the table.
         compute: function from a :class:`Compared` to the result.
         claim: the claim, a sentence such as "It predicts the same as {}"; ``{}`` stands for the
             name of what the model is compared with. Empty if the result decides no claim.
         yes, no: predicates with the model as subject, for a claim that is true and for one that is
             false, such as "predicts the same" and "predicts differently".
-        judge: function that returns the measure which decides the claim. It receives the
-            :class:`Compared`, after the results of all questions are in its ``parts``. When None,
-            the measure is the attribute ``measure`` of this question's result.
+        judge: function from the :class:`Compared` to the measure that decides the claim. It is
+            called when the results of all questions are in ``parts``. None takes the attribute
+            ``measure`` of this question's result.
         of_two: True if the question compares the model with a reference machine, and is left out
             without one; False if it also applies to a model alone.
-        lacks: function from a machine to the reason why it cannot be measured, or to "" if it can.
-            If ``of_two`` is True, the reference must be measurable, too.
+        lacks: function from a machine to the reason why the question does not apply to it; "" if it
+            applies. If ``of_two`` is True, the question must also apply to the reference.
     """
 
     key: str
@@ -740,26 +752,26 @@ class Question:
     lacks: Callable[[Machine], str] = lambda machine: ""
 
     def lacking(self, compared: Compared) -> str:
-        """Return a text that says why the question does not apply to these models, or "" if it
-        does.
+        """Return the reason why the question does not apply to the compared models, such as a lack
+        of attention heads; "" if it applies.
         """
         subjects = compared.pair if self.of_two else (compared.model,)
         reasons = [self.lacks(s.model).removeprefix("not applicable: ") for s in subjects]
         return "; ".join(dict.fromkeys(filter(None, reasons)))
 
     def measure(self, compared: Compared) -> Measure:
-        """Return the measure that decides the claim about a model.
+        """Return the measure that decides this question's claim about the compared models.
 
-        The measure's texts are this question's ``claim``, with the name of what the model is
-        compared with in place of ``{}``, and its predicates ``yes`` and ``no``.
+        The measure states this question's ``claim``, in which the name of the reference (or of the
+        closest algorithm) replaces ``{}``.
 
         Args:
             compared: the compared models, with the results of all questions in its ``parts``.
 
         Returns:
-            The measure. If the question does not apply, it has no number, and ``lacking`` says why
-            (verdict "not applicable"). If both models have the same digest, they are one machine:
-            the number is set to 1, and the claim is true without measurement.
+            The measure. If the question does not apply, it has no number, and its field ``lacking``
+            says why (verdict "not applicable"). If both models are one machine (equal digests), its
+            number is set to 1 without measurement.
         """
         lacking = self.lacking(compared)
         if lacking:

@@ -69,14 +69,14 @@ Writing a state by fitted decoders has errors of this size.
 
 
 class EditedRound(NamedTuple):
-    """Changes of one input in one round, in several episodes.
+    """Edits that change the same input in the same round, in several episodes.
 
     Attributes:
         kind: index of the input in ``Edits.kinds``.
         round: index of the round.
-        rows: indices of the episodes that are used, ``[row]``; each is one edit.
-        episodes: all episodes, with the input changed in this round; only those in ``rows`` are
-            used.
+        rows: indices of the edited episodes, ``[row]``; each is one edit.
+        episodes: all episodes, with the input changed in this round. Only the episodes in ``rows``
+            are used.
     """
 
     kind: int
@@ -92,8 +92,8 @@ class Edits:
 
     Attributes:
         episodes: the episodes without changes.
-        kinds: the inputs that are changed, in words.
-        parts: the edits, grouped by input and round.
+        kinds: the inputs that are changed, each in words.
+        parts: the edits, one item per input and round.
     """
 
     episodes: Any
@@ -102,11 +102,12 @@ class Edits:
 
     @classmethod
     def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
-        """Make about ``n_edits`` edits. In every round but the last, every input is changed in some
-        of the episodes; which episodes these are differs between inputs and rounds.
+        """Make about ``n_edits`` edits, each of which changes one input of one round of one
+        episode. In every round but the last, every input is changed in a few episodes; these differ
+        between inputs and rounds.
 
         Args:
-            task: the task, for the corruptions that change one input.
+            task: the task, which says which inputs can be changed alone, and how.
             episodes: the episodes without changes.
             n_edits: approximate number of edits.
         """
@@ -128,7 +129,7 @@ class Edits:
 
     @property
     def kind(self) -> Int[np.ndarray, " edit"]:
-        """Index into ``kinds`` of the input that each edit changes, ``[edit]``."""
+        """For each edit, the index in ``kinds`` of the input that it changes, ``[edit]``."""
         return self._repeat([part.kind for part in self.parts])
 
     @property
@@ -147,10 +148,11 @@ class Edits:
 
 @remembered
 def edits_of(compared: Compared, times: int) -> Edits:
-    """Return edits of the model's test episodes.
+    """Return edits of the model's test episodes; each changes one input of one round of one
+    episode.
 
     Args:
-        compared: the comparison.
+        compared: the comparison, which has the model, its episodes and the budget.
         times: factor: about ``times * compared.budget.edits`` edits are made.
     """
     subject = compared.model
@@ -160,11 +162,12 @@ def edits_of(compared: Compared, times: int) -> Edits:
 def responses(
     subject: Machine | Algorithm | Predict, edits: Edits
 ) -> Float[np.ndarray, "edit round outcome"]:
-    """Return how a subject's predictions change if an input changes: the prediction with the
-    changed input minus the prediction without it, for each edit.
+    """Return how a subject's predictions change if an input changes: for each edit, the prediction
+    with the changed input minus the prediction without the change.
 
-    The differences are signed. They are differences of probabilities, one per outcome; in tasks
-    that predict a real number, of its predicted mean, or of its mean and log variance.
+    The differences are signed. For classes they are differences of probabilities, one per outcome.
+    In tasks that predict a real number, they are differences of the mean, or of mean and log
+    variance.
 
     Args:
         subject: the model or algorithm that predicts, or a function from episodes to predictions
@@ -282,15 +285,19 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 @dataclass(frozen=True)
 @checked_result
 class Cell:
-    """How similar two responses are in one cell: changes of one input, read in one range of rounds
-    after the change; or all changes in one round.
+    """How similarly two subjects, such as a model and its reference, respond to changed inputs, in
+    one group of responses (cell). A response is the change of predictions. A cell has the responses
+    to all changes of one input, in one range of rounds after the change; or those to all changes
+    made in one round.
 
     Attributes:
         what: the input that was changed, in words.
-        when: the number of rounds after the change, or the round, in words.
-        alike: similarity of the two responses (1 for equal ones), with an interval over episodes.
-        size, reference_size: root of the mean squared response (summed over outcomes, averaged over
-            edits and rounds), of the model and of the reference.
+        when: the range of rounds after the change, or the round in which inputs were changed, in
+            words.
+        alike: similarity of the responses of the two subjects (1 for equal ones), with an interval
+            over episodes.
+        size, reference_size: sizes of the responses of the first and of the second subject: the
+            root of the squared response, summed over outcomes and averaged over edits and rounds.
     """
 
     what: str
@@ -301,29 +308,35 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """The input that was changed and the time of the response, in words."""
+        """The input that was changed, and the range of rounds after the change or the round of the
+        change, in words.
+        """
         return f"{self.what}, {self.when}"
 
     def row(self) -> dict[str, Any]:
-        """Return the cell as one row of a table, {column: value}.
+        """Return the cell (a group of responses to changed inputs) as one row of a table, {column:
+        value}.
 
-        The columns are what, when, number, number_low, number_high (the similarity), response and
-        reference response (the two sizes).
+        The columns are what (the changed input), when (the rounds after the change, or the round of
+        the change), number (similarity of the two responses), number_low and number_high (the ends
+        of its interval), response and reference response (sizes of the two responses).
         """
         return columns(self, alike="number", size="response", reference_size="reference response")
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
-    """Compare two responses in every cell where at least 8 episodes respond.
+    """Compare the responses of two subjects to the same changes of inputs, group by group.
 
-    A cell is a group of responses: to all changes of one input, read in one range of rounds after
-    the change; or to all changes made in one round, read from that round on. The similarity is ``2
-    sum(ours * theirs) / sum(ours^2 + theirs^2)``, up to a small constant: 1 for equal responses.
+    A group (cell) has the responses to all changes of one input, in one range of rounds after the
+    change; or those to all changes made in one round, from that round on. The similarity is ``2
+    sum(ours * theirs) / sum(ours^2 + theirs^2)``, with a small constant added to both sums: 1 for
+    equal responses. A cell in which fewer than 8 episodes respond is left out.
 
     Args:
-        edits: the edits that both respond to.
-        ours, theirs: responses ``[edit, round, outcome]``; rounds where either is NaN are left out.
-        level: coverage of the intervals, high because there are many cells.
+        edits: the changes of inputs that both subjects respond to.
+        ours, theirs: responses of the two subjects (:func:`responses`), ``[edit, round, outcome]``.
+            Rounds where one of them is NaN are left out.
+        level: level of the intervals, from 0 to 1. It is high because there are many cells.
 
     Returns:
         The cells, the least similar first.
@@ -417,19 +430,21 @@ def _name_lags(first: int, last: int) -> str:
 class ResponsePart(Result):
     """Whether a model responds to changed inputs as if an algorithm updated its state.
 
-    Two responses of the model are compared: to a changed input, and to a changed state in its
-    latents. The state is changed as the changed input changes the algorithm's state.
+    A response is a change of the model's predictions. Two responses are compared: to a changed
+    input, and to a state that is changed in the latents as the input would change the algorithm's
+    state.
 
     Attributes:
         algorithm: key of the algorithm; "" if it carries no state.
-        cells: similarity of the two responses, by input and time, the least similar first.
-        arrives: response to a changed input one round after the change, as a multiple of the
-            response to the changed state (regression coefficient): about 1, or less if the update
-            is delayed.
-        later: replaces the two fields above in tasks without an input that can be changed alone;
-            NaN in other tasks. Each round reads the state of the next round in place of its own,
-            which changes the predictions of model and algorithm. This is the absolute correlation
-            of the two changes, in the group of rounds where it is lowest.
+        cells: similarity of the two responses, one item per input and range of rounds, and per
+            round; the least similar first.
+        arrives: size of the response to a changed input one round after the change, as a multiple
+            of the response to the changed state (a regression coefficient). It is about 1, or less
+            if the update is delayed.
+        later: a number in place of ``cells`` and ``arrives``, for tasks in which no input can be
+            changed alone; NaN in other tasks. Every round reads the state of the next round, in the
+            model and in the algorithm. The number is the absolute correlation of the changes of
+            their predictions, in the group of rounds where it is lowest.
     """
 
     algorithm: str = ""
@@ -438,8 +453,13 @@ class ResponsePart(Result):
     later: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per cell: the column "name", which is the same in all rows,
-        and the columns of :meth:`Cell.row`.
+        """Return a table with one row per cell: a group of responses to all changes of one input,
+        in one range of rounds after the change; or to all changes made in one round.
+
+        The columns are name (always "response through the state"), what (the changed input), when
+        (the rounds), number (similarity of the responses to a changed input and to a changed
+        state), number_low and number_high (the ends of its interval), response and reference
+        response (sizes of the two responses).
         """
         rows = [{"name": "response through the state", **cell.row()} for cell in self.cells]
         return pd.DataFrame(rows)

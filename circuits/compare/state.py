@@ -57,21 +57,23 @@ probability above ``_CERTAIN_P``.
 @dataclass(frozen=True)
 @checked_result
 class Stitching:
-    """The score of stitching: one model's latents, mapped by an affine map, are inserted into
-    another model, which runs on.
+    """The score of stitching: one model's latents are mapped by an affine map and inserted into
+    another model, which runs on from them.
 
     Attributes:
-        source, target: names of the model that supplies latents and of the one that receives them.
+        source, target: names of the model that supplies latents and of the model that receives
+            them.
         supplied: further inputs of the map besides the latents: () for none, or ("round",) for the
             round number.
-        control: "" for the models themselves, "shuffled" for latents of other episodes, or
-            :data:`~interp.results.measure.UNTRAINED` for an untrained copy in a model's place.
-        score: the score; 1 means as good as the latents that the target wrote itself, 0 as poor as
-            its initial latents. Rounds are scored in up to three groups (bands). This is the score
-            of the worst band.
-        band: first and last round at which latents were inserted in the worst band.
-        seen: what is compared with the target's undisturbed run: "predictions", or "carried values"
-            (its state) if the target's predictions are nearly one-hot.
+        control: kind of the control: "shuffled" for a map that was fitted to latents of other
+            episodes, or :data:`~interp.results.measure.UNTRAINED` for an untrained copy in a
+            model's place; "" if this is no control.
+        score: the score. 1 means that the target's run is as with its own latents, 0 that it is as
+            wrong as with its initial latents. Rounds are scored in up to three groups (bands); this
+            is the score of the worst band.
+        band: the worst band, as (first, last) round in which latents were inserted.
+        seen: what is compared between the target's runs with and without inserted latents:
+            "predictions"; or "carried values" (the state), if its predictions are nearly one-hot.
     """
 
     source: str
@@ -86,17 +88,19 @@ class Stitching:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class StatePart(Result):
-    """Stitching scores of two models in both directions: whether they store the same state.
+    """Stitching scores of two models: whether they store the same state. One model's latents are
+    mapped by an affine map and inserted into the other, which runs on; this is done in both
+    directions.
 
     Attributes:
         model, reference: names of the two models.
-        stitchings: all scores, with controls.
-        worth: name of the model -> how much its predictions change if its latents are reset to the
-            initial ones, averaged over the rounds that follow. It is a divergence, not a gain of
-            loss. For classes it is the Jensen-Shannon divergence, for predicted mean and variance
-            the mean of the Kullback-Leibler divergences in the two directions, both in nats per
-            round. For predicted means, and for carried values (:attr:`Stitching.seen`), it is the
-            squared change per round as a share of their variance, without a unit.
+        stitchings: all scores, also those of controls.
+        worth: name of a model -> how much its predictions change if its latents are reset to the
+            initial ones, averaged over the rounds that follow. For classes the change is the
+            Jensen-Shannon divergence, in nats per round. For predicted mean and variance it is the
+            mean of the Kullback-Leibler divergences in the two directions, also in nats per round.
+            For predicted means, and where states are compared in place of predictions
+            (:attr:`Stitching.seen`), it is the squared change per round, divided by the variance.
     """
 
     model: str
@@ -105,10 +109,11 @@ class StatePart(Result):
     worth: dict[str, Interval]
 
     def best(self, source: str, target: str) -> Stitching:
-        """Return the score of inserting one model's mapped latents into the other (stitching).
+        """Return the score of one direction of stitching: inserting one model's mapped latents into
+        the other.
 
-        The map is scored without and with the round number as a further input. The score with the
-        round number is returned only if it is higher by at least .01.
+        There are two scores: of a map without and of a map with the round number as a further
+        input. The second is returned only if it is higher by at least .01.
 
         Args:
             source: name of the model that supplies latents.
@@ -122,8 +127,8 @@ class StatePart(Result):
 
     @property
     def untrained(self) -> tuple[float, ...]:
-        """The control: the stitching score of each untrained copy in the model's place, in the
-        worse of the two directions.
+        """The scores that serve as a control, one per untrained copy of the model: the copy's
+        stitching score with the reference, in the worse of the two directions.
         """
         scores: dict[str, list[float]] = {}
         for stitching in self.stitchings:
@@ -137,9 +142,9 @@ class StatePart(Result):
     def measure(self) -> Measure:
         """The measure of the claim that both models store the same state.
 
-        Its number is the stitching score (one model's mapped latents inserted into the other) of
-        the worse direction. The control is the best score of an untrained copy. The condition says
-        if the round number was an input of the map.
+        Its number is the stitching score (one model's mapped latents are inserted into the other)
+        of the worse direction. The control is the best score of an untrained copy. If the round
+        number was an input of the map, the measure's condition says so.
         """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))
@@ -168,12 +173,15 @@ class StatePart(Result):
         return measure
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per stitching score, then one row per model that says how
-        much its predictions depend on its memory (:attr:`worth`).
+        """Return a table with one row per stitching score (one model's mapped latents are inserted
+        into another). Then follows one row per model that says how much its predictions depend on
+        its memory (:attr:`worth`).
 
-        The columns are name (of the quantity), source, target, supplied, control and seen (as in
-        :class:`Stitching`), rounds (first to last of the worst band), number, and number_low and
-        number_high (its interval). Rows about a memory have only name, target and the numbers.
+        The columns are name (of the quantity), source and target (the model that supplies latents
+        and the one that receives them), supplied (further inputs of the map), control (kind of the
+        control, or ""), seen (what is compared: "predictions" or "carried values"), rounds (first
+        to last of the worst group of rounds), number, and number_low and number_high (the ends of
+        its interval). Rows about a memory have only name, target (the model) and the numbers.
         """
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
@@ -198,8 +206,8 @@ class StatePart(Result):
 def stitch(
     model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
-    """Insert each model's mapped latents into the other model, and score how well they replace the
-    latents that it wrote itself.
+    """Insert each model's latents, mapped by an affine map, into the other model, and score how
+    well they replace that model's own latents.
 
     Both directions are scored with and without the round number as an input of the map. Controls
     are maps that were fitted to latents of other episodes, and untrained copies in the model's
@@ -211,7 +219,8 @@ def stitch(
         budget: the rounds at which latents are inserted, and for how many rounds models run on.
 
     Returns:
-        All scores, with controls, and how much the predictions of both models depend on memory.
+        All scores, also those of controls; and how much the predictions of each model depend on its
+        memory.
     """
     stitchings: list[Stitching] = []
     worth: dict[str, Interval] = {}
@@ -389,10 +398,9 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
 
 
 def is_hard(target: Participant) -> bool:
-    """Return True if the model is handwired and more than nine tenths of its predicted distributions
-    give one outcome a probability above .99.
-
-    Such nearly one-hot distributions show little of the model's state.
+    """Return True if the model is handwired and its predictions are nearly one-hot: more than nine
+    tenths of them give one outcome a probability above .99. Such predictions show little of the
+    model's state.
     """
     if not target.model.is_handwired or target.task.kind != "classes":
         return False

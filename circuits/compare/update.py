@@ -78,20 +78,21 @@ Most of the set stays possible.
 @dataclass(frozen=True)
 @checked_result
 class StepScore:
-    """How well one algorithm predicts the steps of its state in one model.
+    """How well an algorithm predicts the steps of its state in a model.
 
-    The state is decoded from the latents. A step is the change of the decoded state over one round
-    (or several). The algorithm computes a step from the same state and inputs; step R2 is the R2 of
-    this prediction.
+    The state is decoded from the model's latents. A step is the change of the decoded state over
+    one round (or several). The algorithm computes a step from the same state and inputs; step R2 is
+    the R2 of this prediction.
 
     Attributes:
         model, algorithm: name of the model and key of the algorithm.
         state: the state variables that were decoded.
         missing: state variables of the algorithm that cannot be decoded from the latents.
-        decoded: R2 of the linear decoder of the state on the test episodes, for the variable that
-            it decodes worst.
-        nonlinear: R2 of a non-linear decoder of the algorithm's steps on the test episodes, for the
-            variable that it decodes worst.
+        decoded: R2 of the linear decoder of the state from latents, on the test episodes, for the
+            variable that is decoded worst.
+        nonlinear: how well a non-linear decoder of the state from latents gets the algorithm's
+            steps: R2 of the changes of the decoded state from round to round, on the test episodes,
+            for the variable that is decoded worst.
         manifold: "on" for steps from states that occur in episodes, "off" for steps from states
             that were changed so that they occur in no episode.
         horizon: number of rounds of a step.
@@ -114,16 +115,16 @@ class StepScore:
 @dataclass(frozen=True)
 @checked_result
 class FittedUpdate:
-    """An update rule with parameters that were fitted to the model's steps (the changes of its
-    decoded state over rounds).
+    """An update rule with parameters that were fitted to a model's steps (the changes of its state
+    over a round, where the state is decoded from latents).
 
     Attributes:
-        key, name: key and name of the family of the rule.
+        key, name: key and name of the rule's family (a rule with free parameters).
         state: the state variables that were decoded.
         parameters: name of a parameter -> its fitted value.
-        r2: step R2 on the test episodes (:class:`StepScore`).
-        left: squared error of this rule on the test episodes, divided by the squared error of the
-            candidate algorithm on them.
+        r2: R2 of the steps that the rule predicts, on the test episodes.
+        left: the rule's squared error on the test episodes, divided by that of the algorithm whose
+            state is decoded.
     """
 
     key: str
@@ -137,11 +138,12 @@ class FittedUpdate:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class UpdatePart(Result):
-    """How a model updates its state: how well each candidate algorithm, and fitted update rules,
-    predict its changes.
+    """How a model updates its state: how well candidate algorithms, and fitted update rules,
+    predict the changes of the state that is decoded from its latents.
 
     Attributes:
-        updates: step R2 of every candidate algorithm (:class:`StepScore`).
+        updates: for every candidate algorithm, its step R2 (how well it predicts these changes),
+            for several kinds of steps.
         fitted: update rules that were fitted to the model's steps, the closest first.
     """
 
@@ -149,7 +151,8 @@ class UpdatePart(Result):
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return all step scores of one algorithm: how well it predicts changes of the state.
+        """Return all scores of one algorithm: how well it predicts changes of the model's decoded
+        state, over one round or several, from states that occur in episodes or not.
 
         Args:
             algorithm: key of the algorithm.
@@ -158,13 +161,14 @@ class UpdatePart(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per :class:`StepScore` (how well an algorithm predicts
-        changes of the state), then one per fitted update rule.
+        changes of the decoded state), then one per fitted update rule.
 
-        The column "name" is "step R2" or "fitted update"; number, number_low and number_high are
-        the step R2 with its interval. Other columns are the fields of :class:`StepScore`; decoded
-        is named "decoded R2", nonlinear "non-linear R2", missing "not decodable", and untrained is
-        the best copy's. Rows of fitted rules add the columns parameters, left, left_low and
-        left_high (:class:`FittedUpdate`).
+        The column "name" is "step R2" or "fitted update". Number, number_low and number_high are
+        the step R2 and the ends of its interval. The other columns are the fields of
+        :class:`StepScore`, in part under other names: "decoded R2", "non-linear R2" and "not
+        decodable" (its field ``missing``); untrained is the best untrained copy's step R2. Rows of
+        fitted rules also have the columns parameters, and left, left_low and left_high (squared
+        error divided by the algorithm's).
         """
         rows: list[dict[str, Any]] = []
         for score in self.updates:
@@ -196,10 +200,11 @@ def updates(
     untrained: Sequence[Participant],
     budget: Budget,
 ) -> UpdatePart:
-    """Score how well candidate algorithms predict how the model's decoded state changes over rounds
-    (its steps), and fit update rules to these steps.
+    """Score how well candidate algorithms predict a model's steps (the changes of its state over
+    rounds, where the state is decoded from latents), and fit update rules to the steps.
 
-    Update rules are fitted only to the steps of the last candidate's state.
+    Each candidate has its own state, which is decoded. Update rules are fitted only to the steps of
+    the last candidate's state.
 
     Args:
         subject: the model.
@@ -208,8 +213,9 @@ def updates(
         budget: the rounds that steps start from, and the number of rounds of long steps.
 
     Returns:
-        For each candidate four scores: from states that occur and from changed states, over one
-        round and over several; and the fitted update rules.
+        The scores and the fitted update rules. Each candidate has four scores: for steps over one
+        round and over several, both from states that occur in episodes and from states that were
+        changed so that they occur in none.
     """
     scores: list[StepScore] = []
     carrying = {key: algorithm for key, algorithm in algorithms.items() if algorithm.state}
@@ -315,12 +321,12 @@ class _Steps:
 
 
 def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> dict[str, Array]:
-    """Draw random changes of a decoded state, which lead to states that occur in no episode.
+    """Draw random changes of an algorithm's state that lead to states that occur in no episode.
 
-    Each element gets Gaussian noise with the standard deviation that the element has in that round
-    over episodes, and is clipped to the variable's range over episodes and rounds. If the standard
-    deviation is 0 for all elements, it is an eighth of this range. Elements of a variable that is
-    always 0 or 1 are flipped with probability .1 instead.
+    Gaussian noise is added to each element of the state; the sum is clipped to the variable's range
+    over episodes and rounds. The noise has the element's standard deviation over episodes in the
+    same round; or an eighth of the range, if all standard deviations are 0. In a variable with only
+    the values 0 and 1, each element is flipped with probability .1 instead.
 
     Args:
         values: the algorithm's values on the known and test episodes.
@@ -607,22 +613,22 @@ def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 @dataclass(frozen=True)
 @checked_result
 class Evidence:
-    """The numbers from which the rules decide whether a model updates its state as an algorithm
-    does.
+    """The numbers from which :data:`RULES` decide whether a model updates its state as an algorithm
+    does: the reference's algorithm or, if there is no reference, the task's.
 
     Attributes:
-        steps: how well the reference's algorithm predicts changes of the model's decoded state
-            (step R2).
-        response: the model's responses to changed inputs, compared with the effects of changing its
-            state.
-        fitted: the update rule that fits the steps best; None if none was fitted.
+        steps: how well the algorithm predicts changes of the model's decoded state (step R2), for
+            several kinds of steps.
+        response: similarity of the model's responses to a changed input and to a state that is
+            changed accordingly.
+        fitted: the fitted update rule that predicts these changes best; None if none was fitted.
         reference: name of the reference; "" if there is none.
-        alike: lower bound of the similarity of the model's predictions to the reference's; NaN
-            without a reference.
+        alike: lower bound of the similarity of the model's predictions to the reference's; NaN if
+            there is no reference.
         shows_state: False if the reference predicts nearly one-hot distributions, which show little
             of its state.
-        state: the verdict on whether both have the same state, such as "yes"; "" without a
-            reference.
+        state: the verdict on whether model and reference have the same state, such as "yes"; "" if
+            there is no reference.
     """
 
     steps: Sequence[StepScore]
@@ -635,16 +641,16 @@ class Evidence:
 
     @property
     def one_step(self) -> StepScore:
-        """The score (step R2: how well the algorithm predicts changes of the state) for steps of
-        one round, from states that occur in episodes.
+        """The score for steps of one round, from states that occur in episodes. It says how well
+        the algorithm predicts the changes of the decoded state (step R2).
         """
         of_one = [score for score in self.steps if score.horizon == 1]
         return next(score for score in of_one if score.manifold == ON)
 
     @property
     def is_unread(self) -> bool:
-        """True if the linear decoder of the state has an R2 below .95, so that no affine map
-        reads the state well.
+        """True if no affine map decodes the state well from the latents: the linear decoder has an
+        R2 below .95.
         """
         return self.one_step.decoded < SAME
 
@@ -774,16 +780,18 @@ def _doubt_yes_of_other_update(evidence: Evidence) -> str:
 class Rule:
     """A rule for deciding the claim that a model updates its state as an algorithm does.
 
-    A rule has either the function ``require`` or the function ``doubt``.
+    A rule has one of two functions. ``require`` returns what must be true for a "yes"; ``doubt``
+    returns a reason against a verdict.
 
     Attributes:
         name: name of the rule.
-        sentence: what it demands, for a report page.
+        sentence: what the rule demands, in words, for a report page.
         reason: an example of a machine for which the rule is needed.
-        require: function from the evidence to measures; the claim is a "yes" only if all of them
-            are.
+        require: function from the evidence to measures. The verdict on the claim is "yes" only if
+            all their verdicts are "yes".
         doubts: the verdict that ``doubt`` can prevent.
-        doubt: function from the evidence to the reason why that verdict is prevented, or "".
+        doubt: function from the evidence to the reason why the verdict ``doubts`` must not be
+            returned; "" if it may.
     """
 
     name: str
@@ -845,10 +853,14 @@ RULES = (
 
 
 def judge(evidence: Evidence) -> Measure:
-    """Apply all :data:`RULES` to decide the claim on the update.
+    """Apply all :data:`RULES` to decide the claim that a model updates its state as an algorithm
+    does.
+
+    Args:
+        evidence: the numbers that the rules use.
 
     Returns:
-        The measure that decides; its note names the rule that it comes from.
+        The measure that decides the claim. Its note names the rule that it comes from.
     """
     measures: list[Measure] = []
     for rule in RULES:

@@ -37,7 +37,7 @@ _LARGEST_FLOAT32 = 2.0**120
 
 @checked
 def value_bound(rewards: Sequence[float], gamma: float) -> float:
-    """Compute M, a bound that no ``|Q|`` exceeds for rewards in this range: the smallest power of
+    """Compute M, a number that no ``|Q|`` exceeds for rewards in this range: the smallest power of
     two that is at least ``max |reward| / (1 - gamma)``.
 
     M is 1 if all rewards are 0.
@@ -78,7 +78,8 @@ def q_learning(
     *,
     coordinates: Coordinates,
 ) -> Circuit:
-    """Build the tabular Q-learning circuit.
+    """Build the circuit that computes tabular Q-learning; heads such as 3.1 are numbered as in the
+    paper.
 
     Args:
         n_states, n_actions: sizes of the MDP, at least 1 each.
@@ -86,33 +87,35 @@ def q_learning(
             and every head can become a softmax head) or "lin" (attention only, for rewards of any
             sign).
         alpha: learning rate in (0, 1].
-        gamma: discount in [0, 1); 0 means that the update does not bootstrap.
-        rewards: (lowest, highest) reward that the model will meet.
-        signed: True doubles the MLP neurons so that Q may be negative. "lin" does not need it.
-        tau: tie slope: action a loses ``tau * a`` of its value, so that the first of equal actions
-            wins. 0 averages over ties. None takes ``relative_tau`` times M, the bound of ``|Q|``
-            (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9.
-        relative_tau: tie slope in units of M: 6.25e-15 in float64 (28 times the machine epsilon),
-            2.5e-7 in float32 (2 times).
+        gamma: discount in [0, 1).
+        rewards: (lowest, highest) reward for which the circuit must be right.
+        signed: True doubles the MLP neurons, so that Q-values may be negative. The variant "lin"
+            does not need this.
+        tau: tie slope, for choosing among actions with equal Q-values: ``tau * a`` is subtracted
+            from the value of the action with index a, so that the first one wins. 0 averages over
+            ties. None takes ``relative_tau`` times M, the bound of ``|Q|`` (:func:`value_bound`):
+            1e-13 for rewards in [0, 1] and gamma .9.
+        relative_tau: the tie slope divided by M. 6.25e-15 (28 times the machine epsilon) suits
+            float64, 2.5e-7 (2 times) float32.
         beta: inverse temperature of a softmax policy in head 3.1, which chooses the action; None
             chooses greedily.
-        eta: inverse temperature with which every head becomes a softmax head; None for hard and
-            linear heads, which are exact. Each linear head becomes a pair of softmax heads that
-            attend mostly to a sink token, in float64 only.
-        hardness: inverse temperature of the maximum over actions in heads 3.1 and 3.2 when ``eta``
-            is a number.
+        eta: inverse temperature with which every hard or linear head becomes a softmax head, which
+            is nearly exact. None keeps them, and the circuit is exact. Each linear head becomes a
+            pair of softmax heads that attend mostly to a sink token; such pairs need float64.
+        hardness: if ``eta`` is a number: inverse temperature of the maximum over actions in heads
+            3.1 and 3.2.
         heavy: logit of the sink token in these pairs of softmax heads.
         epsilon: factor of the scores in these pairs; a smaller factor approximates the linear head
             better, but loses more digits to rounding.
         noise: True adds a position ``n`` with a random draw in each round, which decides whether
             the machine explores.
-        coordinates: position codes and rotation of the basis. Callers pass the fields of
-            :class:`~circuits.basis.Coordinates` as keywords instead: ``positions``, ``n_lines``,
-            ``seed``, ``rotation``.
+        coordinates: position codes and rotation of the basis. Callers pass the four fields of
+            :class:`~circuits.basis.Coordinates` as keywords in its place: ``positions``,
+            ``n_lines``, ``seed``, ``rotation``.
 
     Raises:
         InputError: the variant is not proven for these rewards, or the tie slope is smaller than
-            the rounding error of M, which is larger in float32 than in float64.
+            the rounding error of M in float64.
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)

@@ -40,23 +40,25 @@ def reachability(
     *,
     coordinates: Coordinates,
 ) -> Circuit:
-    """Build the reachability circuit.
+    """Build the circuit that decides by breadth-first search which of two candidate nodes can be
+    reached; heads such as 2.1 are numbered by layer.
 
     Args:
-        n_nodes: number of node names, at least 4.
+        n_nodes: number of node names, at least 4; every node of a graph has one of them.
         n_edges: number of edges of a graph, at least 3.
         expand: how head 2.1 finds the targets of edges that leave a reached node: "sum" (a linear
             head, which adds them) or "mean" (a hard head, which averages them).
-        eta: inverse temperature with which every head becomes a softmax head, and head 2.1
-            averages; None for hard and linear heads, which are exact.
-        marks: True puts a marker token after every edge, where its source and target are combined.
-            False combines them at the edge's target, in rounds of the format that learned models
-            read.
-        coordinates: position codes and rotation of the basis. Callers pass the fields of
-            :class:`~circuits.basis.Coordinates` as keywords instead: ``positions``, ``n_lines``,
-            ``seed``, ``rotation``. ``positions="sinusoidal"`` needs ``marks=True``; the width of
-            heads then grows with the number of nodes or Fourier lines, not with the number of
-            positions.
+        eta: inverse temperature with which every hard head becomes a softmax head, which is nearly
+            exact; head 2.1 then averages. None keeps hard and linear heads, and the circuit is
+            exact.
+        marks: True puts a marker token after every edge, where the circuit combines the edge's
+            source and target. False has no markers, as in the rounds that learned models read;
+            source and target are combined at the target's token.
+        coordinates: position codes and rotation of the basis. Callers pass the four fields of
+            :class:`~circuits.basis.Coordinates` as keywords in its place: ``positions``,
+            ``n_lines``, ``seed``, ``rotation``. ``positions="sinusoidal"`` needs ``marks=True``;
+            the heads' width (d_head) then depends on the number of nodes and Fourier lines, not on
+            the number of positions.
     """
     arguments = coordinates.joined(locals())
     require_known("way to expand", expand, _EXPANSIONS)

@@ -36,16 +36,17 @@ from interp.support.errors import InputError, require_known
 @dataclass(frozen=True)
 @checked_fields
 class Method:
-    """A method of interpretability that answers one question of the benchmark.
+    """A method of interpretability that answers one question of the benchmark about a machine.
 
     Attributes:
         key: unique among the methods of its question, such as "zero:joined".
-        name: what it does, in words.
+        name: what the method does, in words.
         question: key of the question.
-        answer: ``(subject, material) -> Answer``: a function of the machine and its shared runs. An
-            :class:`~circuits.benchmark.question.Answer` gives each item of the question a score;
-            the higher, the more likely the item is true.
-        quick: True if the quick run includes it.
+        answer: ``(subject, material) -> Answer``: function from the machine and its runs, which
+            methods share, to an :class:`~circuits.benchmark.question.Answer`. An answer gives each
+            item of the question, such as an edge, a score; the higher, the likelier the item is
+            true.
+        quick: True if quick runs of the benchmark include the method.
     """
 
     key: str
@@ -98,16 +99,16 @@ def strongest(
     items: Sequence[Hashable],
     effects: Callable[[Case], Float[np.ndarray, " item"]],
 ) -> Answer:
-    """Score each item by its largest effect over several cases. A case is a pair of a clean and a
-    corrupted run, with a metric that compares them.
+    """Score each item, such as an edge, by its largest effect over several cases. A case is a clean
+    and a corrupted run, with a metric that compares them.
 
     Args:
         material: the subject's cases.
         reading: which cases to take, a key of :data:`READINGS`, such as "single" or "everything".
         items: the items to score.
-        effects: function from a case to the absolute effect of every item, ``[item]``. It must
-            divide the effects by the case's ``scale``, the mean effect of the corruption. Effects
-            below 1e-9, also negative ones, count as 0, and NaN is ignored.
+        effects: function from a case to the absolute effect of every item, ``[item]``, divided by
+            the case's ``scale`` (the effect of the whole corruption). Effects below 1e-9 count as
+            0, and NaN is ignored.
 
     Returns:
         An answer with a score for each item.
@@ -142,13 +143,12 @@ for _module in iter_modules(__path__):
 def select(
     keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False
 ) -> list[Method]:
-    """List the registered methods that have some keys and answer some questions.
-
-    The methods "oracle" and "random" of the same questions are always included.
+    """List the registered methods with given keys that answer given questions. The oracle, which
+    knows the truth, and the random answer to the same questions are always included.
 
     Args:
-        keys: keys of methods; all when empty.
-        questions: keys of questions; all when empty.
+        keys: keys of methods; when empty, all methods.
+        questions: keys of questions; when empty, all questions.
         quick: True leaves out slow methods, unless ``keys`` names them.
     """
     keys, questions = list(keys), list(questions)
