@@ -74,7 +74,8 @@ class AdaptedMachine(HookedMachine):
     Args:
         module: the module.
         layout: token layout of the rounds.
-        step: function that runs one round, ``(module, carried, fed) -> (scores, carried)``.
+        step: function that runs one round, ``(module, carried, fed) -> (scores, carried)``, as for
+            :func:`adapt`.
         channels: the named parts of the carried state.
         points: name of an activation -> the submodule's input or output at which hooks can be
             attached.
@@ -153,11 +154,11 @@ class AdaptedMachine(HookedMachine):
                 self.mod_dict[hook_point.name] = hook_point
 
     def train(self, mode: bool = True) -> Self:
-        """Set the model to training mode, or to evaluation mode. In evaluation mode, rounds run as
-        if all parts of the user's module were in evaluation mode.
+        """Set the model to training mode, or to evaluation mode, and return it.
 
-        Training mode is set in all parts of the module. Evaluation mode leaves the modes of the
-        parts as they are, and switches them only while a round runs.
+        Training mode is set in all parts of the user's module. Evaluation mode leaves the parts as
+        they are: they are in evaluation mode while a round runs, and in their earlier mode again
+        after it.
         """
         if fit("mode", mode, bool):
             return super().train()
@@ -232,11 +233,12 @@ class AdaptedMachine(HookedMachine):
             return self._call("initial=", self.start, self.module, generator)
 
     def started(self, seed: int) -> Self:
-        """Return the same model with another random initial state. The weights are shared.
+        """Return a copy of the model with another random initial state. The copy shares the
+        weights.
 
         The argument ``initial=`` of :func:`adapt` must have been a function that draws the state.
-        All episodes begin with the new state, so its effect can be measured separately from the
-        effect of the episode.
+        All episodes begin with the same new state, so its effect can be measured separately from
+        the effect of the episode.
 
         Args:
             seed: seed of the initial state.
@@ -251,7 +253,8 @@ class AdaptedMachine(HookedMachine):
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """Return a function that runs one round, ``(carried, fed) -> Stepped``, for running many
-        rounds without interventions. It is :meth:`step` with ``occurs=True``.
+        rounds without interventions. Unlike :meth:`step`, it refuses a module with the output
+        "probability" that returns no valid probabilities.
         """
         return partial(self.step, occurs=True)
 
@@ -262,8 +265,9 @@ class AdaptedMachine(HookedMachine):
         Args:
             carried: the state that the round reads, ``[batch, row, width]``.
             fed: the encoded inputs of the round.
-            occurs: True if the state comes from a run without interventions. Predictions must then
-                be valid probabilities; after an intervention they may not be.
+            occurs: True if the state comes from a run without interventions. Then an output
+                "probability" that has no valid probabilities is refused. False for any other state,
+                such as one after an intervention.
 
         Returns:
             The prediction, and the state that the next round reads.
@@ -307,8 +311,8 @@ class AdaptedMachine(HookedMachine):
 
     @exclusive
     def unroll(self, carried: Tensor, fed: EncodedRounds) -> Stepped | None:
-        """Run several rounds of a batch in one call, if the module supports it, no hook is attached
-        and no round is missing.
+        """Run several rounds of a batch in one call. This is possible if the model has a function
+        for it (as those made from a GRU have), no hook is attached and no round is missing.
 
         Args:
             carried: the state that the first of these rounds reads, ``[batch, row, width]``.
@@ -487,8 +491,8 @@ class AdaptedMachine(HookedMachine):
         random generator is not changed.
 
         Raises:
-            InputError: rounds read weights that no module of the model holds, so that the copy
-                would share the trained ones.
+            InputError: rounds read weights that are in no module of the model, such as those of a
+                module in a closure. The copy would share these trained weights.
         """
         draw = self.reset or reset_parameters
         fresh = draw_anew(self, seed, lambda machine: self._call("reset=", draw, machine.module))
@@ -508,11 +512,12 @@ class AdaptedMachine(HookedMachine):
 
     def describe_for_digest(self) -> str:
         """Return the text that :meth:`digest` includes besides the weights: a description of the
-        model, and its outputs in six rounds.
+        model, and its outputs in a few rounds.
 
-        The rounds are run anew each time, since a step may depend on values outside of the module's
-        state: a closure, a global, an attribute. The digest misses changes that appear only in
-        later rounds, or that are smaller than .0005 of the largest output.
+        These are six rounds of two episodes, fewer if the model has a cache with less room. They
+        are run anew each time, since a step may depend on values outside of the module's state: a
+        closure, a global, an attribute. The digest misses changes that appear only in later rounds,
+        or that are smaller than .0005 of the largest output.
         """
         step: Any = self.one_step
         name = getattr(step, "__qualname__", type(step).__qualname__)
@@ -636,8 +641,7 @@ def adapt(
             argument, a ``torch.Generator``, it draws a random initial state; choose its seed with
             ``model.started(seed)``. When None, the state is zero.
         read: function of a carried state (name of a channel -> tensor ``[..., *shape]``) that
-            returns the algorithm's state, for a model in which the algorithm's state is known
-            exactly.
+            returns the algorithm's state. None unless the algorithm's state can be decoded exactly.
         algorithm: the algorithm that a model with ``read`` was built to compute; analyses compare
             the model with it. None for the task's default.
         reset: function of a copy of the module that initialises its weights anew, for untrained

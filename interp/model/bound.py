@@ -40,9 +40,10 @@ _LOG_FLOOR = 1e-30
 
 
 class BoundRounds:
-    """A transformer with a table of rounds (the bank), which TransformerLens' tools can call with
-    row numbers of the table as tokens.
+    """A transformer with a table of rounds, which can be called like a model of TransformerLens:
+    with the row numbers of rounds in place of tokens.
 
+    Each row of the table is one round of one episode, with all that the transformer reads in it.
     The model is in evaluation mode. Attributes that this class does not define are looked up on the
     model.
 
@@ -52,7 +53,8 @@ class BoundRounds:
         tokens: the rounds' tokens, ``[row, pos]``.
         latents: the latents that each round reads, ``[row, latent, d_model]``.
         values: numbers that tokens carry, such as rewards, ``[row, pos]``; 0 where there are none.
-        split: number of rows that come from each rollout; when None, all rows come from one.
+        split: number of rows from each of several rollouts, in order: the first rows are those of
+            the first rollout. None if all rows come from one rollout.
     """
 
     def __init__(
@@ -98,8 +100,8 @@ class BoundRounds:
 
     @property
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
-        """What to pass as tokens: for each rollout a tensor ``[row, pos]`` that has the row's
-        number in the table at every position.
+        """What to pass as tokens: for each rollout a tensor ``[row, pos]``. A row consists of the
+        number of a row of the table, repeated at every position.
 
         Row ``e * n_rounds + i`` of a tensor is episode e in the i-th of the ``n_rounds`` chosen
         rounds.
@@ -113,7 +115,7 @@ class BoundRounds:
         """Look rows of the table up, and return what the model reads in these rounds.
 
         Args:
-            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
+            tokens: row numbers of the table, each repeated at every position, ``[batch, pos]``.
 
         Returns:
             The rounds' tokens ``[batch, pos]``, latents ``[batch, latent, d_model]``, and numbers
@@ -153,7 +155,7 @@ class BoundRounds:
         For a model with the output "probability" these are log probabilities.
 
         Args:
-            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
+            tokens: row numbers of the table, each repeated at every position, ``[batch, pos]``.
         """
         outcomes = self(tokens)[:, self.predict_position, : self.round_layout.n_outputs]
         if self.model.config.output == "probability":
@@ -163,13 +165,17 @@ class BoundRounds:
     def run_with_hooks(
         self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
     ) -> Tensor:
-        """Run some rounds of the table with hooks, like TransformerLens' ``run_with_hooks``, and
-        return the logits, ``[batch, pos, outcome]``.
+        """Run some rounds of the table with hooks, like TransformerLens' ``run_with_hooks``.
 
         Args:
-            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
-            fwd_hooks, bwd_hooks, options: as in TransformerLens; options about tokenization are
-                ignored.
+            tokens: row numbers of the table, each repeated at every position, ``[batch, pos]``.
+            fwd_hooks, bwd_hooks: as in TransformerLens.
+            options: ``reset_hooks_end`` and ``clear_contexts``, as in TransformerLens; other
+                options are ignored.
+
+        Returns:
+            The logits, ``[batch, pos, outcome]``; probabilities if the model's output is
+            "probability".
         """
         for name in options.keys() - {"reset_hooks_end", "clear_contexts"}:
             del options[name]
@@ -177,12 +183,15 @@ class BoundRounds:
             return self(tokens)
 
     def run_with_cache(self, tokens: Tensor, **options: Any) -> tuple[Tensor, ActivationCache]:
-        """Run some rounds of the table, and return the logits and a cache of activations, like
-        TransformerLens' ``run_with_cache``.
+        """Run some rounds of the table with a cache, like TransformerLens' ``run_with_cache``.
 
         Args:
-            tokens: row numbers, each repeated at every position, ``[batch, pos]``.
-            options: as in TransformerLens.
+            tokens: row numbers of the table, each repeated at every position, ``[batch, pos]``.
+            options: as in TransformerLens; ``return_type`` is ignored.
+
+        Returns:
+            The logits, ``[batch, pos, outcome]`` (probabilities if the model's output is
+            "probability"), and the cache of activations.
         """
         options.pop("return_type", None)
         output, cache = self.model.run_with_cache(*self.rows(tokens), **options)

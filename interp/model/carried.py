@@ -72,12 +72,12 @@ def append_rows(
 
     Args:
         channel: the channel, which grows by ``channel.grows`` rows a round.
-        cache: its rows, filled and empty, ``[batch, *channel.shape]``.
+        cache: the values of all its rows, filled and empty, ``[batch, *channel.shape]``.
         length: Int[batch], the number of rows that are filled.
-        rows: the new rows, ``[batch, channel.grows, ...]``.
+        rows: the new rows, ``[batch, channel.grows, ...]``; None and other shapes are refused.
 
     Returns:
-        The cache with the new rows, and the number of rows that are now filled.
+        The cache with the new rows, and Int[batch], the number of rows that are now filled.
     """
     capacity = channel.shape[0]
     expected = (channel.grows, *channel.shape[1:])

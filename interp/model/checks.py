@@ -513,8 +513,8 @@ def check_machine(
     only: Sequence[str] | None = None,
     cheap: bool = False,
 ) -> str:
-    """Check that a model keeps the toolkit's interface, and return a text such as "12 checks
-    passed".
+    """Check that a model behaves as the toolkit requires of every model, and return a text such as
+    "12 checks passed".
 
     Args:
         machine: the model; it is not changed.

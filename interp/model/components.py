@@ -33,9 +33,8 @@ _CPU_LANES = 16
 @dataclass
 @checked_fields
 class RuntimeConfig(TransformerLensConfig):
-    """The configuration that TransformerLens reads from ``model.cfg``.
-
-    It has the sizes, and flags (``use_...``) that switch on expensive hook points.
+    """The configuration that TransformerLens' tools read from ``model.cfg``: the model's sizes, and
+    flags (``use_...``) that switch on expensive hook points.
     """
 
     device: Any = None  # a torch.device
@@ -48,8 +47,8 @@ class RuntimeConfig(TransformerLensConfig):
 
 
 class LayerNormPre(nn.Module):
-    """LayerNorm without learned scale and bias ("LNPre"), which the next weight matrix could
-    absorb.
+    """LayerNorm without learned scale and bias, "LNPre" in TransformerLens. The weight matrix that
+    follows can have the effect of both.
 
     Args:
         eps: number that is added to the variance.
@@ -74,8 +73,9 @@ class LayerNormPre(nn.Module):
 
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
-    """Return the normalisation layer that ``config`` asks for: LayerNorm without learned
-    parameters, with ``eps`` added to the variance, or the identity.
+    """Return the normalisation layer of a configuration. It is LayerNorm without learned
+    parameters, with ``eps`` added to the variance, if ``config.normalization_type`` is "LNPre", and
+    the identity otherwise.
     """
     return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
@@ -101,9 +101,9 @@ class _Drawn(nn.Module):
 class Embedding(_Drawn):
     """A table of learned vectors, one per row, in a parameter called ``name``.
 
-    Tables for tokens and positions have TransformerLens' names, ``W_E`` and ``W_pos``. ``W_val`` is
-    the table for numbers that tokens carry, such as rewards: a number is written along its token's
-    vector. ``init`` is the table of initial latents.
+    Tables for tokens and positions have TransformerLens' names, ``W_E`` and ``W_pos``. ``W_val``
+    has one vector per token: if a token carries a number, such as a reward, the number times this
+    vector is added to its embedding. ``init`` has the latents that the first round reads.
 
     Args:
         name: name of the parameter.
@@ -167,7 +167,8 @@ class Attention(_Drawn):
     def forward(
         self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Compute the sum of the outputs of all heads, plus the bias.
+        """Return what the layer adds to the residual stream: the sum of the outputs of all heads,
+        plus the bias.
 
         Args:
             q_in, k_in, v_in: normalised inputs, ``[batch, pos, d_model]``, or ``[batch, pos, head,
@@ -320,7 +321,8 @@ class Block(nn.Module):
     def forward(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Run the block on all positions, or on the last ones only.
+        """Run the block, and return the residual stream after it, at the positions in ``resid``:
+        all positions of a round, or only its last ones.
 
         Args:
             resid: the residual stream before the block.
@@ -349,8 +351,7 @@ class Block(nn.Module):
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
         """Append the keys and values of the positions in ``resid`` to ``past``, without computing
-        the block's output. This suffices in the last block, at positions at which no output is
-        read.
+        the block's output. The last block needs no more at positions where its output is not read.
 
         Args:
             resid: the residual stream before the block.
@@ -360,8 +361,8 @@ class Block(nn.Module):
         past.append(*self.attn.keys_values(normalized, normalized))
 
     def nothing_past(self, n_rows: int) -> KeyValues:
-        """Return an empty cache of keys and values for ``n_rows`` batch rows, for a block that
-        starts at the first position.
+        """Return an empty cache of keys and values for ``n_rows`` batch rows, to be passed as
+        ``past`` if there are no earlier positions.
         """
         weight = self.attn.W_Q
         n_heads, _, d_head = weight.shape
@@ -370,8 +371,8 @@ class Block(nn.Module):
 
 
 class Projection(_Drawn):
-    """An affine map ``x W + b`` with parameters ``W_NAME`` and ``b_NAME``: the unembedding ("U"),
-    or the map that writes updates ("write").
+    """An affine map ``x W + b`` with parameters ``W_NAME`` and ``b_NAME``. It is the unembedding
+    ("U"), or the map from the residual stream to a latent's update ("write").
 
     Args:
         name: name of the map, "U" or "write".

@@ -33,30 +33,33 @@ class LatentTransformerConfig:
         act_fn: activation function of the MLPs, "gelu" or "relu".
         normalization_type: "LNPre" (LayerNorm before each layer, without learned scale and bias) or
             None.
-        attention_rules: rule of each head, one tuple per layer: "softmax", "hard" (uniform over the
-            maximal scores) or "linear" (masked raw scores); softmax everywhere when empty.
+        attention_rules: how each head turns scores into attention, one tuple per layer: "softmax",
+            "hard" (uniform over the maximal scores) or "linear" (the scores themselves, 0 where
+            masked). When empty, all heads use softmax.
         attn_scale: divisor of attention scores; sqrt(d_head) when None.
-        latent_update: "replace" overwrites a latent with the update, "add" adds the update to it.
+        latent_update: what a round's update (the vector that it writes) does to a latent: "replace"
+            puts the update in its place, "add" adds the update to it.
         write_map: True if the update is a learned affine map of the normalised residual stream;
             False if the update is the normalised residual stream itself. LayerNorm fixes the norm
             of this stream, so without the map no update can be small.
-        position_codes: "index" embeds a position by its index. "label" embeds it by the index of
-            its label in the largest round, so that ``p?`` or ``Select`` has one code for rounds of
-            every size.
-        strip_position: True to subtract the position embedding from the update, so that latents
-            hold content only.
+        position_codes: how the embedding of a position is chosen. "index": by the position's index.
+            "label": by its label, such as ``p?``, so that a label has the same embedding in rounds
+            of every size.
+        strip_position: True to subtract the embedding of the position at which the update is read
+            from the update, so that latents do not contain it.
         output: what the unembedding gives at the prediction position: "logits" or "probability" of
-            each outcome, or, if the layout predicts a real number, its "value" (mean, or mean and
-            log variance).
-        clipped: True to clip probabilities to [0, 1]; learned weights may exceed this range, and a
-            handwired construction does not.
-        value_range: range of the numbers that tokens carry (rewards) for which a handwired model is
-            proven correct; None for no limit.
+            each outcome. If the layout predicts a real number, it is "value": the mean, or mean and
+            log variance.
+        clipped: True to clip an output "probability" to [0, 1], for learned weights that may leave
+            this range.
+        value_range: smallest and largest number that a token may carry (such as a reward) for a
+            handwired model to be proven correct; other numbers are refused. None for no limit.
         init_std: standard deviation of the initial weights of a model to be trained.
-        head_names: the paper's name of each head, one tuple per layer; empty for learned models.
+        head_names: name of each head of a handwired circuit in the paper that describes it, one
+            tuple per layer; empty for learned models.
         name: name by which users load the model.
         origin: record of how the model was made, such as ``{"circuit": "wma-handwired",
-            "arguments": {"n_experts": 4}, "edits": []}``; for a learned model, the key "training"
+            "arguments": {"n_experts": 4}, "edits": []}``. For a learned model, the key "training"
             has the configuration of its training.
     """
 
@@ -163,8 +166,8 @@ class LatentTransformerConfig:
     def require_room(self, max_gb: float) -> None:
         """Refuse a model that needs more memory than ``max_gb`` times 1e9 bytes.
 
-        The memory is that of the weights in float32 and of the position ids for rounds of every
-        length.
+        Two things are counted: the weights, in float32, and a table with the ids of the position
+        embeddings for a round of each possible length.
         """
         n_bytes = 4 * self._count_weights() + 8 * (self.n_ctx + 1) * self.n_ctx
         sizes = f"{self.n_layers} layers, {self.n_heads} heads, d_mlp {self.d_mlp}"

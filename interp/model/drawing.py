@@ -19,7 +19,9 @@ _Machine = TypeVar("_Machine", bound="HookedMachine")
 
 
 def reset_parameters(module: nn.Module) -> None:
-    """Initialise the weights of every submodule that has a method ``reset_parameters``."""
+    """Initialise weights anew: call the method ``reset_parameters`` of every submodule that has
+    it.
+    """
     for part in module.modules():
         reset = getattr(part, "reset_parameters", None)
         if reset is not None:
@@ -35,7 +37,7 @@ def draw_anew(
     Args:
         machine: the model; it keeps its weights.
         seed: seed of the new weights, which are the same on every device.
-        draw: function that initialises the weights of the copy.
+        draw: function that is called with the copy and initialises its weights.
     """
     fresh = copy.deepcopy(machine).cpu()
     weights = _select_real(fresh.named_parameters())

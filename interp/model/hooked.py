@@ -80,8 +80,9 @@ class HookedMachine(HookedRootModule):
             return super().__repr__()
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return a function with the arguments and results of :meth:`step`, for running many rounds
-        without hooks; subclasses return quicker ones.
+        """Return a function that runs one round, with the arguments and results of :meth:`step`,
+        for running many rounds without hooks. A subclass may return a quicker function than
+        ``step``.
         """
         return self.step
 
@@ -105,7 +106,8 @@ class HookedMachine(HookedRootModule):
         """Return the names of the hook points that a filter selects; refuse unknown names.
 
         Args:
-            names: a name, several names, or a predicate of names; None for all points that fire.
+            names: a name, several names, or a predicate of names; None for all hook points that are
+                not switched off.
         """
         if names is None or callable(names):
             selected = [name for name in self.hook_dict if self._fires(name)]
@@ -161,7 +163,7 @@ class HookedMachine(HookedRootModule):
         Args:
             args: episodes; or the tensors of one round, for which TransformerLens'
                 ``run_with_cache`` runs.
-            names_filter: hook points to cache; all that fire when None.
+            names_filter: hook points to cache; None for all that are not switched off.
             options: options of :func:`interp.rollout`, such as ``rounds``; for one round, options
                 of TransformerLens.
 
@@ -182,8 +184,8 @@ class HookedMachine(HookedRootModule):
         Args:
             args: episodes; or the tensors of one round, for which TransformerLens'
                 ``run_with_hooks`` runs.
-            fwd_hooks: pairs (hook point, function) for every round; or index of a round -> such
-                pairs.
+            fwd_hooks: pairs (name of a hook point, function), as in TransformerLens, for every
+                round; or a dictionary, index of a round -> such pairs.
             options: options of :func:`interp.rollout`; for one round, options of TransformerLens.
         """
         if _has_episodes(args):
@@ -268,8 +270,8 @@ class HookedMachine(HookedRootModule):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether no hook is attached and no gradient is recorded, so that an earlier run's
-        results may be used again.
+        """Return True if no hook is attached and no gradient is recorded. Results of an earlier run
+        may then be used instead of running again.
         """
         if torch.is_grad_enabled() or nn.modules.module._has_any_global_hook():
             return False
@@ -336,9 +338,9 @@ class HookedMachine(HookedRootModule):
         """Return a value that changes whenever a weight is written to, except through ``.data``.
         Two equal values mean that earlier results of the model may be used again.
 
-        It is a tuple of the address and the write counter of every weight and buffer, and of the
-        numbers and strings that modules store as attributes, since these may affect outputs.
-        Attributes of hook points, and whether a module is in training mode, are left out.
+        It is a tuple of the memory address and the write counter of every weight and buffer. It
+        also has the numbers and strings that modules store as attributes, since these may affect
+        outputs. Attributes of hook points, and whether a module is in training mode, are left out.
         """
         tensors: list[Tensor | None] = []
         plain = []
@@ -407,7 +409,7 @@ def count_writes(tensor: Tensor) -> int:
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """Return the numbers of a tensor as bytes."""
+    """Return the numbers of a tensor as bytes, in the order of its flattened elements."""
     numbers = tensor.detach().cpu().contiguous().reshape(-1)
     return numbers.view(torch.uint8).numpy().tobytes()
 
@@ -448,7 +450,8 @@ def _refuse_misfits(name: str, function: Any) -> Any:
 
 
 class FiringCounter:
-    """Wraps hooks to count how often each fires, so that a hook that never fires is an error.
+    """Counter of how often each of some hooks fires (is called). With it, a hook that never fires
+    can be reported as an error.
 
     Args:
         hooks: pairs (name of a hook point, function).

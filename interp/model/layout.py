@@ -60,12 +60,12 @@ class EncodedRounds:
         tokens: Int[episode, round, pos], token ids; 0 at positions of latents.
         values: Float[episode, round, pos], numbers that tokens carry ("payloads"), such as rewards;
             0 where there are none.
-        slots: Int[episode, round], index of the latent that the round's update is written to; 0 in
-            a model with one latent.
+        slots: Int[episode, round], index of the latent to which the round writes its update; 0 in a
+            model with one latent.
         missing: Bool[episode, round], True for missing rounds (missed trials and padding); None if
             no round is missing.
-        after: names of further tensors of a subclass that are known only after the prediction, and
-            so must not influence the prediction of their round.
+        after: names of those tensors of a subclass that a model may read only after its prediction,
+            such as the outcome. Such a tensor must not influence the prediction of the same round.
     """
 
     tokens: Tensor
@@ -86,8 +86,7 @@ class EncodedRounds:
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
     def select(self, rows: Any) -> Self:
-        """Return the selected rows (first axis) of every tensor: episodes, if the first axis is
-        that of episodes.
+        """Return some entries of every tensor along its first axis, usually that of episodes.
 
         Args:
             rows: a slice, a mask or indices.
@@ -120,19 +119,21 @@ class EncodedRounds:
         return self.each(lambda part: part[:, first:stop])
 
     def at(self, t: int) -> Self:
-        """Return round ``t`` of every episode."""
+        """Return round ``t`` of every episode: tensors ``[episode, ...]`` without a round axis."""
         return self.each(lambda part: part[:, t])
 
     def undo_missing(
         self, prediction: Tensor, before: Tensor, after: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Correct the results of rounds so that missing rounds (missed trials and padding) have no
-        effect.
+        """Correct the results of these rounds so that missing rounds (missed trials and padding)
+        have no effect.
+
+        The first axes of all tensors are those of the rounds, such as ``[episode, round, ...]``.
 
         Args:
-            prediction: predictions of these rounds.
-            before: the state that each round reads.
-            after: the state after each round.
+            prediction: the predictions.
+            before: the carried state that each round reads.
+            after: the carried state after each round.
 
         Returns:
             The predictions, NaN for missing rounds; and the state after each round, which is
@@ -146,8 +147,8 @@ class EncodedRounds:
         return prediction, torch.where(leaves_state, before, after)
 
     def at_once(self, most: int) -> int:
-        """Return how many rows to run in one batch: ``most``, or fewer on a CPU, so that the
-        attention weights of one head fit into the CPU's cache.
+        """Return how many rows (one round of one episode each) to run in one batch. It is ``most``,
+        or fewer on a CPU, so that the attention weights of one head fit into the CPU's cache.
         """
         if self.tokens.device.type != "cpu":
             return most
@@ -156,26 +157,28 @@ class EncodedRounds:
 
 
 def add_axes(mask: Tensor, n_axes: int) -> Tensor:
-    """Return a mask with trailing axes of size 1 added, so that it has ``n_axes`` axes in all."""
+    """Return ``mask`` with as many axes of size 1 appended as it needs to have ``n_axes`` axes."""
     return mask[(..., *[None] * (n_axes - mask.ndim))]
 
 
 @dataclass(frozen=True)
 @checked
 class RoundLayout:
-    """Base class of layouts. A layout says how a round of a task is written as tokens: a label for
-    every position, the vocabulary, and where the model predicts and writes its update.
+    """Base class of layouts. A layout defines how a round of a task is written as tokens. It gives
+    a label to every position, and defines the vocabulary and where the model's outputs are read.
+
+    Two outputs are read: the prediction, and the update, a vector that is written into a latent.
 
     Attributes:
         task: key of the task.
         predict_label: label of the position where the prediction is read; the true outcome must
             come after it.
-        update_label: label of the position where the model's output is the latent's update, after
-            the prediction; the last position when None.
-        kind: what a prediction is: probabilities of "classes"; or for a real number its "mean", or
-            a "normal" distribution (mean and log variance).
-        choice_label: label of the position that holds a token for the model's choice; None if
-            there is none.
+        update_label: label of the position where the update is read, which comes after the
+            prediction; None for the last position.
+        kind: what the model predicts. "classes": the probability of each outcome. For a real
+            number, "mean": its mean, or "normal": its mean and log variance.
+        choice_label: label of the position of a token for the model's choice, such as an action;
+            None if rounds contain no choice.
         payload: what the numbers ("payloads") that some tokens carry are, such as "rewards"; None
             if no token of a round carries a number.
         payload_hint: advice in the error message about payloads outside of a handwired model's
@@ -235,8 +238,8 @@ class RoundLayout:
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """Names of the tokens for a random draw, from which a model reads whether to explore; empty
-        if rounds contain no draw.
+        """Names of the tokens for a random draw: one says that the model acts by its prediction,
+        the others which random action it takes. Empty if rounds contain no draw.
         """
         return ()
 
@@ -256,7 +259,7 @@ class RoundLayout:
 
     @property
     def n_outputs(self) -> int:
-        """Number of the model's outputs at the prediction position: one per outcome."""
+        """Number of numbers that the model outputs at the prediction position: one per outcome."""
         return len(self.outcomes)
 
     @property
@@ -393,8 +396,8 @@ class RoundLayout:
     def commit(
         self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]
     ) -> Tensor:
-        """Return the tokens with the model's choice filled in at the position for it; unchanged if
-        rounds contain no choice.
+        """Return tokens with the token of the model's choice at the position for the choice;
+        unchanged tokens if rounds contain no choice.
 
         Args:
             tokens: tokens of rounds, ``[..., pos]``.
@@ -424,8 +427,8 @@ class RoundLayout:
     # How the algorithm's state is distributed over latents. A layout with one latent overrides none.
 
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
-        """Return the algorithm's state (such as a Q-table), put together from the parts that the
-        latents contain (such as one column each).
+        """Return the algorithm's state, such as a Q-table, made from the parts that the latents
+        contain, such as one column each.
 
         Args:
             readout: the part of the state that each latent contains, as k numbers, ``[..., latent,
@@ -475,8 +478,8 @@ class RoundLayout:
 
     @cached_property
     def update_position(self) -> int:
-        """Position of the model's output that is the latent's update: that of ``update_label``, or
-        the last one.
+        """Position where the update (the vector that is written into a latent) is read: that of
+        ``update_label``, or the last one.
         """
         if self.update_label is None:
             return self.n_positions - 1
@@ -492,13 +495,15 @@ class RoundLayout:
     @property
     def n_after(self) -> int:
         """Number of positions from ``update_position`` to the last position of the round; both are
-        included. The model's output at ``update_position`` is the latent's update.
+        included. The vector that is written into a latent is read at ``update_position``.
         """
         return self.n_positions - self.update_position
 
     @property
     def choice_position(self) -> int | None:
-        """Position of the token for the model's choice (``a*``); None if rounds have none."""
+        """Position of the token for the model's choice, such as an action; None if rounds contain
+        no choice.
+        """
         return None if self.choice_label is None else self.position(self.choice_label)
 
     @cached_property
@@ -520,8 +525,8 @@ class RoundLayout:
         return tuple(map(self.position, labels))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary of JSON values: the key of the task as "task", and each size of the
-        layout by its name, such as ``{"task": "experts", "n_experts": 4, ...}``.
+        """Return the layout as a dictionary of JSON values. It has the key of the task and each
+        size of the layout: ``{"task": "experts", "n_experts": 4, ...}``.
         """
         sizes = {size.name: getattr(self, size.name) for size in fields(self)}
         return {"task": self.task, **sizes}

@@ -97,7 +97,7 @@ class LensSurface(HookedMachine):
         Args:
             args: episodes; or the tensors of one round: tokens ``[batch, pos]``, latents ``[batch,
                 latent, d_model]``, and numbers that tokens carry ``[batch, pos]``.
-            names_filter: hook points to cache; all that fire when None.
+            names_filter: hook points to cache; None for all that are not switched off.
             options: options of :func:`interp.rollout`; for one round, options of TransformerLens.
 
         Returns:
@@ -123,21 +123,27 @@ class LensSurface(HookedMachine):
         return self.runtime
 
     def set_use_attn_result(self, flag: bool) -> None:
-        """Switch ``hook_result`` on or off: what each head writes to the residual stream."""
+        """Switch the hook point ``hook_result`` on or off. Its activation is what each head writes
+        to the residual stream.
+        """
         self.runtime.use_attn_result = flag
 
     def set_use_split_qkv_input(self, flag: bool) -> None:
-        """Switch ``hook_q_input``, ``hook_k_input`` and ``hook_v_input`` on or off: what each head
-        reads.
+        """Switch the hook points ``hook_q_input``, ``hook_k_input`` and ``hook_v_input`` on or off.
+        Their activations are what each head reads.
         """
         self.runtime.use_split_qkv_input = flag
 
     def set_use_hook_mlp_in(self, flag: bool) -> None:
-        """Switch ``hook_mlp_in`` on or off: what an MLP reads, before its normalisation."""
+        """Switch the hook point ``hook_mlp_in`` on or off. Its activation is what an MLP reads,
+        before normalisation.
+        """
         self.runtime.use_hook_mlp_in = flag
 
     def set_use_attn_in(self, flag: bool) -> None:
-        """Refuse to switch on ``hook_attn_in``, which does not exist in this model."""
+        """Raise InputError if ``flag`` is True: this model has no hook point ``hook_attn_in`` to
+        switch on.
+        """
         require(
             not flag,
             "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input",
@@ -187,12 +193,13 @@ class LensSurface(HookedMachine):
         """Return the names of tokens, or of outcomes, as TransformerLens' method of this name does.
 
         Args:
-            tokens: a round ``[pos]`` or rounds ``[batch, pos]``, as a tensor with the length of a
-                round; or indices of outcomes.
+            tokens: the token ids of a round, a tensor ``[pos]``, or of several rounds, ``[batch,
+                pos]``. If the last axis is not as long as a round, they are indices of outcomes.
 
         Returns:
-            For a round, the name of the token at every position, or a latent position's label; for
-            a batch a list of these; for indices the names of the outcomes.
+            For a round, a list with the name of the token at every position, where a position of a
+            latent has its label. For several rounds, a list of such lists. For indices, the names
+            of the outcomes.
         """
         layout = self._find_layout(tokens)
         if layout is None:

@@ -51,8 +51,8 @@ class MachineLock:
         return MachineLock, ()
 
     def renew(self) -> None:
-        """Release the lock if the thread that holds it does not exist in this process, as can
-        happen after a fork.
+        """Replace the lock by a free one if another thread holds it. To be called in the child
+        process after a fork, where that thread does not exist.
         """
         if not self._lock.acquire(blocking=False):
             self._lock = threading.RLock()
@@ -92,11 +92,15 @@ def exclusive(
 
 
 class DefaultDtype:
-    """Context that sets PyTorch's default dtype, which all threads share, while a round runs.
+    """Context in which a round of a model runs with ``dtype`` as PyTorch's default dtype, which all
+    threads share.
 
     Rounds with the same dtype may run at the same time; a round with another dtype waits for them
     to end. A round that is run within another round of the same thread does not wait, since it
     would wait for itself.
+
+    Args:
+        dtype: the default dtype within the context.
     """
 
     _changed = threading.Condition()
@@ -135,7 +139,9 @@ class DefaultDtype:
 
     @classmethod
     def renew(cls) -> None:
-        """Forget, after a fork, the threads that do not exist in this process."""
+        """Remove the rounds of other threads from the record of running rounds. To be called in the
+        child process after a fork, where those threads do not exist.
+        """
         cls._changed = threading.Condition()
         thread = threading.get_ident()
         if cls._threads and thread not in cls._threads:

@@ -27,12 +27,11 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def gates(part: nn.Module) -> tuple[str, ...]:
-    """Return the names of a fused recurrent cell's gates, such as ("reset", "update", "new"), to
-    which hooks can be attached.
+    """Return the names of the gates of one of PyTorch's recurrent cells or layers, such as
+    ("reset", "update", "new") for a GRU. Hooks can be attached to these gates.
 
-    The result is empty for modules that are no fused cells or layers, are bidirectional, use a
-    projection, or have a replaced ``forward``. Gates of several layers are numbered, as in
-    ``reset_1``.
+    Gates of several layers are numbered, as in ``reset_1``. The result is empty for any other
+    module, for bidirectional layers, for an LSTM with projections, and if ``forward`` was replaced.
     """
     names = _GATES.get(type(part), ())
     if "forward" in vars(part):
@@ -49,11 +48,11 @@ def gates(part: nn.Module) -> tuple[str, ...]:
 
 
 class OpenedCell(nn.Module):
-    """A fused recurrent cell or layer, computed gate by gate. Each gate is a submodule, so hooks can
-    be attached to it.
+    """One of PyTorch's recurrent cells or layers, computed gate by gate. Each gate is a submodule,
+    so hooks can be attached to it.
 
-    PyTorch computes the cell in one kernel. Here the same weights are used; the results are equal
-    up to rounding (a test compares them).
+    PyTorch computes all gates in one fused kernel. This class uses the same weights; the results
+    are equal up to rounding (a test compares them).
 
     Args:
         fused: the recurrent cell or layer, such as a ``torch.nn.GRUCell``.
@@ -67,8 +66,8 @@ class OpenedCell(nn.Module):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Open a context in which a call of the fused module runs this module instead, gate by
-        gate.
+        """Open a context in which a call of PyTorch's module (the argument ``fused``) runs this
+        module instead, gate by gate.
         """
         fused = self._fused[0]
         fused.forward = self.forward
@@ -78,12 +77,12 @@ class OpenedCell(nn.Module):
             del fused.forward
 
     def forward(self, x: Tensor, state: Any = None) -> Any:
-        """Compute gate by gate what the fused module returns, in the same form: the new state for a
-        cell; the outputs and the last state for a layer.
+        """Compute gate by gate what PyTorch's module returns, and return it in the same form. A
+        cell returns the new state; a layer returns the outputs and the last state.
 
         Args:
-            x, state: the input and the state, as the fused module takes them; None for a state of
-                zeros.
+            x, state: the input and the state, in the form that PyTorch's module takes; None for a
+                state of zeros.
         """
         fused = self._fused[0]
         if isinstance(state, Tensor):

@@ -13,19 +13,19 @@ from torch.utils._pytree import tree_leaves
 
 
 class OutsideReads(TorchDispatchMode):
-    """Context that records the shapes of weights that are read within it but are not part of the
-    model.
+    """Context in which rounds of a model run. It records the shapes of weights that the rounds read
+    although they are not part of the model.
 
-    A tensor counts as a weight if it is a parameter, or another leaf that requires a gradient. A
-    floating-point matrix also counts if no operation computed it and an earlier round read it at
-    the same address.
+    A tensor that is not part of the model counts as a weight if it is a parameter, or another leaf
+    that requires a gradient. A floating-point matrix also counts if two rounds read it at the same
+    address in memory, and no operation within the context computed it.
 
     Args:
         known: the model's weights and buffers.
 
     Attributes:
-        round: index of the round that is running; the caller must set it.
-        shapes: shapes of the weights that were found.
+        round: index of the round that is running; the caller sets it before each round.
+        shapes: shapes of the weights that were found, as text, such as "[4, 8]".
     """
 
     # Without this, torch would import its compiler, which takes a second.
@@ -41,7 +41,7 @@ class OutsideReads(TorchDispatchMode):
         self.allow(known)
 
     def allow(self, tensors: Iterable[Tensor]) -> None:
-        """Add tensors that do not count as weights from outside, such as a round's inputs."""
+        """Add tensors that must not be recorded as weights, such as a round's inputs."""
         self._known.update(tensor.data_ptr() for tensor in tensors)
 
     def __torch_dispatch__(

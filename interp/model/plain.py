@@ -46,15 +46,16 @@ def can_run_plainly(
     model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED
 ) -> bool:
     """Return whether the blocks of ``model`` can run in their quicker form, :class:`PlainBlock`,
-    with the same results and without missing a hook.
+    with the same results and without skipping a hook.
 
-    This is so if no hook is attached to the modules, no gradient is recorded, and no flag switches
-    on further hook points.
+    They can if no gradient is recorded, no module or ``forward`` was replaced, and no flag switches
+    on further hook points. Hooks may be attached only at the hook points of ``served``.
 
     Args:
         model: the transformer.
         runtime: the model's flags, which switch hook points on.
-        served: endings of the names of hook points that may have hooks, since they still fire.
+        served: endings of names of hook points, such as "hook_resid_post". Hooks may be attached to
+            these points, since the quicker form calls them, too.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
@@ -106,8 +107,8 @@ class PlainBlock:
         block: the block.
         is_handwired: True for a handwired model. Its matrices are almost all zero, so large
             matrices are stored as sparse.
-        narrow: True to leave out heads of a handwired block that write only zeros, and unused
-            columns.
+        narrow: True to leave out parts of a handwired block that change no result. These are heads
+            that write only zeros, and columns of zeros in the query, key and value matrices.
     """
 
     def __init__(self, block: Block, is_handwired: bool = False, narrow: bool = False) -> None:
@@ -225,8 +226,8 @@ class PlainBlock:
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
 
     def nothing_past(self, n_rows: int) -> KeyValues:
-        """Return an empty cache of keys and values for ``n_rows`` batch rows, for a block that
-        starts at the first position.
+        """Return an empty cache of keys and values for ``n_rows`` batch rows, to be passed as
+        ``past`` if there are no earlier positions.
         """
         keys = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_keys)
         values = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_values)

@@ -86,8 +86,9 @@ def rollout(
         commit: which choice the model reads where a round contains one (such as an action): the
             model's "own", or the "target" that was recorded.
         fwd_hooks: pairs (hook name, function) for every round; or index of a round -> such pairs.
-        propagate: True to let the effect of hooks carry over to later rounds; False to reset later
-            rounds' latents to their values without hooks.
+            The function takes ``(activation, hook)``, as in TransformerLens.
+        propagate: True to let the effect of hooks carry over to later rounds. False to let every
+            round read the state that it reads without hooks.
         clean: a rollout of the same episodes without hooks, from which the rounds before the first
             hooked one are copied.
 
@@ -221,8 +222,8 @@ def play(
         n_rounds: number of rounds.
         seed: seed of the environments' random draws.
         epsilon: probability of a uniformly random action in place of the model's choice. If rounds
-            contain a random draw (``layout.draws``), the model reads this draw and makes the random
-            choice by itself.
+            contain a token for a random draw (``layout.draws``), the environment replaces no
+            choice. It draws with this probability, and the model reads the draw.
 
     Returns:
         The episodes that result from the model's actions, and the rollout over them.
@@ -271,14 +272,14 @@ def require_own(
     encoded: EncodedRounds | None = None,
     commit: str = "",
 ) -> Rollout:
-    """Return ``run`` if ``model`` made it, without hooks, over ``episodes``; otherwise raise an
-    error.
+    """Return the rollout ``run`` if ``model`` made it, without hooks, over ``episodes``; otherwise
+    raise InputError.
 
     Args:
         run: the rollout.
         model: the model that must have made it.
         episodes: the episodes that it must be of; None accepts any.
-        encoded: these episodes in encoded form, if already computed.
+        encoded: ``episodes`` encoded as the model's input; None to encode them here.
         commit: which choice must have been fed where a round contains one: the model's ("own") or
             the recorded one ("target"); "" accepts either.
     """
@@ -327,12 +328,14 @@ def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
 @dataclass(frozen=True)
 @checked_result
 class Step:
-    """Result of running one round of a batch.
+    """Result of running one round of a batch of episodes.
 
     Attributes:
-        prediction: what the round predicted, ``[batch, ...]``.
-        latents: the state after the round, ``[batch, row, width]``.
-        fed: the round's inputs, including the token of the choice if rounds contain one.
+        prediction: the prediction, in the form of the task's layout: usually probabilities,
+            ``[batch, outcome]``.
+        latents: the carried state after the round, ``[batch, row, width]``.
+        fed: the round's encoded inputs. If a round contains a choice of the model, such as an
+            action, the token of this choice is among them.
     """
 
     prediction: Tensor
@@ -349,22 +352,22 @@ def run_round(
     hooks: Hooks = (),
     step: Callable[[Tensor, EncodedRounds], Stepped] | None = None,
 ) -> Step:
-    """Run one round of a batch: predict, feed the model's choice if rounds contain one, and write
-    the update into the carried state.
+    """Run one round of a batch of episodes, and return its prediction and the carried state after
+    it.
 
     Args:
         model: the model.
-        encoded: the round of every episode.
+        encoded: the encoded inputs of the round, one row per episode.
         latents: the state that the round reads, ``[batch, row, width]``.
         layout: layout of the round.
-        commit: which choice is fed where a round contains one: the model's ("own") or the recorded
-            one ("target").
-        hooks: pairs (hook name, function).
-        step: the model's quicker step function (``model.stepper()``), for callers that run many
-            rounds without hooks.
+        commit: which choice the model reads if the round contains a choice, such as an action: its
+            "own", which it makes from its prediction, or the recorded "target".
+        hooks: pairs (hook name, function), as in TransformerLens.
+        step: function to call in place of ``model.step`` if there are no hooks, such as the quicker
+            one that ``model.stepper()`` returns; None for ``model.step``.
 
     Returns:
-        The prediction, the state after the round, and the inputs with the choice that was fed.
+        The prediction, the state after the round, and the inputs with the choice that was read.
     """
     forward = model.step if hooks or step is None else step
     with threads_for(model), model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
@@ -388,8 +391,8 @@ def sequential(
     hold: bool = False,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run the rounds one after the other, and return the rollout. Its ``settings`` are empty; the
-    caller fills them in.
+    """Run the rounds one after the other, and return the rollout. The dictionary ``settings`` of
+    the rollout is empty; the caller fills it in.
 
     Args:
         model: the model.
@@ -397,11 +400,11 @@ def sequential(
         layout: layout of the rounds.
         commit: which choice is fed in rounds that contain a choice (such as an action): the
             model's ("own") or the recorded one ("target").
-        hooks: index of a round -> pairs (hook name, function).
+        hooks: index of a round -> pairs (hook name, function), as in TransformerLens.
         clean: a rollout of the same rounds without hooks. Rounds that the hooks cannot affect are
             copied from this rollout.
-        hold: True to let every round read the latents of ``clean``, so that hooks affect only the
-            round in which they act.
+        hold: True to let every round read the carried state of ``clean``, so that hooks affect only
+            the round in which they act.
         recorder: object that caches activations, after the hooks have acted; None for no cache.
 
     Returns:
@@ -694,7 +697,8 @@ def replay(
     fwd_hooks: Hooks = (),
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Run chosen rounds of a rollout again, all in one batch, from its latents and tokens.
+    """Run chosen rounds of a rollout again, all in one batch. Each round starts from the carried
+    state and the inputs that are stored in the rollout.
 
     Args:
         model: the model.
@@ -702,17 +706,22 @@ def replay(
         rounds: the rounds to run: an int, a slice, a list or "all".
         names_filter: the hook points to cache: a name, a list of names, or a predicate of names;
             None to cache no activations.
-        fwd_hooks: pairs (hook name, function). Hooks see the whole batch: row ``e * len(rounds) +
-            i`` is episode e in the i-th chosen round.
+        fwd_hooks: pairs (hook name, function), as in TransformerLens. An activation has one row per
+            episode and chosen round: row ``e * len(rounds) + i`` is episode e in the i-th chosen
+            round.
         chunk: number of rows to run at a time, to bound memory. Hooks then see one chunk after the
             other, so they must do the same to every row. When None, all rows run at once if there
             are hooks; without hooks a number is chosen.
 
     Returns:
-        A tuple of three: predictions, ``[episode, chosen round, ...]``; latents after each round,
-        ``[episode, chosen round, row, width]``; and a dictionary, name of a hook point -> its
-        activations, ``[episode, chosen round, ...]``. For missing rounds the predictions and the
-        activations are NaN, and the latents are unchanged.
+        A tuple of three:
+
+        - the predictions, ``[episode, chosen round, ...]``;
+        - the carried states after these rounds, ``[episode, chosen round, row, width]``;
+        - a dictionary, name of a hook point -> its activations, ``[episode, chosen round, ...]``.
+
+        For missing rounds the predictions and the activations are NaN, and the carried state is the
+        one before the round.
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)

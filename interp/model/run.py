@@ -32,9 +32,10 @@ class Rollout:
     activations.
 
     Attributes:
-        predictions: probabilities of outcomes, ``[episode, round, outcome]``, or the form that the
-            task's layout gives them (for expert advice P(y = 1), ``[episode, round]``); for a real
-            number its mean, or mean and log variance. NaN in missing rounds, as in the cache.
+        predictions: usually the probability of each outcome, ``[episode, round, outcome]``. A
+            task's layout may define another form, such as P(y = 1) for expert advice, ``[episode,
+            round]``. For a real number they are its mean, or mean and log variance. Missing rounds
+            have NaN here and in the cache.
         latents: carried states, ``[episode, round + 1, latent, d_model]`` for a transformer and
             ``[episode, round + 1, row, width]`` for other machines. Index t of the second axis is
             the state that round t reads, so index 0 is the initial state.
@@ -42,14 +43,16 @@ class Rollout:
             ``values``, ``slots`` and ``missing`` of
             :class:`~interp.model.layout.EncodedRounds`.
         layout: layout of the rounds.
-        commit: where fed choices came from: the model ("own") or the recording ("target").
+        commit: origin of the choices (such as actions) that rounds contain: made by the model
+            ("own") or recorded ("target").
         cache: name of a hook point -> its activations, ``[episode, cached round, ...]``; empty
             without a ``names_filter``.
         cached_rounds: indices of the rounds in the cache, in order.
         settings: how the run was made: name -> value. Among them are the model's name, digest and
             dtype, whether effects of hooks propagate, the hooked rounds, and versions of packages.
-        model, episodes: the model and the episodes, from which controls are computed; None if hooks
-            acted, and if the rollout was read from a file. :meth:`join` leaves the episodes out.
+        model: the model, from which controls are computed. None if hooks acted, if a rollout was
+            passed as ``clean=``, or if the rollout was read from a file.
+        episodes: the episodes; None if the rollout was read from a file, or made by :meth:`join`.
     """
 
     predictions: Tensor
@@ -66,7 +69,9 @@ class Rollout:
     @classmethod
     @checked
     def join(cls, runs: Sequence[Rollout]) -> Rollout:
-        """Concatenate rollouts of one model over different episodes of the same sizes."""
+        """Concatenate rollouts of one model over different episodes of the same sizes. The settings
+        are those of the first rollout.
+        """
         first = non_empty("runs", runs)[0]
         cache = Cache()
         for name in first.cache:
@@ -124,8 +129,8 @@ class Rollout:
         episode e in the i-th chosen round.
 
         Returns:
-            The latents that the rounds read, ``[row, latent, d_model]``, and the inputs of the
-            rounds.
+            The carried states that the rounds read, ``[row, latent, d_model]``, and the encoded
+            inputs of the rounds.
         """
         chosen = select_rounds(rounds, self.n_rounds, twice=True)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
@@ -188,15 +193,16 @@ class Rollout:
 
     @property
     def choices(self) -> Shaped[Tensor, "episode round"]:
-        """The model's prediction in every round, ``[episode, round]``: the index of the most probable
-        outcome (the lowest on ties) or, if outcomes are real numbers, the predicted mean.
+        """The model's prediction in every round, ``[episode, round]``: the index of the most
+        probable outcome (the lowest on ties) or, if outcomes are real numbers, the predicted mean.
+        It has no meaning in missing rounds.
         """
         return self.layout.choose(self.predictions)
 
 
 def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list[int]:
-    """Return the indices of the rounds that a selector names, counted from 0; refuse rounds that do
-    not exist.
+    """Return the indices of selected rounds, counted from 0, as a list. Rounds that do not exist
+    are refused.
 
     Args:
         rounds: an int (negative counts from the end), a slice, a list, or "all".

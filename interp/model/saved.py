@@ -41,8 +41,8 @@ _EDITED = "it was cut short or edited; save the rollout again"
 
 @checked
 def save(run: Rollout, path: str | Path) -> Path:
-    """Write a rollout with its cache of activations to a file, and return the path; replace an
-    existing file.
+    """Write a rollout with its cache of activations to a file, and return the path. The model and
+    the episodes are not written. An existing file is replaced.
 
     Args:
         run: the rollout.
@@ -181,6 +181,8 @@ def _digest(name: str, tensor: Tensor) -> str:
 
 
 def content_of(name: str, tensor: Tensor) -> bytes:
-    """Return a tensor as bytes that identify it: name, dtype and shape, followed by the numbers."""
+    """Return bytes that differ for different tensors: the name, the dtype and the shape as text,
+    followed by the numbers.
+    """
     head = f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
     return head + bytes_of(tensor)

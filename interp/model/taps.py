@@ -35,27 +35,28 @@ class Point:
 
     Attributes:
         module: name of the submodule, as in ``named_modules``; "" for the whole module.
-        of: the submodule's "output", or its "input": the first argument, or one that ``item``
-            names.
-        item: where in that value the tensor is: an index (an ``LSTMCell`` returns ``h`` and ``c``),
-            a key, an attribute, or a path of several, such as ``("past", 0, "h")``.
+        of: the submodule's "output", or its "input": the first positional argument, or the keyword
+            argument that ``item`` names.
+        item: where the tensor is if the output or input has several parts, as that of an
+            ``LSTMCell``, ``(h, c)``. It is an index, a key, an attribute, or a path of several,
+            such as ``("past", 0, "h")``.
         times: how often the submodule runs in a round, as in a loop. If this is not 1, each run has
             a separate activation: that of the third run of a point "block" is ``block[2]``. For a
             loop that may halt early, ``times`` is the maximum number of runs.
-        alive: None, or a function for a loop that may halt early. It is called after each run, and
-            decides for every row of the batch whether the loop continues. Its argument is the list
-            of the outputs of ``gate`` in the runs so far, ``[row, ...]`` each. It returns Bool[row]
-            or Bool[row, pos], True where the next run takes place. A row that has halted stays
-            halted. Hooks and caches see NaN for a run that does not take place; if a hook changes
-            this NaN, the round's prediction and state are NaN.
-        gate: name of the submodule with the outputs that ``alive`` gets; ``module`` when empty. If
-            the loop continues with only the remaining rows, it must call ``module`` and ``gate``
-            with these rows.
+        alive: for a loop that may halt early, a function that decides which rows of the batch run
+            once more; otherwise None. It is called after each run, with a list of the outputs of
+            ``gate`` in all runs so far, ``[row, ...]`` each. It returns Bool[row] or Bool[row,
+            pos], True where the next run takes place. A row that has halted stays halted. Hooks and
+            caches see NaN for a run that does not take place. If a hook changes this NaN, the
+            round's prediction and state are NaN.
+        gate: name of the submodule with the outputs that are passed to ``alive``; empty for
+            ``module``. A loop may drop rows that have halted from the batch; then it must do so for
+            both ``module`` and ``gate``.
         name: name in tables; when empty, the point's key in the dictionary with spaces in place of
             underscores.
         axes: names of the axes between the batch axis and the feature axis, separated by blanks:
             "pos", "latent" or "head".
-        labels: names of the places along the axis "pos" or "latent".
+        labels: names of the entries along the axis "pos" or "latent".
     """
 
     module: str
@@ -99,8 +100,11 @@ class Point:
 
 
 def list_parts(value: Any) -> Mapping[Any, Any]:
-    """Return the parts of a value, such as a module's output, in a dictionary: index -> part, and
-    key or attribute name -> part if the value has any.
+    """Return the parts of a value, such as a module's output, in a dictionary.
+
+    Parts of a sequence or a mapping are under their indices and, if they have any, also under their
+    keys or field names. Those of another object are under the names of its attributes. A tensor is
+    a single part, under 0.
     """
     if isinstance(value, Tensor):
         return {0: value}
@@ -138,18 +142,19 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
 
 
 class Halting:
-    """Record of which rows of the batch have not halted yet, during one round of a loop with early
-    halting.
+    """Record of which rows of the batch have halted, during one round of a loop that may halt
+    early.
 
     Args:
-        point: the point; its field ``alive`` decides which rows run once more.
+        point: the point in the loop; its function ``alive`` decides which rows run once more.
         n_rows: number of rows of the batch.
         disturbs: True to alter activations of halted rows, to test that they have no effect.
 
     Attributes:
+        alive: Bool[row] or Bool[row, pos], True where the loop has not halted.
         disturbs: True to alter activations of halted rows, to test that they have no effect.
-        void: Bool[row], True for rows in which a hook changed a run that did not take place. The
-            results of these rows have no meaning.
+        void: Bool[row], True for rows in which a hook changed the NaN that it gets for a run that
+            does not take place. The results of these rows have no meaning.
     """
 
     def __init__(self, point: Point, n_rows: int, disturbs: bool = False) -> None:
@@ -161,12 +166,13 @@ class Halting:
         self.outputs: list[Tensor] = []
 
     def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
-        """Determine from the gate's output which rows run once more. This method is a forward hook
-        of the gate, the submodule that decides about halting.
+        """Update the mask :attr:`alive` from an output of the gate, the submodule that decides
+        about halting. This method is attached to the gate as a forward hook.
 
         Args:
             gate, args: not used; PyTorch passes them to every forward hook.
-            output: the gate's output.
+            output: the gate's output: a tensor ``[row, ...]``, or a value with this tensor as its
+                first part.
         """
         value = output if isinstance(output, Tensor) else list_parts(output)[0]
         self.outputs.append(self._spread(value))
@@ -208,10 +214,11 @@ class Halting:
 
         Args:
             hook_point: the hook point of this run.
-            value: the activation.
+            value: the activation, ``[row, ...]``; rows that have halted may be left out.
 
         Returns:
-            The activation after the hooks, with the original values in halted rows.
+            The activation after the hooks, with the rows of ``value``. Original values remain in
+            halted rows, and where hooks returned NaN or infinity.
         """
         whole = self._spread(value)
         alive = add_axes(self.alive.to(whole.device), whole.ndim)
@@ -280,7 +287,7 @@ class Tap(nn.Module):
         Args:
             module: the submodule.
             gate: the submodule that decides about halting, if the point has ``alive``.
-            n_rows: number of rows of the batch that runs.
+            n_rows: number of rows of the batch.
         """
         self.n_runs = 0
         if self.point.of == "output":

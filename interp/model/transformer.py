@@ -239,9 +239,9 @@ class HookedLatentTransformer(LensSurface):
             past: for each block that runs, keys and values of all positions before the first one in
                 ``resid``; new ones are appended. None if ``resid`` has all positions.
             n_read: number of last positions at which the result is needed; the last block computes
-                only these. All when None.
-            blocks: all blocks in their quicker form, without modules and hook points, for callers
-                that run many rounds; None to choose the form here.
+                only these. None for all positions.
+            blocks: all blocks of the model in their quicker form (:class:`PlainBlock`), for callers
+                that run many rounds. None to use this form if results and hooks allow it.
         """
         if blocks is None:
             blocks = _plain_blocks(self, past is None)
@@ -303,8 +303,9 @@ class HookedLatentTransformer(LensSurface):
         layout defines: usually probabilities ``[batch, outcome]``.
 
         Args:
-            outcome: logits, or probabilities, of the outcomes of the largest round; those that this
-                round does not have are left out.
+            outcome: the model's output at the prediction position. It has a column for each outcome
+                of the largest round that the model can read; columns that this round does not have
+                are ignored.
             n_positions: number of positions of the round, which selects its layout.
         """
         layout = self.layout_of_length[n_positions]
@@ -324,10 +325,10 @@ class HookedLatentTransformer(LensSurface):
         """Run one round of a batch.
 
         Args:
-            carried: the latents that the round reads.
+            carried: the latents that the round reads, ``[batch, latent, d_model]``.
             fed: the encoded inputs of the round.
-            before: (index of a layer, residual stream before this layer) to run the round from
-                there; None to run all of it.
+            before: a pair (index of a layer, residual stream before this layer), to run only this
+                layer and the later ones; None to run the whole round.
 
         Returns:
             The prediction, and the latents that the next round reads.
@@ -340,12 +341,13 @@ class HookedLatentTransformer(LensSurface):
         return Stepped(output.prediction, self.write(output.latents, output.update, fed.slots))
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return a quicker :meth:`step`, for running many rounds without hooks; it prepares the
-        blocks once.
+        """Return a function like :meth:`step` that is quicker, for running many rounds without
+        hooks. It is prepared for the current weights, so make a new one after they change.
 
-        The last block computes only the positions that are read. Results therefore equal those of
-        :meth:`step` up to rounding; bit for bit for a handwired machine without choices. A round
-        that contains the model's choice is run again if the choice changes, starting at the choice.
+        The last block is computed only at positions that are read. Results therefore equal those of
+        :meth:`step` up to rounding. They are equal bit for bit if the model is handwired and its
+        rounds contain no choice. If the same round is run again with another choice, such as
+        another action, only the positions from the choice on are computed again.
         """
         with self.lock:
             blocks = _plain_blocks(self)
@@ -410,9 +412,9 @@ class HookedLatentTransformer(LensSurface):
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Return whether no hook is attached to the blocks, no gradient is recorded, and no flag
-        switches on further hook points. Results of an earlier run may then be used instead of
-        running again.
+        """Return True if no hook is attached to the model, no gradient is recorded, no module was
+        replaced, and no flag switches on further hook points. Results of an earlier run may then be
+        used instead of running again.
         """
         return can_run_plainly(self, self.cfg, served=())
 
@@ -499,7 +501,8 @@ class HookedLatentTransformer(LensSurface):
 
     def describe_for_digest(self) -> str:
         """Return the text that :meth:`digest` includes besides the weights: the configuration as
-        JSON, and the factor by which old latents are multiplied if training is changing it.
+        JSON. If training has changed the factor ``latent_kept`` (by which a latent's old value is
+        multiplied when it is written), the factor is included, too.
         """
         text = json.dumps(self.config.to_dict(), sort_keys=True)
         if self.latent_kept != self.config.latent_kept:
@@ -526,8 +529,8 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def untrained(self, seed: int = 0) -> HookedLatentTransformer:
-        """Return a copy with fresh random weights, drawn with ``seed``, and so without an exactly
-        known state.
+        """Return a copy with fresh random weights, drawn with ``seed``. The algorithm's state can
+        not be decoded exactly from the copy, even if the model is handwired.
 
         The weights equal those of TransformerLens' ``tools.analysis.interchange.reinitialized`` (a
         test compares them). That function is not called, since its import takes three seconds.
