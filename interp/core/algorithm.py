@@ -49,7 +49,9 @@ NEXT = "next_"
 
 @runtime_checkable
 class Episodes(Protocol):
-    """Protocol for a batch of episodes of any task. The classes of tasks have further attributes."""
+    """Protocol for a batch of episodes of any task. The class of a task's episodes has further
+    attributes.
+    """
 
     @property
     def task(self) -> str:
@@ -61,7 +63,7 @@ class Episodes(Protocol):
 
     @property
     def regime(self) -> str:
-        """Name of the regime (kind of environment) that the episodes were sampled from."""
+        """Name of the regime (the kind of environment) from which the episodes were sampled."""
 
     @property
     def seed(self) -> int | None:
@@ -135,8 +137,8 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
 
 
 def participants_of(*batches: Any) -> NDArray[np.int64]:
-    """Number the participants of one or more batches from 0, and return the number of each
-    episode's participant. A participant of several batches has one number.
+    """Number the participants of one or more batches of episodes from 0, and return for each
+    episode the number of its participant. A participant of several batches has one number.
 
     Args:
         batches: batches of episodes. If a batch has no participants, every episode of all batches
@@ -169,15 +171,15 @@ class Variable:
             at least the parents: key of a variable -> its values, with any leading axes. None for
             inputs and states.
         outputs: function of the variable's values that returns a label for each of its elements,
-            such as ``('e_1', 'e_2')``; when None, labels are the symbol, numbered if there are
+            such as ``('e_1', 'e_2')``. When None, the symbol is the label, numbered if there are
             several elements.
         kind: "real" for real numbers, or "class" for class numbers 0, 1, ...
         n_classes: function of the values of all variables (by key) that returns the number of
             classes; None for "real".
         scored: function of the values of all variables (by key) that returns a mask of this
             variable's entries: True for those that count in a probe's score. None if all count.
-        noun: name in a sentence, such as "the set of reached nodes"; the words of the key when
-            empty.
+        noun: name in a sentence, such as "the set of reached nodes". When empty, it is made from
+            the key: "the log-weights" for ``log_weights``.
     """
 
     key: str
@@ -306,9 +308,10 @@ class Algorithm:
 
     @cached_property
     def of_the_state(self) -> tuple[str, ...]:
-        """Keys of all variables that have a value before and a value after each round: the state
-        variables, all variables that are computed from them alone, and ``X`` if there is a variable
-        ``next_X``.
+        """Keys of all variables that have a value before and a value after each round.
+
+        These are the state variables, all variables that are computed from them alone, and every
+        variable ``X`` for which the algorithm has a variable ``next_X``.
         """
         determined: set[str] = set()
         for variable in self.variables:
@@ -572,7 +575,7 @@ class Algorithm:
     def at(
         self, values: Values, rounds: Sequence[int] | slice
     ) -> tuple[dict[str, NDArray[Any]], ...]:
-        """Select the state before some rounds and the inputs of these rounds, as arguments for
+        """Return the state before some rounds and the inputs of these rounds, as arguments for
         :meth:`step`.
 
         Args:
@@ -814,9 +817,9 @@ class Searched:
         name: name of the parameter.
         grid: values to try, ascending; the first and the last are the bounds of the parameter.
         kind: "real" also allows values between grid points; "choice" allows grid points only.
-        enters: keys of the variables with equations that use the parameter; empty for all. A fit
-            recomputes only what depends on these variables, so a parameter that only affects the
-            prediction needs no new run of the state.
+        enters: keys of the variables with equations that use the parameter; empty means all
+            variables. A fit recomputes only what depends on these variables. For a parameter that
+            affects only the prediction, it need not recompute the states.
         unit: name of an array of the episodes, such as "rewards", if the parameter's useful range
             depends on the size of the numbers in it; empty if not. A fit to choices divides the
             values of the grid by the typical size of these numbers.
@@ -855,8 +858,8 @@ class Family:
         extends: key of a simpler family that this family contains as a special case, such as the
             same algorithms without forgetting; empty if there is none. A comparison counts the two
             as one hypothesis, and names the simpler family unless this one explains much more.
-        tempered: True if one of the parameters is an inverse temperature; a fit to choices then
-            adds none.
+        tempered: True if one of the parameters is an inverse temperature, which sets how sharply
+            choices follow the predictions. A fit to choices adds this parameter to other families.
         vectorised: True if ``make`` also takes arrays of parameters. The axes of these arrays are
             the leading axes of the variables, so a fit to choices can fit many players at once.
     """
@@ -1008,8 +1011,7 @@ def maker(
         - ``equations`` maps the key of each variable except inputs to its equation (None for
           states);
         - ``memory`` is the key of the variable that summarises earlier rounds;
-        - ``rows`` is the key that is passed to ``table``, if the variables are those of another
-      algorithm; None for ``key``;
+        - ``rows`` is the key of the algorithm that is passed to ``table``; None for ``key``;
         - ``more`` maps the keys of further inputs to functions that read them, like ``read``;
         - ``parameters`` are recorded in the algorithm.
     """

@@ -41,8 +41,8 @@ def _load_tasks() -> dict[str, Task]:
 
 
 def get(key: object) -> Task:
-    """Return the task called ``key``; refuse an unknown key. The task is returned as it was
-    registered, even within :func:`using`.
+    """Return the task called ``key``; refuse an unknown key. It is the task as it was registered,
+    even within :func:`using`, a context in which a changed copy of the task is used.
     """
     known = {task.key: task for task in every()}
     require_known("task", key, list(known))
@@ -50,8 +50,10 @@ def get(key: object) -> Task:
 
 
 def of(subject: object) -> Task:
-    """Return the task that ``subject`` belongs to: episodes, a layout or a model. Within
-    :func:`using` this is the changed task.
+    """Return the task of ``subject``, which is a batch of episodes, a layout or a model.
+
+    Within the context :func:`using` this is a changed copy of the task, which draws recorded
+    episodes or compares models with a fitted algorithm.
     """
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):
@@ -74,8 +76,8 @@ def using(
     (:meth:`~interp.core.task.Task.of_recorded`). Models are compared with the algorithm
     (:meth:`~interp.core.task.Task.held_against`). Results record both in their settings.
 
-    A new thread does not inherit the context. It raises an error unless it is started by
-    ``contextvars.copy_context().run``.
+    A new thread does not inherit the context: unless it is started by
+    ``contextvars.copy_context().run``, it raises InputError when it looks a task up.
 
     Args:
         episodes: recorded episodes; None to sample new episodes as usual.
@@ -83,7 +85,7 @@ def using(
             one of the two must not be None.
 
     Yields:
-        The changed task.
+        The changed copy of the task.
 
     >>> from interp.tasks import bandit
     >>> from interp.tasks.bandit.algorithms import rescorla_wagner

@@ -40,8 +40,8 @@ _COMPONENTS = {
 
 
 def lacks(machine: Machine, *keys: str) -> str:
-    """Return a message that an analysis is not applicable to a machine, because the machine lacks
-    components such as attention heads; "" if it lacks none.
+    """Return a message for an analysis that needs components that a machine lacks, such as
+    attention heads: "not applicable: ...". Return "" if the machine has them all.
 
     Args:
         machine: the machine.
@@ -72,8 +72,8 @@ def add_png(figure: Any) -> Any:
 
 
 def format_machine(machine: Machine) -> str:
-    """Describe a machine in a few lines of text: its kind and size, the channels of its carried
-    state, the positions of a round, and its named heads.
+    """Describe a machine in a few lines of text. They give its kind and size, the channels (named
+    parts) of its carried state, the positions of a round, and its named attention heads.
 
     >>> import interp
     >>> print(format_machine(interp.load("wma-handwired", n_experts=2)).partition("; ")[0])
@@ -121,8 +121,9 @@ class Cache(dict[str, Any]):
     """Cached activations by hook name, a dictionary. At a prompt it shows names and shapes instead
     of numbers.
 
-    A key may also be a short name as in TransformerLens, such as ``("pattern", 1)``, or the key of
-    a hook point of an adapted machine.
+    A key may also be a short name as in TransformerLens, such as ``("pattern", 1)`` for layer 1.
+    For a machine that ``interp.adapt`` made, it may be the name of a point, such as "cell", or
+    ``("cycle", 2)`` for the third run of a loop.
 
     >>> cache = Cache({"blocks.1.attn.hook_pattern": 0, "points.cell": 1, "points.cycle.2": 2})
     >>> cache["pattern", 1], cache["cell"], cache["cycle", 2]

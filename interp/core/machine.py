@@ -35,8 +35,8 @@ class Channel:
     Attributes:
         name: an identifier, such as "h".
         shape: shape of the part without the batch axis: ``(width,)``, or ``(row, ..., width)``.
-        grows: number of rows that each round appends, as in a key-value cache, where ``shape`` has
-            room for the rows of all rounds; 0 for a channel of fixed size.
+        grows: number of rows that each round appends, for a part such as a key-value cache. Then
+            ``shape`` must have room for the rows of all rounds. 0 for a part of fixed size.
     """
 
     name: str
@@ -76,15 +76,16 @@ class Component:
 
     Attributes:
         key: name in sites (the texts that say where to intervene), such as "resid_pre".
-        hook: name of the hook point of this activation, with ``{layer}`` in place of the layer's
-            index if every layer has one.
-        axes: axes between the batch axis and the feature axis, separated by spaces: "latent" (rows
-            of the carried state), "pos", "head".
+        hook: name of the hook point of this activation. ``{layer}`` in it stands for the index of
+            the layer, if every layer has such an activation.
+        axes: names of the axes between the batch axis and the feature axis, in order and separated
+            by spaces: "latent" (rows of the carried state), "pos", "head".
         name: name in tables.
-        n_layers: number of layers, or of cycles of a loop within the round; 0 if it has none.
-        n_heads: number of heads; 0 if it has none.
-        labels: names of the places along the "latent" or "pos" axis; empty for the round's position
-            labels.
+        n_layers: number of layers, or of cycles of a loop within the round, that have such an
+            activation; 0 if a round has only one.
+        n_heads: number of heads that have such an activation; 0 if it is not divided by heads.
+        labels: names of the entries along the "latent" or "pos" axis; empty if they are the labels
+            of the positions of a round.
     """
 
     key: str
@@ -132,7 +133,7 @@ class Stepped(NamedTuple):
 
 @runtime_checkable
 class Machine(Protocol):
-    """Protocol that every machine fulfils: a model that carries a state from round to round. A
+    """Protocol of a machine, a model that carries a state from round to round of an episode. Every
     machine is also an ``nn.Module``.
     """
 
@@ -154,8 +155,8 @@ class Machine(Protocol):
         """Return the carried state that the first round reads, ``[episode, row, width]``.
 
         Args:
-            n_episodes: size of the batch.
-            layout: layout of the rounds; None for the model's layout.
+            n_episodes: number of episodes in the batch.
+            layout: layout of the rounds; None for the machine's layout.
         """
 
     def prepare(self, fed: Any) -> Any:
@@ -175,8 +176,8 @@ class Machine(Protocol):
         """
 
     def stepper(self) -> Callable[[Tensor, Any], Stepped]:
-        """Return a function with the arguments and results of :meth:`step`, which may be quicker
-        when many rounds are run without hooks.
+        """Return a function that runs one round, with the arguments and results of :meth:`step`. It
+        is for many rounds without hooks, for which it may be quicker.
         """
 
     def read_state(self, latents: Tensor) -> Tensor:
@@ -191,13 +192,13 @@ class Machine(Protocol):
         """Return a copy with newly initialised weights, which serves as a control."""
 
     def digest(self) -> str:
-        """Return a SHA-256 of the machine's configuration and weights, by which results name the
-        machine.
+        """Return a SHA-256 of the machine's configuration and weights. Results record it, so that
+        one can tell which machine they are about.
         """
 
     def weights_version(self) -> tuple[Any, ...]:
-        """Return a value that changes whenever a weight is changed. It is cheap to compute, so
-        caches compare it instead of :meth:`digest`.
+        """Return a value that changes whenever a weight is changed. Caches of results compare it,
+        since it takes less time to compute than :meth:`digest`.
         """
 
     def precision(self) -> dict[str, Any]:
@@ -210,7 +211,8 @@ class Machine(Protocol):
         exist.
 
         Args:
-            names: a name, several names, or a predicate of names; None for all points that fire.
+            names: a name, several names, or a predicate of names; None for all hook points that are
+                not switched off.
         """
 
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = ()) -> AbstractContextManager[Any]:
@@ -223,8 +225,8 @@ class Machine(Protocol):
         """
 
     def is_quiet(self) -> bool:
-        """Return True if no hook is attached and no gradient is needed, so that a cached run may be
-        used.
+        """Return True if no hook is attached and no gradient is recorded. Results of an earlier run
+        may then be used instead of running again.
         """
 
 

@@ -42,8 +42,8 @@ class RecordedSource:
     (:meth:`interp.core.task.Task.of_recorded`).
 
     Attributes:
-        n_rounds: maximum number of rounds of the episodes of a batch. It is chosen so that nine in
-            ten of the recorded episodes have at least this number.
+        n_rounds: maximum number of rounds of the episodes of a batch. It is chosen so that about
+            nine in ten of the recorded episodes have at least this number.
 
     Args:
         episodes: the recorded episodes.
@@ -68,8 +68,10 @@ class RecordedSource:
         self._warnings: set[str] = set()
 
     def sampler(self, half: int | None = None) -> Callable[..., Any]:
-        """Return a sampler that draws episodes of one half of the participants, or of all. Halves
-        have no participant in common, so an analysis can fit on one half and score on the other.
+        """Return a sampler that draws episodes of one half of the participants, or of all.
+
+        The halves are random but always the same, and have no participant in common. An analysis
+        can fit on one half and score on the other.
 
         Args:
             half: 0 for the first half, 1 for the second, None for all participants.
@@ -85,9 +87,10 @@ class RecordedSource:
         return partial(self._sample, names)
 
     def describe(self) -> dict[str, Any]:
-        """Return a description of the recorded data for the settings of results, a dictionary:
-        "episodes", "participants" and "rounds" -> their numbers, and "digest" -> a SHA-256 of the
-        data.
+        """Return a description of the recorded data, which results store in their settings.
+
+        It is a dictionary: "episodes", "participants" and "rounds" -> their numbers, and "digest"
+        -> a SHA-256 of the data.
         """
         sha = hashlib.sha256()
         for field in fields(self.episodes):

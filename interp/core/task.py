@@ -124,8 +124,8 @@ class Corruption:
             the index of the round to corrupt.
         changes_history: True if ``build`` changes the rounds before ``round``, and so the carried
             state that this round reads.
-        possible: False if the task's sampler could never produce the corrupted episodes, as when
-            something that all rounds share is changed in one round.
+        possible: True if the task's sampler could have produced the corrupted episodes. It could
+            not, for example, if something that all rounds share is changed in one round.
         each: function of episodes that lists the single inputs that can be corrupted, as a
             dictionary: name of the input in tables -> the options with which ``build`` corrupts
             this input only. For the advice of two experts it returns ``{"p_1": {"expert": "p_1"},
@@ -239,8 +239,8 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def length_of(array: str, axis: int, doc: str) -> property:
-    """Return a property for a class of episodes: the length of an axis of one of its arrays. For
-    example, ``n_experts = length_of("advice", -1, "Number of experts.")``.
+    """Return a property for a class of episodes, with the length of an axis of one of its arrays as
+    its value. For example, ``n_experts = length_of("advice", -1, "Number of experts.")``.
 
     Args:
         array: name of the attribute that has the array.
@@ -632,15 +632,15 @@ def in_one_round(
 class RoundInputs:
     """The inputs of single rounds, for two controls of probes.
 
-    A probe decodes a target from latents. The control without memory decodes the same target from
-    the inputs of the round alone. The control task is to decode an arbitrary label of each kind of
-    round.
+    A probe decodes a target, such as a variable of an algorithm, from a model's latents. The
+    control without memory decodes the same target from the inputs of the round alone. The control
+    task is to decode random labels, which are the same for rounds with equal inputs.
 
     Attributes:
         features: different encodings of the same inputs, each ``[episode, round, feature]``; the
             control without memory uses the encoding that decodes best.
-        kinds: integers ``[episode, round, part]``. Rounds with equal integers are of one kind, and
-            the control task gives every kind of round a random label.
+        kinds: integers that describe the inputs, ``[episode, round, part]``. The control task gives
+            two rounds the same label if all their integers are equal.
     """
 
     features: tuple[NDArray[Any], ...]
@@ -654,13 +654,13 @@ class Steering:
     carried state and measures an outcome's probability.
 
     Attributes:
-        change: function of the shape of the memory in one episode and round, such as ``(4,)`` for
-            the log-weights of 4 experts, that returns an array of this shape: the change of the
-            memory at dose 1.
+        change: function of a shape that returns an array of this shape: the change of the memory at
+            dose 1. The shape is that of the memory in one episode and round, such as ``(4,)`` for
+            the log-weights of 4 experts.
         doses: multiples of this change to apply.
-        outcome: function ``(episodes, round)`` that returns the index of an outcome: the
-            experiment measures how the probability of this outcome changes. One index for all
-            episodes, or one per episode.
+        outcome: function ``(episodes, round)`` that returns the index of an outcome, one for all
+            episodes or one per episode. The experiment measures how the probability of this outcome
+            changes.
         what: description of ``change`` for titles, such as "first action's values + 0.2".
         shows: description of ``outcome`` for titles, such as "P(first action)".
     """
@@ -692,16 +692,16 @@ class Data:
             such as the learning rate that the model was built with.
         interaction: function ``(worlds, n_rounds, seed, epsilon)`` that returns an environment for
             a model to act in; None if models cannot act. ``worlds`` has one world per episode, such
-            as an MDP, and ``epsilon`` is the probability of a random action. ``step(choices)`` of
-            the environment plays one round and returns it as episodes, ``done`` is True after the
-            last round, and ``episodes()`` returns all rounds. If the layout has ``draws`` (tokens
-            from which a model reads whether to explore), the option ``told=True`` is passed, too:
-            the model then makes the random actions by itself.
+            as an MDP, and ``epsilon`` is the probability of a random action. The environment's
+            method ``step(choices)`` plays one round and returns it as episodes, its attribute
+            ``done`` is True after the last round, and ``episodes()`` returns all rounds. If the
+            layout has ``draws`` (tokens from which a model reads whether to explore), the option
+            ``told=True`` is passed, too. The environment then replaces no choice by a random one.
         read: function ``(path, **columns)`` -> episodes, which reads a table of recorded episodes.
             ``columns`` are names of the table's columns by what they mean, such as
             ``choice="resp"``. None if the task has no such reader.
-        rounds: number of rounds in which something new can still happen; analyses sample no more by
-            default. 0 if there is no such limit, as in learning.
+        rounds: number of rounds after which nothing new can happen; by default, analyses sample at
+            most this number. 0 if there is no such limit.
         first_asked: index of the first round in which the prediction is scored. Earlier predictions
             are not trained, so comparisons ignore them.
         halves: two functions like ``sample``, which draw from the two halves of the recorded
@@ -745,10 +745,11 @@ class Algorithms:
         hypothesis: function of a model that returns the algorithm with which the model is compared;
             when None, that is the first of ``records``.
         families: function that returns the families of algorithms that a comparison fits to a
-            model's predictions; when None, there is one family without free parameters for every
-            registered algorithm.
-        updates: function that returns the families that a comparison fits to the update of the
-            decoded state; ``families`` when None.
+            model's predictions. When None, every registered algorithm is a family without free
+            parameters.
+        updates: function that returns the families that a comparison fits to the changes, from
+            round to round, of the state that is decoded from a model's latents; ``families`` when
+            None.
         battery: function ``(n_episodes, n_rounds, *, seed, **sizes)`` that returns test sets on
             which the families predict differently: name of a set -> its episodes. When None, there
             is one set, "default", with episodes of the sampler's default regime.
@@ -773,13 +774,15 @@ class Analysis:
         corruptions: function that returns the corruptions of the task's episodes: ways to make
             pairs of clean and corrupted episodes.
         default_corruption: key of the corruption that ``interp patch`` and edge circuits use.
-        aligned: function of a model that returns pairs (variable, site). For each pair, a subspace
-            that carries the variable is learned in the activations at the site. The last pair is a
-            control: its site cannot carry the variable.
-        claims: function of a learned model that returns the hypotheses that interchange
-            interventions test. Each is a tuple (variable, sites, outcome, control), such as
-            ``("log_weights", None, "state", False)``; ``sites`` of None means the whole carried
-            state. These are the arguments of ``Claim.at``.
+        aligned: function of a model that returns pairs (variable of the algorithm, site in the
+            model). For each pair, a subspace that carries the variable is learned in the
+            activations at the site. The last pair is a control: its site cannot carry the variable.
+        claims: function of a learned model that returns the hypotheses, each "these sites carry
+            this variable", that interchange interventions test. A hypothesis is a tuple (variable,
+            sites, outcome, control), such as ``("log_weights", None, "state", False)``. ``sites``
+            of None means the whole carried state. The outcome that must follow the variable is the
+            "prediction" or the "state". ``control`` is True for sites that cannot carry the
+            variable.
         steering: function that returns the default steering; None if there is none.
     """
 
@@ -800,8 +803,8 @@ class Reporting:
     Attributes:
         parts: function that returns all parts of the report, in page order; None for the default
             parts.
-        looks: key of an algorithm or baseline -> hue and dash of its line in figures, such as
-            ``{"oracle": "green short"}`` (``interp.results.palette``).
+        looks: key of an algorithm or baseline -> colour and dash of its line in figures, such as
+            ``{"oracle": "green short"}`` (the names are those of ``interp.results.palette``).
     """
 
     parts: Callable[[], Any] | None = None
@@ -886,8 +889,8 @@ class Task:
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """Return the task's sizes by name, such as ``{"n_experts": 4}``, as they are in ``layout``:
-        a layout or episodes of this task.
+        """Return the sizes of a layout by name, such as ``{"n_experts": 4}``. ``layout`` may be a
+        layout or a batch of episodes, but must belong to this task.
         """
         names = [size.name for size in self.sizes]
         missing = [name for name in names if not hasattr(layout, name)]
@@ -900,10 +903,11 @@ class Task:
         return {name: int(getattr(layout, name)) for name in names}
 
     def explains(self, model: Machine) -> Algorithm:
-        """Return the algorithm that a model is compared with.
+        """Return the algorithm with which analyses compare a model.
 
-        This is the algorithm that the model was built to compute, if there is one. Otherwise it is
-        the task's hypothesis about the model, or the first registered algorithm.
+        This is the algorithm that the model was built to compute (``model.algorithm``), if there is
+        one. Otherwise it is what the task's function ``algorithms.hypothesis`` returns for the
+        model or, without such a function, the task's first registered algorithm.
         """
         own_algorithm = getattr(model, "algorithm", None)
         if isinstance(own_algorithm, Algorithm):
@@ -952,8 +956,8 @@ class Task:
         as one participant each. No episode is repeated or generated: if too few are recorded, the
         batch is smaller, with a warning. Analyses that fit something use one half of the
         participants to fit and the other half to score (:meth:`half`). Missed trials are dropped.
-        All episodes of a batch are cut to one length, at most the length that nine in ten of the
-        recorded episodes reach; shorter episodes are left out.
+        All episodes of a batch are cut to one length, and shorter episodes are left out. About nine
+        in ten of the recorded episodes reach the maximum of this length.
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
@@ -979,10 +983,10 @@ class Task:
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
 
     def half(self, which: int) -> Task:
-        """Return a copy of this task that draws batches from only half of its recorded
-        participants.
+        """Return a copy of this task that draws batches from only half of the participants of its
+        recorded episodes.
 
-        A task that generates its episodes is returned unchanged, since another seed gives new
+        A task that generates episodes is returned unchanged, since another seed gives it new
         episodes.
 
         Args:
@@ -998,8 +1002,9 @@ class Task:
         """Return a copy of this task with ``algorithm`` as its first registered algorithm, such as
         one with fitted parameters.
 
-        Models are then compared with this algorithm and probed for its variables. In the copy, the
-        algorithm's name includes its parameters.
+        Models are then compared with this algorithm, except those that have an attribute
+        ``algorithm``, and are probed for its variables. In the copy, the algorithm's name includes
+        its parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -1070,16 +1075,17 @@ class Task:
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
     ) -> dict[str, tuple[Any, Any]]:
-        """Sample two disjoint batches of each of the task's test sets (``algorithms.battery``): one
-        to fit on and one to score on.
+        """Sample two batches of each of the task's test sets (``algorithms.battery``): one to fit
+        on and one to score on. They differ in the seed or, for recorded episodes, in the
+        participants.
 
         Args:
-            n_episodes: number of episodes of each set.
+            n_episodes: number of episodes of each batch.
             n_rounds: number of rounds of every episode.
             seed: seed of the samples.
             n_scored: number of episodes to score on, which are then the same for every ``seed``.
                 None for ``n_episodes`` episodes that depend on ``seed``.
-            sizes: sizes of the episodes; the task's defaults where left out.
+            sizes: sizes of the episodes by name; the task's defaults where left out.
 
         Returns:
             A mapping: name of the set -> (episodes to fit on, episodes to score on).

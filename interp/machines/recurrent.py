@@ -67,8 +67,9 @@ _OF_THE_CRITIC = (
 
 
 class Said:
-    """An encoder of rounds as numbers, for models that define no input format: tokens become
-    one-hot vectors, and the real numbers that tokens carry, such as rewards, are appended.
+    """An encoder of rounds as vectors, for models that define no input format. A vector consists of
+    one-hot vectors of tokens and, if the task has them, the real numbers that tokens carry, such as
+    rewards.
 
     >>> from interp.tasks import experts
     >>> layout = experts.TASK.layout(n_experts=2)
@@ -122,15 +123,16 @@ class Said:
 def with_points(
     options: Mapping[str, Any], points: Mapping[str, str | Point], *own_options: str
 ) -> dict[str, Any]:
-    """Check the options that a user passed to an adapter, and add the adapter's hook points to
-    them.
+    """Check the options that a user passed to an adapter (a function such as :func:`cell`), and add
+    the adapter's hook points to them.
 
     Args:
         options: options that the user passed, name -> value.
-        points: name of a hook point of the adapter -> where it is
-            (:class:`~interp.model.taps.Point`). Those of the user follow.
-        own_options: names of further options that are allowed, since the adapter handles them
-            itself.
+        points: name of a hook point of the adapter -> its place in the module
+            (:class:`~interp.model.taps.Point`). If the user passed ``points``, too, the result has
+            both.
+        own_options: names of options that are allowed although ``interp.adapt`` does not have them,
+            since the adapter handles them itself.
 
     Returns:
         Keyword arguments for ``interp.adapt``.
@@ -301,18 +303,18 @@ def loop(
 ) -> AdaptedMachine:
     """Make a machine from a module with a block that is applied several times in a round.
 
-    The block refines the carried state ``cycles`` times, and reads the round's inputs each time.
-    The hook points ``entered`` and ``cycle`` are the block's input and output in each run: the
-    output of the third run is ``cycle[2]``. An example is in docs/method/kinds-of-machine.md.
+    A round predicts from the carried state. Then the block changes the state ``cycles`` times, and
+    reads the round's inputs each time. The hook points ``entered`` and ``cycle`` are the block's
+    input and output in each run: the output of the third run is ``cycle[2]``. An example is in
+    docs/method/kinds-of-machine.md.
 
     Args:
         module: the module, with a submodule ``block``.
         task: the task, its key, or a layout of its rounds.
-        cycles: number of times that the block runs in a round; 1 if the rounds themselves are the
-            loop.
+        cycles: number of times that the block runs in a round; 1 if it loops only over rounds.
         shape: shape of the carried state without the batch axis: ``(width,)``, or ``(pos, width)``.
-        hear: function ``(module, fed)`` -> the round's input to the block, in the shape of the
-            state, where ``fed`` is the encoded round.
+        hear: function ``(module, fed)`` -> the round's input to the block, ``[batch, *shape]``,
+            where ``fed`` is the encoded round.
         read: function ``(module, z, fed)`` -> the scores ``[batch, outcome]``, where ``z`` is the
             state before the round, ``[batch, *shape]``.
         block: name of the submodule; it maps a tensor to one of the same shape.
@@ -379,7 +381,8 @@ def depth(
     whole: Callable[[Any, Any], Tensor] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """Make a machine from a module that thinks about one question; each recurrence is a round.
+    """Make a machine from a module that computes on one question by running the same block again
+    and again. Each run of the block is a round.
 
     The question is read in the first round and then carried along; inputs of later rounds are
     ignored. Each round runs the block (the submodule ``core``) once, from the state after the
@@ -397,17 +400,19 @@ def depth(
             state after the round, ``[batch, *shape]``.
         core: name of the submodule; it maps its input to a tensor of the state's shape.
         heard: shape of what ``hear`` returns, without the batch axis; when None, that of the state.
-        begin: function ``(module, heard)`` -> the state before the first recurrence, from what
-            ``hear`` returned; when None, that of the option ``initial``, or zeros.
+        begin: function ``(module, heard)`` -> the state before the first round, from what ``hear``
+            returned. When None, this state is set by the option ``initial`` of ``interp.adapt``,
+            and is zero without it.
         inject: function ``(module, z, heard)`` -> the input of the block, from the state ``z`` and
             what ``hear`` returned; when None, their sum.
-        gate: function ``(module, z)`` -> the module's number for stopping after this round, such as
-            a probability, ``[batch]``. The machine does not stop: the number is only stored for
-            analyses, in a channel "gate" of the carried state. None for no such channel.
-        cycles: number of recurrences in the forward pass that ``whole`` runs.
+        gate: function ``(module, z)`` -> the number by which the module decides whether to stop
+            after this round, such as a probability, ``[batch]``. The machine does not stop: the
+            number is only stored for analyses, in a channel "gate" of the carried state. None for
+            no such channel.
+        cycles: number of runs of the block in the forward pass that ``whole`` computes.
         whole: function ``(module, fed)`` -> the scores of the module's original forward pass over
             the question, as a check. The machine is refused if its predictions after ``cycles``
-            rounds differ from these scores. None for no check.
+            rounds differ from the predictions that these scores give. None for no check.
         options: further options of ``interp.adapt``.
     """
     integer("cycles", cycles, 1)

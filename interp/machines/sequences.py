@@ -50,8 +50,8 @@ class Embedded:
         n_pos: number of positions of a round.
         at: index of the position where the prediction is read; later positions may contain the
             outcome.
-        slot: index of the position at which the model reads the carried state in place of the
-            embedding. In the first round it reads the embedding.
+        slot: index of the position at which a vector that is carried between rounds takes the place
+            of the embedding, from the second round on.
     """
 
     embed: Callable[[Any, Any], Tensor]
@@ -147,16 +147,16 @@ def state_space(
     such as Mamba.
 
     A round may consist of several inputs; the prediction is read from the normalised output at one
-    of them. Every tensor of the model's cache becomes a channel, with the name that it has in the
-    cache. The model is refused if a run with the state carried from round to round differs from its
-    forward pass over the sequence. RWKV, xLSTM, Mamba 2 and FalconMamba are supported; if a state
-    is stored elsewhere, or a cache grows, the error says so. Equations and an example:
-    docs/method/kinds-of-machine.md.
+    of them. Every tensor of the model's cache becomes a channel (a named part of the carried
+    state), with a name made of its place in the cache. The model is refused if a run with the state
+    carried from round to round differs from its forward pass over the sequence. RWKV, xLSTM, Mamba
+    2 and FalconMamba are supported; if a state is stored elsewhere, or a cache grows, the error
+    says so. Equations and an example: docs/method/kinds-of-machine.md.
 
-    Hook points for every input of a round are the outputs of the layers, ``layer_1``, ``layer_2``,
-    ... A ``MambaModel`` runs in plain PyTorch, and instead has ``selected_1``, ... (from which dt,
-    B and C are computed) and ``gated_1``, ... (the gated output of the layer's state, before the
-    projection).
+    The hook points ``layer_1``, ``layer_2``, ... are the outputs of the layers at every input of a
+    round. A ``MambaModel`` runs in plain PyTorch, has the channels "state" and "conv", and other
+    hook points: ``selected_1``, ... (from which dt, B and C are computed) and ``gated_1``, ... (the
+    gated output of the layer's state, before the projection).
 
     Args:
         module: the module that contains the model.
@@ -481,10 +481,11 @@ def hrm(
     """Make a machine from an ``HrmTextForCausalLM`` of ``transformers``, which runs a fast and a
     slow stack of layers in nested cycles.
 
-    The states of both stacks are carried: a state at the last position of a round is added to the
-    same stack's initial state in the next round. From a zero carried state, a round equals the
-    model's forward pass bit for bit. The hook points ``fast`` and ``slow`` are the outputs of the
-    two stacks, each run of a stack separately. An example is in docs/method/kinds-of-machine.md.
+    The states of both stacks at the last position of a round are carried to the next round. There
+    each is added to the initial state of its stack, at every position. From a zero carried state, a
+    round equals the model's forward pass bit for bit. The hook points ``fast`` and ``slow`` are the
+    outputs of the two stacks, each run of a stack separately. An example is in
+    docs/method/kinds-of-machine.md.
 
     Args:
         model: an ``HrmTextForCausalLM``.
@@ -585,10 +586,10 @@ def thoughts(
 ) -> AdaptedMachine:
     """Make a machine from a GPT-2 of ``transformers``, or from a module that contains one.
 
-    Two channels are carried from round to round: the *thought*, a vector that replaces an input
-    embedding of the next round, and the growing *cache* of keys and values. Each is also a hook
-    point where it enters a round. Which of the two channels known methods use, and an example:
-    docs/method/kinds-of-machine.md.
+    Two channels are carried from round to round. The *thought* is a vector that replaces an input
+    embedding of the next round; the *cache* of keys and values grows with every round. Hooks can be
+    attached to both (``thought`` and ``cache``) at the beginning of a round. Which of the two
+    channels known methods use, and an example: docs/method/kinds-of-machine.md.
 
     Args:
         model: a GPT-2, or a module that contains one.
