@@ -20,8 +20,8 @@ def name_caches(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's parameters that take a cache (those in :data:`CACHES`, such
     as ``past_key_values``).
 
-    The answer is stored for as long as the process runs, since models ask in every round. So pass
-    the function of a class: with the method of a model, the model would be stored, too.
+    The result is cached for as long as the process runs, since models need it in every round. So
+    pass the function of a class: with the method of a model, the model would stay in memory, too.
 
     >>> def forward(self, inputs, past_key_values=None, use_cache=True): ...
     >>> name_caches(forward), name_caches(len)

@@ -670,7 +670,8 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
     Args:
         name: the argument that holds the number, such as "n_resamples".
         count: the number of repetitions.
-        seconds: the least time of one repetition; when None, the one known for ``name``.
+        seconds: the least time of one repetition. When None, that which is known for an argument
+            of this name, otherwise 10 microseconds.
 
     >>> refuse_endless("n_resamples", 10**12)
     Traceback (most recent call last):
@@ -789,11 +790,12 @@ def plainly() -> Iterator[None]:
 
 
 def checked(function: _F) -> _F:
-    """Decorate a function so that its arguments are checked against its annotations.
+    """Decorate a function so that its arguments are checked against its annotations. Arguments that
+    do not fit raise InputError; NumPy scalars become Python numbers.
 
     Arguments called ``seed`` must pass :func:`seed_of`. The function runs without a caller's
-    inference mode or autocast (:func:`plainly`). Applied to a class, it decorates every public
-    method.
+    inference mode or autocast (:func:`plainly`). Calls that it makes to other checked functions are
+    not checked again. Applied to a class, the decorator decorates every public method.
     """
     if isinstance(function, type):
         _check_methods(function)
@@ -880,15 +882,15 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
     """Check that ``value`` is of type ``kind``, and return it with NumPy scalars converted to
     Python numbers. Raise InputError otherwise.
 
-    Some names have further rules: a ``seed`` must be a seed, a ``level`` must be in (0, 1], and a
-    number of repetitions must be able to finish in time (:func:`refuse_endless`).
+    Some names have further rules. A ``seed`` must pass :func:`seed_of`, and a ``level`` must be in
+    (0, 1]. A number of repetitions, such as ``n_resamples``, must pass :func:`refuse_endless`.
 
     Args:
         name: name of the argument or field.
         value: what was passed.
         kind: annotation of the argument or field, resolved to a type.
         default: the parameter's default, which is always accepted. If the default is NaN or
-            infinite, other values may be so, too.
+            infinite, other values may be NaN or infinite, too.
         finite: True to refuse numbers that are NaN or infinite.
     """
     if value is default:

@@ -53,8 +53,8 @@ def require_known(kind: str, name: object, valid: Collection[str], limit: int = 
 
 
 def require(condition: object, message: str) -> None:
-    """Raise :class:`InputError` with ``message`` unless ``condition`` is true or, as a collection,
-    not empty.
+    """Raise :class:`InputError` with ``message`` if ``condition`` is false: False, None, 0 or an
+    empty collection.
     """
     if not condition:
         raise InputError(message)
@@ -68,9 +68,11 @@ def theirs(
     manager or a decorator.
 
     Args:
-        what: name of the user's function, which begins the message. With ``of`` it is the whole
-            message, in which ``{error}`` stands for the text of the original error.
-        of_dtypes: function that returns a text to append to messages that mention a dtype.
+        what: name of the user's function, with which the new message begins. If ``of`` is passed,
+            the whole new message, in which ``{error}`` is replaced by the text of the original
+            error.
+        of_dtypes: function without arguments that returns a text to append to messages that mention
+            a dtype.
         of: types of errors to convert; empty for all types.
 
     >>> theirs("read=")(lambda: 1 / 0)()

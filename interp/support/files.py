@@ -53,12 +53,12 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Write a file under a temporary name, rename it to ``path``, and return the path. So no reader
     sees a partial file.
 
-    Missing folders are created. If ``write`` fails, no file remains, and an existing ``path`` is
-    unchanged.
+    Missing folders are created. If ``write`` fails, no temporary file remains, and an existing file
+    is unchanged.
 
     Args:
         path: the file to write.
-        write: function that writes a file to the temporary path that it is called with.
+        write: function that is called with the temporary path and writes the file there.
     """
     path = file_to_write(path)
     with writing(path):
@@ -77,8 +77,8 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 def file_to_write(path: str | Path) -> Path:
-    """Return ``path`` if it does not exist or is a regular file; refuse folders, devices and
-    dangling links.
+    """Return ``path`` if a file can be written there: it does not exist yet, or is a regular file.
+    Folders, devices and links to nothing are refused.
     """
     path = Path(file_path(path))
     with writing(path):
@@ -101,9 +101,10 @@ def file_to_write(path: str | Path) -> Path:
 def folder_to_write(
     folder: str | Path, what: str = "the output folder", made: bool = False
 ) -> Path:
-    """Return ``folder`` if files can be written there; to be called before long work.
+    """Return ``folder`` if files can be written there, otherwise raise InputError. To be called
+    before long work.
 
-    A temporary file is written to the folder, or to its nearest existing parent, as a test.
+    As a test, a temporary file is written to the folder, or to its nearest existing parent.
 
     Args:
         folder: where results will be written.
@@ -216,11 +217,11 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
-    """Return a SHA-256 digest in hexadecimal, by which changed content is recognised.
+    """Return the SHA-256 digest of a value and of bytes, in hexadecimal.
 
     Args:
         about: a value that JSON can represent.
-        parts: bytes that follow it in the digest.
+        parts: pieces of bytes that are appended to the value.
     """
     sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for part in parts:
@@ -229,10 +230,10 @@ def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new temporary path in the folder of ``path``. The caller writes it, then renames it
-    to ``path``.
+    """Return a new temporary path in the folder of ``path``. The caller writes a file there, then
+    renames it to ``path``.
 
-    Temporary files that killed processes left in this folder are removed.
+    The first call for a folder removes temporary files that killed processes left there.
     """
     if path.parent not in _CLEARED:
         _remove_left_behind(path.parent)

@@ -25,8 +25,8 @@ _ENTRIES: dict[str, str] = {}
 
 
 def lazy(name: str) -> Callable[..., Any]:
-    """Return a function that stands for the function called ``"module:name"``. The module is
-    imported at the first call.
+    """Return a function that imports and calls the function called ``"module:name"``. The module is
+    imported only at the first call.
 
     >>> lazy("math:sqrt")(4)
     2.0
@@ -35,8 +35,8 @@ def lazy(name: str) -> Callable[..., Any]:
 
 
 def lazies(module: str, *names: str) -> dict[str, Any]:
-    """Return a dictionary: name -> function that stands for the function of this name in a module.
-    The module is imported at the first call of any of them.
+    """Return a dictionary: name -> function that imports and calls the function of this name in a
+    module. The module is imported only at the first call of one of these functions.
 
     Args:
         module: the module of the functions.
@@ -46,14 +46,16 @@ def lazies(module: str, *names: str) -> dict[str, Any]:
 
 
 def above(kind: str, name: str) -> Callable[..., Any]:
-    """Return a function that stands for a function of the package registered for ``kind``. The
-    package is imported at the first call.
+    """Return a function that imports and calls a function of the package registered for ``kind``.
+    The package is imported only at the first call.
 
-    It is for packages that this one may not import directly, such as those of training goals.
+    It is for packages that the calling module may not import directly, such as those of training
+    goals.
 
     Args:
         kind: a kind of object that was registered by :func:`enter`, such as "goals".
-        name: the function's place below that package, such as ``"qlearning:goal"``.
+        name: module and name of the function within that package: ``"qlearning:goal"`` for the
+            function ``goal`` of the package's module ``qlearning``.
     """
     return lambda *args, **kwargs: resolve_name(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
 
@@ -166,11 +168,11 @@ class _Deferred(ModuleType):
 
 
 def defer(*packages: str) -> None:
-    """Defer running the ``__init__`` of third-party packages until it is needed. Packages that are
-    already imported are skipped.
+    """Defer running the ``__init__`` of a third-party package and of its subpackages until it is
+    needed. Nothing is done if the package is already imported, or not installed.
 
-    Modules of such a package can be imported at once. Names that its ``__init__`` imports from them
-    are still attributes of the package.
+    Modules of such a package can be imported without running its ``__init__``. Names that
+    ``__init__`` imports from these modules are still attributes of the package.
 
     Args:
         packages: a top-level package, followed by any of its subpackages.
@@ -199,9 +201,9 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 
 def strangers(home: Path = _HOME) -> list[str]:
-    """Return a list of texts: a warning for each package of this project (such as ``circuits``)
-    that an import would not take from ``home``, because another distribution has the same name. The
-    list is usually empty.
+    """Return a warning for each package of this project (such as ``circuits``) that an import would
+    not find in ``home``. The list of warnings is usually empty; another distribution may have a
+    package of the same name.
 
     Args:
         home: the folder in which ``interp`` and the other packages are installed.

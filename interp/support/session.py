@@ -99,7 +99,8 @@ def remembered(
     """Decorate a function so that its results are cached on its first argument, keyed by the other
     arguments.
 
-    Strings, numbers and tuples are compared by value, other arguments by identity.
+    Keyword arguments are compared by value, and so are positional strings, integers, tuples and
+    None. Other positional arguments are compared by identity.
 
     Args:
         find: the function; its first argument must have a ``__dict__``.
@@ -131,8 +132,9 @@ class Finished:
         folder: folder for these files only; None stores no files.
         settings: everything that all parts depend on, or digests of it, by name. Files that were
             written with other settings are not read.
-        named: for objects within parts that JSON cannot hold, such as records of functions: key ->
-            object. A file stores only the object's ``key``.
+        named: objects that may occur in parts although JSON cannot represent them, such as records
+            of functions: key -> object. For such an object a file stores only its attribute
+            ``key``, with which the object is looked up here when the file is read.
     """
 
     folder: str | Path | None
@@ -161,13 +163,13 @@ class Finished:
             return self.save(name, kind, compute())
 
     def divide(self, names: Iterable[str], kind: type[_T], shard: str) -> list[str]:
-        """Return the names of the parts that this process should compute
-        (:func:`interp.support.shares.divide`).
+        """Return the names of the parts that this process should compute, if several processes
+        divide the work (:func:`interp.support.shares.divide`).
 
         Args:
             names: names of all parts.
             kind: type of the parts.
-            shard: this process's share, such as "2/64"; empty for all parts.
+            shard: this process's share, such as "2/64" for the second of 64; empty for all parts.
         """
         if self.folder is None:
             require(not shard, "a share is kept in a folder: give folder=")
@@ -206,7 +208,7 @@ class Finished:
         return None
 
     def save(self, name: str, kind: type[_T], part: _T) -> _T:
-        """Save a part, if there is a folder, and return it.
+        """Save a part to its file, unless :attr:`folder` is None, and return the part.
 
         Args:
             name: name of the part.

@@ -60,7 +60,8 @@ def divide(
     settings: Mapping[str, Any],
     shard: str = "",
 ) -> list[str]:
-    """Choose which parts of a work this command computes, if several commands divide the work.
+    """Return the names of the parts of a work that this command should compute, if several commands
+    divide the work.
 
     If ``shard`` is not empty, the first command writes :data:`WORK_FILE` into the folder: the
     parts, and the settings and versions that they depend on.
@@ -74,8 +75,8 @@ def divide(
             part takes.
 
     Returns:
-        Names of parts. A share, and the list of all parts, include those that are finished. For
-        :data:`PLAN` the list has one name, or none if every part is finished.
+        Names of parts, whether or not they are finished. For :data:`PLAN` the list has only the
+        first unfinished part, or nothing if every part is finished.
 
     Raises:
         InputError: an earlier command began the work in this folder with other settings, versions
@@ -97,12 +98,12 @@ def divide(
 def undone(
     folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
 ) -> Iterator[str]:
-    """Yield the names of the parts that this command should compute, like :func:`divide`. If
-    commands divide the work, parts that have a file are left out.
+    """Yield the names of the parts of a work that this command should compute, like :func:`divide`.
+    If commands divide the work, parts that already have a file are left out.
 
-    The loop over the names must compute each part: when the loop asks for the next name, a note is
-    written that says how long the part took. Use this if a part is a final result, which no command
-    reads again.
+    The caller loops over the names and computes each part in the loop. After each pass of the loop,
+    a note is written that says how long the part took. Use this if a part is a final result, which
+    no command reads again.
 
     Args:
         folder: the folder in which every command stores its parts.
@@ -178,7 +179,7 @@ def _note_file(folder: Path, part: str) -> Path:
 
 def end(folder: str | Path) -> None:
     """Remove the files about the division of the work from ``folder``: the list of parts and the
-    notes. To be called once the parts have been put together.
+    notes on finished parts. To be called once the parts have been put together.
     """
     folder = Path(folder)
     shutil.rmtree(folder / _DONE, ignore_errors=True)
@@ -189,9 +190,10 @@ def status(folder: str | Path) -> pd.DataFrame:
     """Return a data frame with one row for each part of the work in a folder.
 
     Returns:
-        Columns ``part`` (its name), ``state`` (done, partial or absent) and, for finished parts,
-        ``host``, ``commit`` and ``seconds``: where, by which version of the code and in what time
-        the part was computed.
+        The column ``part`` is the name of the part. ``state`` is "done" if the part's file exists,
+        "partial" if only the folder of this file exists, otherwise "absent". For finished parts,
+        ``host``, ``commit`` and ``seconds`` say where, by which version of the code and in what
+        time the part was computed.
     """
     import pandas as pd
 
@@ -219,8 +221,9 @@ def status(folder: str | Path) -> pd.DataFrame:
 def describe(folder: str | Path, shard: str) -> str:
     """Return a sentence that says how many parts of the work are done.
 
-    For :data:`PLAN` the text also estimates the time of the remaining parts from the median time of
-    the finished ones, and ends with an ``sbatch`` command that queues them as an array of jobs.
+    For :data:`PLAN` the text also estimates the time of the remaining parts, from the median time
+    of the finished parts. It ends with an ``sbatch`` command that queues the remaining parts as an
+    array of jobs.
 
     Args:
         folder: the folder of the work.

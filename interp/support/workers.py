@@ -266,7 +266,7 @@ def _start_local_cluster(n_jobs: int) -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch and NumPy's linear algebra on one thread, because small models are faster so.
+    """Run torch and NumPy's linear algebra on one thread, with which small models are faster.
 
     Usable as a context manager, or as a decorator: ``@one_thread()``. Libraries that are first
     loaded within the context are not limited.
@@ -320,7 +320,8 @@ def _is_small(machine: Any) -> bool:
 def display(
     text: str, total: int, completed: int = 0, shown: bool = True
 ) -> Iterator[Callable[..., None]]:
-    """Show a progress bar, and yield the function that updates it.
+    """Show a progress bar, and yield the function that updates it. If standard error is not a
+    terminal, a line of text is written every half minute instead.
 
     The function takes keywords, all optional: ``advance``, the number of steps done since the last
     call; ``completed``, the number of all steps done; and ``text``, a new text before the bar.
@@ -329,7 +330,7 @@ def display(
         text: the text before the bar.
         total: number of steps of the work.
         completed: number of steps that were done before, such as by an interrupted run.
-        shown: False to hide the bar, as in all but the first of several processes.
+        shown: False to show nothing, as in all but the first of several processes.
     """
     from rich import progress as rich
     from rich.console import Console
@@ -378,9 +379,10 @@ def saying(
     If several of these contexts are open, only the innermost one writes.
 
     Args:
-        text: function that returns the line, which says how much of the work is done.
+        text: function that returns the line, such as "fit: 3 of 8". The seconds that have passed
+            are appended.
         shown: False to write no lines.
-        first: a line to write once after two seconds, on a terminal, too; "" for none.
+        first: a line to write once after two seconds, even on a terminal; "" for none.
         silent: True to write no lines and to hide all progress bars within the context.
     """
     ended = threading.Event()
@@ -436,10 +438,11 @@ def working(text: str) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Context manager that yields a function, which returns True once Ctrl-C was pressed. Long work
-    calls this function where its progress can be saved, and stops there.
+    """Context manager in which Ctrl-C does not stop the program at once. It yields a function that
+    returns True once Ctrl-C was pressed.
 
-    A second Ctrl-C raises KeyboardInterrupt at once.
+    Long work calls this function where its progress can be saved, and stops there if it is True. A
+    second Ctrl-C raises KeyboardInterrupt at once.
     """
     pressed = threading.Event()
 
