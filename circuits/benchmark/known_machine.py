@@ -60,19 +60,12 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 """Every form, a way to construct a circuit -> the machine's name in the registry, and the arguments
 with which the registry builds the form.
 """
-SIZES: dict[bool, dict[str, dict[str, int]]] = {
-    True: {
-        "wma-handwired": {"n_experts": 3},
-        "qlearning-handwired": {"n_states": 3, "n_actions": 2},
-        "reachability-handwired": {"n_nodes": 5, "n_edges": 4},
-    },
-    False: {
-        "wma-handwired": {"n_experts": 5},
-        "qlearning-handwired": {"n_states": 4, "n_actions": 3},
-        "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
-    },
+SIZES: dict[str, dict[str, int]] = {
+    "wma-handwired": {"n_experts": 3},
+    "qlearning-handwired": {"n_states": 3, "n_actions": 2},
+    "reachability-handwired": {"n_nodes": 5, "n_edges": 4},
 }
-"""Task sizes of each machine, for the quick run (True) and the full run (False)."""
+"""Task sizes of each machine."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
 _OVERLAPPING = ("R", "P", "P, softmax")
 """Forms whose predictions need only differences of the state, so that its sum can be removed.
@@ -155,9 +148,7 @@ def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
 
 
 @checked
-def build(
-    machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0
-) -> KnownMachine:
+def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> KnownMachine:
     """Build a model with a known mechanism, on which interpretability methods are graded. It is in
     float64.
 
@@ -170,7 +161,6 @@ def build(
             change; "rotated" a random rotation of the residual stream; "distractors" adds random
             heads and neurons that nothing reads; "superposed" uses overlapping sinusoidal position
             codes; "simplex" removes the sum of the log-weights.
-        quick: True for small task sizes, False for the sizes of the full benchmark.
         seed: seed of the variant's random numbers: the rotation, the distractors' weights or the
             position codes.
 
@@ -187,7 +177,7 @@ def build(
         f"{machine!r} {form!r} cannot be {variant}; take {', '.join(possible)}",
     )
     _, form_arguments = FORMS[form]
-    arguments = {**SIZES[quick][machine], **form_arguments}
+    arguments = {**SIZES[machine], **form_arguments}
     circuit = build_circuit(machine, **arguments)
     if variant == "superposed":
         n_lines = (circuit.layout.n_positions - 1) // 2

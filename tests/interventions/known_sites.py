@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from circuits.benchmark.known_machine import FORMS, SIZES
+from circuits.benchmark.known_machine import FORMS
+from circuits.benchmark.known_machine import SIZES as SMALL
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit, list_wired_claims
 from circuits.registry import build
@@ -28,6 +29,15 @@ from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 
 Advance = Callable[[int], None]
+SIZES: dict[bool, dict[str, dict[str, int]]] = {
+    True: SMALL,
+    False: {
+        "wma-handwired": {"n_experts": 5},
+        "qlearning-handwired": {"n_states": 4, "n_actions": 3},
+        "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
+    },
+}
+"""Task sizes of each machine, where it is ``quick`` and where it is not."""
 N_PAIRS, N_WRONG, N_ROUNDS = {True: 16, False: 24}, {True: 4, False: 12}, 12
 """Pairs of episodes, wrong positions (evenly spaced over the round where it has more), and rounds."""
 _N_PLACEBOS = 4

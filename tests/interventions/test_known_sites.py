@@ -12,7 +12,7 @@ from tests.interventions.known_sites import EXACT, NOTHING
 def test_every_location_is_in_a_row_or_says_why_not(form):
     """No location of the ground truth is left untested in silence, and no row names a location that is not there."""
     name, arguments = FORMS[form]
-    circuit = circuits.build(name, **SIZES[True][name], **arguments)
+    circuit = circuits.build(name, **SIZES[name], **arguments)
     located = {
         (key, location.name) for key, locations in circuit.sites.items() for location in locations
     }
