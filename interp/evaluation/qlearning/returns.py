@@ -29,7 +29,7 @@ from interp.evaluation.plan import MODEL
 from interp.model.rollout import play
 from interp.results.measure import Scores
 from interp.stats.intervals import Interval, mean_interval, ratio_interval
-from interp.support.checks import checked
+from interp.support.checks import checked, integer
 from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling, tabular
@@ -49,7 +49,8 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
 
     Args:
         episodes: one batch of episodes, or several of different sizes.
-        n_rounds: number of first rounds over which rewards are summed; 0 for all.
+        n_rounds: number of first rounds over which rewards are summed, at most the number that every
+            batch has; 0 for all.
         seed: seed of the bootstrap.
 
     Returns:
@@ -63,6 +64,8 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     """
     batches = as_batches(episodes)
     refuse_missing("the normalised score", *batches)
+    shortest = min(batch.n_rounds for batch in batches)
+    integer("n_rounds", n_rounds, 0, shortest)
     earned = np.concatenate([_sums(batch.rewards[:, : n_rounds or None]) for batch in batches])
     references = [_compute_expected_returns(batch, n_rounds or batch.n_rounds) for batch in batches]
     random = np.concatenate([by_chance for by_chance, _ in references])

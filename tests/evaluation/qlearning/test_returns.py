@@ -65,6 +65,14 @@ def test_no_score_exists_without_a_choice_or_without_episodes():
     refuses("no episodes were given", normalised_score, [])
 
 
+def test_no_score_exists_over_more_rounds_than_were_played():
+    """The rewards of 5 rounds are no part of what a policy could earn in 10."""
+    batches = [mdp.sample(4, n_rounds, 3, 2, seed=0) for n_rounds in (10, 5)]
+    refuses(
+        "n_rounds must be an integer >= 0 and <= 5, got 10", normalised_score, batches, n_rounds=10
+    )
+
+
 @pytest.mark.parametrize("regime", ["chain", "ladder"])
 def test_no_single_action_is_good_in_every_copy(regime):
     """Were the best action the first one everywhere, agents that break ties to it would win without learning."""
