@@ -181,8 +181,8 @@ class Machine(Protocol):
         """
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Decode the algorithm's state exactly, and return it as ``[..., *shape of the state]``,
-        such as one log-weight per expert. Only handwired machines have this method.
+        """Decode the algorithm's state exactly from carried states, and return it as ``[..., *shape
+        of the state]``, such as one log-weight per expert. Only handwired machines can do this.
 
         Args:
             latents: carried states, ``[..., row, width]``.

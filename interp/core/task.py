@@ -740,8 +740,8 @@ class Algorithms:
     """The algorithms that could explain a model of a task.
 
     Attributes:
-        records: function that returns the registered algorithms in order of preference: if several
-            have a variable of the same name, the first one defines it.
+        records: function that returns the registered algorithms in order of preference. If several
+            algorithms have a variable of the same name, that of the first algorithm is used.
         hypothesis: function of a model that returns the algorithm with which the model is compared;
             when None, that is the first of ``records``.
         families: function that returns the families of algorithms that a comparison fits to a
@@ -768,8 +768,8 @@ class Analysis:
     """Defaults of a task for probes and interventions: what to look for in a model, and where.
 
     Attributes:
-        round_inputs: function of episodes that returns the inputs of single rounds, from which
-            every probe's control without memory is fitted.
+        round_inputs: function of episodes that returns the inputs of single rounds. A control of
+            every probe decodes the probe's target from these inputs instead of the model's latents.
         probed: keys of the variables that ``interp probe`` decodes.
         corruptions: function that returns the corruptions of the task's episodes: ways to make
             pairs of clean and corrupted episodes.
@@ -1002,9 +1002,9 @@ class Task:
         """Return a copy of this task with ``algorithm`` as its first registered algorithm, such as
         one with fitted parameters.
 
-        Models are then compared with this algorithm, except those that have an attribute
-        ``algorithm``, and are probed for its variables. In the copy, the algorithm's name includes
-        its parameters.
+        Models are then compared with this algorithm and probed for its variables. A model that was
+        built to compute an algorithm (its attribute ``algorithm``) is still compared with that one.
+        In the copy, the algorithm's name includes its parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner

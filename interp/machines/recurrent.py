@@ -160,7 +160,7 @@ def cell(
 ) -> AdaptedMachine:
     """Make a machine from a module that contains a recurrent cell or layers.
 
-    An example from a file is in docs/tutorials/your-model.md.
+    docs/tutorials/your-model.md has an example, with weights from a file.
 
     Args:
         module: the module, with a submodule ``core``.

@@ -471,8 +471,8 @@ class AdaptedMachine(HookedMachine):
             ) from None
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """Return the algorithm's state, decoded exactly from latents ``[..., row, width]``. The
-        decoder is the function that was passed to :func:`adapt` as ``read=``.
+        """Return the algorithm's state, decoded exactly from carried states ``[..., row, width]``.
+        The decoder is the function that was passed to :func:`adapt` as ``read=``.
         """
         if self.reader is None:
             raise InputError(

@@ -47,8 +47,8 @@ class RuntimeConfig(TransformerLensConfig):
 
 
 class LayerNormPre(nn.Module):
-    """LayerNorm without learned scale and bias, "LNPre" in TransformerLens. The weight matrix that
-    follows can have the effect of both.
+    """LayerNorm without learned scale and bias, "LNPre" in TransformerLens. Both would be
+    redundant, since the linear map that follows can also scale and shift.
 
     Args:
         eps: number that is added to the variance.

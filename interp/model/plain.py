@@ -95,13 +95,13 @@ def _has_original_forward(module: nn.Module, served: tuple[str, ...]) -> bool:
 
 
 class PlainBlock:
-    """A transformer block with its current weights, run without modules: the same operations in the
-    same order.
+    """A quicker form of a transformer block with its current weights: the same operations in the
+    same order, without PyTorch modules and hook points.
 
     A round of one episode has little arithmetic, so hook points, modules and attribute look-ups
     take most of its time. Each operation has operands of the same shape as in :class:`Block`.
-    Results are therefore equal bit for bit (a property test), or up to rounding where weights are
-    stored as sparse.
+    Results are therefore equal bit for bit (a test compares them), or up to rounding where weights
+    are stored as sparse.
 
     Args:
         block: the block.

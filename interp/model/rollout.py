@@ -223,7 +223,8 @@ def play(
         seed: seed of the environments' random draws.
         epsilon: probability of a uniformly random action in place of the model's choice. If rounds
             contain a token for a random draw (``layout.draws``), the environment replaces no
-            choice. It draws with this probability, and the model reads the draw.
+            choice: with this probability, the token names a random action, which the model reads
+            and takes.
 
     Returns:
         The episodes that result from the model's actions, and the rollout over them.
@@ -280,8 +281,8 @@ def require_own(
         model: the model that must have made it.
         episodes: the episodes that it must be of; None accepts any.
         encoded: ``episodes`` encoded as the model's input; None to encode them here.
-        commit: which choice must have been fed where a round contains one: the model's ("own") or
-            the recorded one ("target"); "" accepts either.
+        commit: which choice the model must have read where a round contains one, such as an action:
+            its "own", or the recorded "target"; "" accepts either.
     """
     is_own = run.settings.get("digest") == model.digest()
     require(
@@ -398,8 +399,8 @@ def sequential(
         model: the model.
         encoded: the encoded rounds of every episode.
         layout: layout of the rounds.
-        commit: which choice is fed in rounds that contain a choice (such as an action): the
-            model's ("own") or the recorded one ("target").
+        commit: which choice the model reads where a round contains one, such as an action: its
+            "own", or the recorded "target".
         hooks: index of a round -> pairs (hook name, function), as in TransformerLens.
         clean: a rollout of the same rounds without hooks. Rounds that the hooks cannot affect are
             copied from this rollout.

@@ -136,7 +136,7 @@ class Rollout:
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
     def select(self, episodes: slice | Sequence[int] | NDArray[Any] | Tensor) -> Rollout:
-        """Return some of the episodes, without the cache.
+        """Return a rollout of some of the episodes, without the cache.
 
         Args:
             episodes: a slice, a mask or indices.
@@ -160,8 +160,9 @@ class Rollout:
 
         Args:
             round: index of the round; a negative one counts from the end.
-            names_filter: hook points to cache; all that fire when None. Methods of the cache, such
-                as ``stack_head_results`` and ``accumulated_resid``, need the points that they read.
+            names_filter: hook points to cache; None for all that are not switched off. Methods of
+                the cache, such as ``stack_head_results`` and ``accumulated_resid``, need the points
+                that they read.
 
         Returns:
             The cache, ``[episode, ...]``; NaN for episodes in which the round is missing.

@@ -529,8 +529,8 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def untrained(self, seed: int = 0) -> HookedLatentTransformer:
-        """Return a copy with fresh random weights, drawn with ``seed``. The algorithm's state can
-        not be decoded exactly from the copy, even if the model is handwired.
+        """Return a copy with fresh random weights, drawn with ``seed``. Even if the model is
+        handwired, the algorithm's state cannot be decoded exactly from the copy.
 
         The weights equal those of TransformerLens' ``tools.analysis.interchange.reinitialized`` (a
         test compares them). That function is not called, since its import takes three seconds.
