@@ -30,20 +30,20 @@ from interp.support.workers import bar, one_thread
 
 @dataclass(frozen=True, repr=False)
 class AuditResult(Measured):
-    """The result of an audit: a measure for each check of the model's state, and the tables behind
-    them.
+    """The result of an audit: a measure (number, controls and verdict) for each check of the state
+    that the model carries from round to round, and the tables behind them.
 
     Attributes:
         model: name of the model.
         measures: one measure per check. If the state has several channels, such as h and c of an
-            LSTM, a measure "used" of each channel follows.
-        tables: name -> table. Four tables have the effects of replacing the state: "without"
-            (:func:`interp.audit.used.without`), "used" (:func:`interp.audit.used.table`),
-            "by_round" (:func:`interp.audit.used.by_round`) and "presence"
-            (:func:`interp.audit.used.presence`). Two have the effects of replacing a part of it:
-            "directions" (:func:`interp.audit.content.table`) and "doses"
-            (:func:`interp.audit.content.doses`). "shortcuts" has one row per heuristic
-            (:func:`interp.audit.shortcuts.table`). A table that does not apply is empty.
+            LSTM, there is also one measure per channel, with the key "used".
+        tables: name -> table. Four tables have the effects of replacing the state: "without" (in
+            every round), "used" (in one round, on later rounds), "by_round" (on the same round) and
+            "presence" (by the mean or the initial state). Two have the effects of replacing a part
+            of the state: "directions" and "doses". "shortcuts" compares the model with heuristics.
+            The functions in :mod:`interp.audit.used`, :mod:`interp.audit.content` and
+            :mod:`interp.audit.shortcuts` that make the tables explain their columns. A table that
+            does not apply is empty.
         settings: {name: value} of sizes, thresholds, seed and versions.
     """
 
@@ -59,15 +59,15 @@ def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResul
     """Run six checks of the state that a model carries from round to round.
 
     Their keys are "used" (does the state lower the loss?), "content" (does the content of the state
-    lower it, or only the presence of a state?), "side" (does the model follow the algorithm where
-    heuristics are wrong?), "lasts" (does a changed state also raise the loss of the next round?),
-    "decoded" (can the algorithm's memory be decoded from the state?) and "directions" (do few
-    directions of the state carry its effect?).
+    lower the loss, or only the presence of a state?), "side" (does the model follow the algorithm
+    where heuristics, which carry no state, are wrong?), "lasts" (does a changed state also raise
+    the loss of the next round?), "decoded" (can the algorithm's memory be decoded from the state?)
+    and "directions" (do few directions of the state carry its effect?).
 
     Args:
         machine: a model, or a name or path that :func:`interp.load` accepts.
-        budget: number of episodes, rounds and untrained copies; by default ``Budget()``.
-            ``Budget.quick()`` takes about a fifth of the time.
+        budget: numbers of episodes, rounds and untrained copies (a control); by default
+            ``Budget()``. ``Budget.quick()`` takes about a fifth of the time.
 
     Returns:
         A measure (number, controls, threshold and verdict) for each check, and the tables behind

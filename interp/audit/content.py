@@ -136,20 +136,22 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Replace the part of the state in k directions by that of another episode's state, and compare
-    the effect with the effect of replacing the whole state.
+    """Replace a part of the state, its components along k directions, by that part of another
+    episode's state. Compare the effect with that of replacing the whole state.
 
     An effect is the mean distance between the predictions with the changed and with the unchanged
-    state, in the round that reads the state.
+    state, in the round that reads the state. The principal directions are those in which states of
+    different episodes vary most.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
-        A table with one row per ``round`` (the middle and the last of ``trial.writes``) and number
-        k of ``directions``. ``share`` is the effect for the first k principal directions, divided
-        by the effect of replacing the whole state, with the ends ``share_low`` and ``share_high``
-        of its interval. ``random`` is the same share for k random directions.
+        A table with one row per ``round`` (index of the round that reads the changed state; two are
+        tried) and number k of ``directions``. ``share`` is the effect for the first k principal
+        directions, divided by the effect of replacing the whole state; ``share_low`` and
+        ``share_high`` are the ends of its interval. ``random`` is the same share for k random
+        directions.
     """
     rows = []
     middle = trial.writes[len(trial.writes) // 2]
@@ -164,17 +166,17 @@ def table(trial: Trial) -> pd.DataFrame:
 
 
 def doses(trial: Trial) -> pd.DataFrame:
-    """Move the state that the last round reads part of the way to another episode's state, and
-    compare the effect on predictions with the effect of the whole way.
+    """Move the state that the last round reads towards another episode's state, by a fraction of
+    the difference. Compare the effect on predictions with that of the whole difference.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
-        A table with one row per ``dose``, the fraction of the way, from .25 to 1.5. ``round`` is
-        the index of the round. ``share`` is the effect (mean distance between the changed and the
-        unchanged prediction) divided by the effect at dose 1, with the ends ``share_low`` and
-        ``share_high`` of its interval.
+        A table with one row per ``dose``, the fraction, from .25 to 1.5. ``round`` is the index of
+        the round that reads the state. ``share`` is the effect (mean distance between the changed
+        and the unchanged prediction) divided by the effect at dose 1; ``share_low`` and
+        ``share_high`` are the ends of its interval.
     """
     t = trial.writes[-1]
     state_read = trial.read([t])[0]
@@ -194,18 +196,19 @@ def check_directions(trial: Trial, is_used: bool) -> Measure:
     """Check whether few directions of the state carry what lowers the loss. Few means as many as
     the algorithm's memory has dimensions, or 4 if it has no memory.
 
-    The loss is higher if every round reads another episode's state. The difference is the saved
-    loss. To see whether few directions save as much, every round reads a state that is unchanged in
-    its first principal directions, and equals another episode's state in all other directions.
+    If every round reads another episode's state, the loss is higher. This rise is the loss that the
+    whole state saves. Then every round reads another episode's state except in the few principal
+    directions, in which states vary most: there the state is unchanged. The rise falls by the loss
+    that these directions save.
 
     Args:
         trial: the model with its episodes.
-        is_used: whether the content of the state lowers the loss; otherwise the check does not
-            apply.
+        is_used: whether the content of the state (its information about the episode) lowers the
+            loss. If not, the check does not apply.
 
     Returns:
-        A measure: the loss that few directions save, as a share of the loss that the whole state
-        saves, with controls and verdict.
+        A measure, with controls and verdict. Its number is the loss that few directions save,
+        divided by the loss that the whole state saves.
     """
     claim = "Few directions carry its effect"
     if not is_used:
@@ -321,15 +324,16 @@ def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
 
 
 def check_decoding(trial: Trial) -> Measure:
-    """Check whether a linear map (ridge regression) decodes the algorithm's memory from the state.
+    """Check whether a linear map (ridge regression) decodes the algorithm's memory, such as
+    log-weights, from the model's state.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
-        A measure: the cross-validated R2 over all rounds but the first, with controls and verdict.
-        R2 is the share of the memory's variance that the map explains in episodes that it was not
-        fitted to. The variance is around the mean over episodes in each round.
+        A measure, with controls and verdict. Its number is the cross-validated R2 over all rounds
+        but the first: the share of the memory's variance over episodes that the map explains, in
+        episodes that it was not fitted to.
     """
     claim = "The algorithm's memory can be read from its state"
     lacking = _describe_lack(trial)

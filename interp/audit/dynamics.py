@@ -46,27 +46,27 @@ _WIDEST = 512  # most dimensions of a state: a Jacobian takes twice as many runs
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 @checked_result
 class FixedPoints(Tabulated):
-    """Fixed and slow points of a model's state with the inputs of one round repeated: states that
-    the round does not change, or hardly changes.
+    """Fixed and slow points of a model: states that a round with fixed inputs does not change, or
+    hardly changes.
 
-    The table has one row per point; points that more starts of the search reached come first.
-    Its columns are:
+    The search begins at many states (starts). The table has one row per point, and points that more
+    starts reached come first. Its columns are:
 
     - ``kind``: "fixed" or "slow";
-    - ``speed``: distance that the round moves the state;
-    - ``share``: share of the successful starts that reached the point;
-    - ``leaving``, ``marginal``: numbers of eigenvalues of the Jacobian with modulus above 1, and
-      with modulus 1;
+    - ``speed``: distance by which the round moves the state, in units of ``unit``;
+    - ``share``: share of the starts that reached this point, among those that reached any;
+    - ``leaving``, ``marginal``: numbers of eigenvalues of the round's Jacobian with modulus above
+      1, and with modulus 1 (within .01);
     - ``modulus``: the largest modulus of an eigenvalue;
     - ``turn``: angle of the eigenvalue with the largest modulus, in radians per round;
-    - ``nearest``: distance to the nearest state that the model visits.
+    - ``nearest``: distance to the nearest state that the model visits in the episodes, in units of
+      ``unit``.
 
     Attributes:
         points: the states, flattened, ``[point, number]``.
         eigenvalues: eigenvalues of the round's Jacobian at each point, ``[point, number]``; the one
             with the largest modulus is first.
-        unit: typical distance between states of different episodes; ``speed`` and ``nearest`` are
-            in this unit.
+        unit: typical distance between states of different episodes.
     """
 
     points: Float[np.ndarray, "point number"]
@@ -84,23 +84,24 @@ def fixed_points(
     starts: int = 32,
     seed: int = 0,
 ) -> FixedPoints:
-    """Find fixed and slow points of a model's state, with the inputs of one round repeated.
+    """Find states that a round with fixed inputs does not change (fixed points), or hardly changes
+    (slow points).
 
     Args:
         model: the model.
         episodes: episodes without missing rounds. The search starts from states that the model
             visits in them.
-        round: index of the round that provides the repeated inputs; by default the middle one.
+        round: index of the round that provides the fixed inputs; by default the middle one.
         episode: index of the episode from which these inputs come.
         starts: number of visited states from which the search starts.
         seed: seed for the choice of these states.
 
     Returns:
-        The points: a table with one row per point, their states, and the eigenvalues of the round's
-        Jacobian.
+        The points: a table with one row per point; their states; and, at each, the eigenvalues of
+        the Jacobian of the round, as a function from state to state.
 
     Raises:
-        InputError: if the state has no fixed size, or has more than 512 dimensions.
+        InputError: the state grows with every round, or has more than 512 dimensions.
     """
     integer("starts", starts, 1)
     trial = Trial(model.eval(), episodes, replace(Budget.quick(), seed=seed))

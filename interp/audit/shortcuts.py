@@ -42,13 +42,13 @@ _TIE = 1e-6
 class Adversarial:
     """Episodes on which a heuristic is wrong in the last round and the algorithm is right.
 
-    An episode is selected if the heuristic's loss minus the algorithm's loss is more than .6 of the
-    largest such difference. A heuristic is an algorithm that carries no state.
+    A heuristic is an algorithm that carries no state. An episode is selected if the heuristic's
+    loss exceeds the algorithm's by more than .6 of the largest excess.
 
     Attributes:
         name: name of the heuristic.
-        trials: the model with these episodes, one trial for each sampled batch that has some.
-        drawn: number of episodes that were sampled to find these.
+        trials: the model with these episodes, one trial for each sampled batch with at least one.
+        drawn: number of episodes that were sampled to find the selected ones.
         algorithm: the algorithm's loss in the last round, ``[episode]``.
         heuristic: the heuristic's loss in the last round, ``[episode]``.
     """
@@ -60,8 +60,9 @@ class Adversarial:
     heuristic: Float[np.ndarray, " episode"]
 
     def side(self, model: Machine | None = None) -> Interval:
-        """Return the share of episodes in which a model's loss in the last round is closer to the
-        algorithm's than to the heuristic's, with its interval. A tie counts as one half.
+        """Return the share of the episodes in which a model sides with the algorithm: its loss in
+        the last round is closer to the algorithm's than to the heuristic's. A tie counts as one
+        half.
 
         Args:
             model: the model to run on these episodes; by default that of the trials.
@@ -101,16 +102,16 @@ def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episo
 
 
 def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
-    """Sample episodes from several regimes of the task, and select those on which the heuristic is
-    wrong in the last round and the algorithm is right.
+    """Sample episodes from several regimes (distributions of episodes) of the task, and select
+    those on which the heuristic is wrong in the last round and the algorithm is right.
 
     Args:
-        trial: the model and the algorithm that it is compared with. The trial's episodes determine
-            the sizes of the sampled episodes.
+        trial: the model, and the algorithm that it is compared with. Sampled episodes have as many
+            rounds as the trial's.
         heuristic: an algorithm that carries no state.
 
     Returns:
-        The episodes; None if fewer than 8 are found.
+        The selected episodes; None if there are fewer than 8.
     """
     algorithm = trial.algorithm
     assert algorithm is not None
@@ -175,7 +176,8 @@ def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
         trial: the model with its episodes.
 
     Returns:
-        Key of a heuristic -> the episodes, or None if too few are found.
+        Key of a heuristic -> the episodes; None if there are fewer than 8. Empty if the trial has
+        no algorithm.
     """
     if trial.algorithm is None:
         return {}
@@ -183,7 +185,8 @@ def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Compare the model with every heuristic of the task (an algorithm that carries no state).
+    """Compare the model with every heuristic of the task (an algorithm that carries no state), and
+    with the algorithm that should explain it.
 
     Args:
         trial: the model with its episodes.
@@ -192,15 +195,16 @@ def table(trial: Trial) -> pd.DataFrame:
         A table with one row per heuristic. Its columns are:
 
         * heuristic (its name);
-        * its_loss and algorithm_loss: loss of the heuristic and of the algorithm in the last round,
+        * its_loss and algorithm_loss: loss in the last round of the heuristic and of the algorithm,
           averaged over the trial's episodes;
-        * explains_more: share of the variance of the model's predictions that a linear map from the
-          predictions of both explains, minus the share that a map from the algorithm's predictions
-          alone explains, in episodes that the maps were not fitted to;
-        * n and drawn: number of episodes on which the heuristic is wrong and the algorithm right,
-          and number of episodes that were sampled to find them;
-        * side, side_low and side_high: share of the n episodes in which the model's loss is closer
-          to the algorithm's than to the heuristic's, with its interval.
+        * explains_more: share of the variance of the model's predictions that the heuristic
+          explains beyond the algorithm. Two linear maps predict the model: from the algorithm's
+          predictions, and from the algorithm's and the heuristic's. The number is the difference of
+          the shares that they explain, in episodes that they were not fitted to;
+        * n: number of episodes on which the heuristic is wrong and the algorithm right; drawn:
+          number of episodes that were sampled to find them;
+        * side: share of these n episodes in which the model's loss is closer to the algorithm's
+          than to the heuristic's; side_low and side_high: the ends of its interval.
     """
     algorithm = trial.algorithm
     rows = []
@@ -270,15 +274,16 @@ def _compute_error(trial: Trial, predictions: Array, features: list[Array]) -> f
 
 
 def check_side(trial: Trial) -> Measure:
-    """Check whether the model follows the algorithm on episodes where a heuristic is wrong: whether
-    the model's loss is closer to the algorithm's than to the heuristic's.
+    """Check whether the model follows the algorithm on episodes where a heuristic (an algorithm
+    that carries no state) is wrong.
 
     Args:
         trial: the model with its episodes.
 
     Returns:
-        A measure: the share of these episodes in which the model's loss is closer to the
-        algorithm's. It is computed for every heuristic, and the smallest share is returned.
+        A measure, with controls and verdict. Its number is the share of these episodes in which the
+        model's loss is closer to the algorithm's than to the heuristic's, for the heuristic with
+        the smallest share.
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value

@@ -75,11 +75,12 @@ class Budget:
         episodes: number of episodes; at least one per participant if episodes are recorded.
         rounds: largest number of rounds per episode. Episodes are shorter if later rounds of the
             task contain no new information.
-        writes: number of rounds, evenly spaced, in each of which the state is changed once for the
-            tables of effects. The checks themselves change the state in every round.
-        copies: number of untrained copies of the model. Every check is also made with them, and the
-            best of their numbers is a control.
-        seed: seed of episodes, changes and copies.
+        writes: number of rounds in which the state is changed for the tables "used" and "by_round",
+            evenly spaced. Each is changed in a run of its own. The checks do not use this number:
+            they change the state in every round.
+        copies: number of untrained copies of the model. Every check is also made with the copies,
+            and the best of their numbers is a control.
+        seed: seed of the episodes, of random changes and of the copies.
     """
 
     episodes: int = 96
@@ -103,25 +104,26 @@ class Budget:
 @dataclass(eq=False)
 @checked_fields
 class Trial:
-    """A model with its episodes, and everything that an audit computes for them. Results are cached
-    on the trial (:func:`interp.support.session.remembered`).
+    """A model with the episodes of an audit, and what the audit computes for them. Results are
+    cached on the trial.
 
     Attributes:
         model: the model.
         episodes: the episodes, without missing rounds.
         budget: the sizes of the audit.
         shape: number of episodes and number of rounds, as a pair.
-        writes: indices of the rounds that read a changed state in the tables of effects; evenly
-            spaced from the second round to the last.
-        channels: name of a channel (part of the state, such as h of an LSTM) -> indices of its
-            rows. If there are several channels, all of them together come first.
+        writes: indices of the rounds that read a changed state in the tables "used" and "by_round";
+            evenly spaced from the second round to the last.
+        channels: name of a channel (part of the state, such as h of an LSTM) -> indices of its rows
+            of the state. The first item, with the name :data:`ALL`, is the whole state.
         grows: name of the first channel that grows with every round, such as a cache; empty if none
             grows.
-        whose: index of each episode's participant, ``[episode]``; if the episodes have no
-            participants, the index of the episode. These are the units of all intervals.
+        whose: for each episode, the index of the participant whose it is, ``[episode]``; if there
+            are no participants, the index of the episode. Intervals resample participants.
         first_half: True for episodes that belong to the first half of the participants,
             ``[episode]``.
-        algorithm: the algorithm that the model is compared with; None if the task has none.
+        algorithm: the algorithm that should explain the model, with which it is compared; None if
+            neither the task nor the model names one.
     """
 
     model: Machine
@@ -163,9 +165,11 @@ class Trial:
 
         Args:
             model: the model.
-            budget: numbers of episodes and rounds.
-            regime: name of the distribution to sample from; by default that of the sampler.
-            seed: number to add to the budget's seed.
+            budget: numbers of episodes and rounds; recorded data gives at least one episode per
+                participant.
+            regime: name of the distribution of episodes to sample from; "" for the task's default
+                one.
+            seed: number that is added to the budget's seed.
             n_rounds: number of rounds per episode; by default (0) that of the budget.
         """
         task = catalog.of(model)
@@ -200,14 +204,16 @@ class Trial:
 
     @cached_property
     def heuristics(self) -> dict[str, Algorithm]:
-        """The task's algorithms that carry no state from round to round, {key: algorithm}."""
+        """{key: algorithm} of the task's algorithms that carry no state from round to round, with
+        default parameters.
+        """
         algorithms = {record.key: record.make() for record in self.task.algorithms.records()}
         return {key: algorithm for key, algorithm in algorithms.items() if not algorithm.state}
 
     @property
     def scored(self) -> slice:
-        """A slice of the rounds that count in losses: those that read a state (all but the first)
-        and have a scored prediction.
+        """Slice of the rounds that count in losses: all but the first, which reads no earlier
+        round's state, and only those with a scored prediction.
         """
         return slice(max(1, self.task.data.first_asked), None)
 
@@ -224,12 +230,13 @@ class Trial:
         return np.asarray(predicted, np.float64)
 
     def distribution(self, predictions: Tensor) -> Array:
-        """Convert a model's predictions to distributions over outcomes, ``[..., episode, round,
-        outcome]``. For real numbers, the last axis has the mean, or mean and log variance.
+        """Convert a model's predictions to distributions, ``[..., episode, round, outcome]``. The
+        last axis has the probability of each outcome; for real numbers the mean, or mean and log
+        variance.
 
         Args:
-            predictions: predictions in the form of the token layout,
-                ``[..., episode, round, ...]``.
+            predictions: predictions as a rollout has them, ``[..., episode, round, ...]``, such as
+                the probability of label 1, or one number per class.
         """
         distribution = self.run.layout.distribution(predictions.double())
         return np.asarray(distribution.numpy(force=True))
@@ -249,12 +256,14 @@ class Trial:
     def distance(self, one: Array, other: Array) -> Array:
         """Return the distance between two predicted distributions, from 0 to 1, ``[...]``.
 
-        For classes it is the total variation distance. For real numbers it is the distance of the
-        means, divided by two standard deviations of all means that the model predicts with its
-        state unchanged, and at most 1.
+        For classes it is the total variation distance. For real numbers it is the difference of the
+        two predicted means, divided by a width, and at most 1. The width is twice the standard
+        deviation of all means that the model predicts for the trial's episodes with its state
+        unchanged.
 
         Args:
-            one, other: the distributions, ``[..., outcome]``.
+            one, other: the distributions, ``[..., outcome]``. The last axis has the probability of
+                each outcome; for real numbers the mean, or mean and log variance.
         """
         if self.run.layout.kind == "classes":
             differences = np.abs(one - other)
@@ -264,11 +273,11 @@ class Trial:
         return np.minimum(differences / width, 1.0)
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
-        """Return the task's losses of a model's predictions, such as the probability of a mistake.
+        """Return the losses of a model's predictions on the trial's episodes. The task defines the
+        loss, such as the probability of a mistake.
 
         Args:
-            predictions: predictions in the form of the token layout,
-                ``[*batch, episode, round, ...]``.
+            predictions: predictions as a rollout has them, ``[*batch, episode, round, ...]``.
             rounds: slice of the trial's rounds to which the predictions belong.
 
         Returns:
@@ -284,19 +293,20 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Run the model again from several rounds on, each time with a changed state.
+        """Run the model again with changed states: once for each of several rounds, which reads a
+        changed state and from which the model runs on.
 
         Args:
-            changed: the changed state for each of ``rounds``, ``[written, episode, row, width]``.
-                The axis ``written`` is that of ``rounds``.
+            changed: the changed states, ``[written, episode, row, width]``. The axis ``written`` is
+                that of ``rounds``.
             rounds: indices of the rounds that read a changed state.
-            horizon: number of rounds to run, including the round that reads the changed state; by
-                default to the last round. Predictions of later rounds are copied from the unchanged
-                run.
-            again: function that also changes the states that later rounds read: ``(index of the
-                round that reads the changed state, index of the later round, state before the later
-                round)`` -> the state that the later round reads. None leaves these states as they
-                follow from the first change.
+            horizon: number of rounds to run, including the round that reads the changed state; None
+                runs to the last round. Predictions of later rounds are copied from the run without
+                changes.
+            again: function that also changes the states that later rounds read. It is called before
+                each later round: ``(index of the round that read the changed state, index of the
+                later round, state)`` -> the state that the later round reads. None changes nothing
+                further.
 
         Returns:
             The predictions of all rounds after each change, ``[written, episode, round, ...]``.
@@ -339,15 +349,15 @@ class Trial:
         return tuple(finite)
 
     def score_copies(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
-        """Compute the number of a check for the untrained copies of the model, and return the best
-        as a control.
+        """Compute the number of a check for each untrained copy of the model, and return the best
+        number as a control.
 
         Args:
             number: function that computes the check's number for a copy. It returns None if the
                 check does not apply to the copy; this counts as 0.
 
         Returns:
-            ``{"an untrained copy": control}`` with the best number of all copies; empty if there
+            ``{"an untrained copy": control}`` with the largest number of all copies; empty if there
             are no copies.
         """
         scores = []

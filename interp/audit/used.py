@@ -42,10 +42,12 @@ class Change(StrEnum):
 
     * ``INITIAL``: the state before the first round;
     * ``DONOR``: the state of another episode in the same round;
-    * ``SAME``: the state of another episode for which the model gives the same answer;
-    * ``LATE``: the state that the previous round read;
+    * ``SAME``: the state of another episode in the same round, in which the model gives the same
+      answer to both;
+    * ``LATE``: the state that the previous round of the episode read;
     * ``MEAN``: the mean over episodes of the states in this round;
-    * ``NOISE``: a random state with the same mean and covariance over episodes.
+    * ``NOISE``: a random state, drawn with the mean and covariance that the states of this round
+      have over episodes.
     """
 
     INITIAL = "the initial state"
@@ -92,8 +94,8 @@ def draw_donors_alike(
         seed: seed of the draw.
 
     Returns:
-        The index of each episode's donor, and True where there is another episode with this label,
-        each ``[episode]``. The donor of an episode with a unique label is the episode itself.
+        Two arrays ``[episode]``: the index of each episode's donor; and True where there is another
+        episode with this label. An episode with a unique label is its own donor.
     """
     donor = np.arange(len(labels))
     has_donor = np.zeros(len(labels), bool)
@@ -107,8 +109,8 @@ def draw_donors_alike(
 def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
-    """Return the states that some rounds read, with the rows of one channel replaced, ``[written,
-    episode, row, width]``; the first axis is that of ``rounds``.
+    """Return the states that some rounds read, with one channel replaced, ``[written, episode, row,
+    width]``. The axis ``written`` is that of ``rounds``; a channel has some rows of the state.
 
     Args:
         trial: the model with its run.
@@ -175,10 +177,10 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
         change: the replacement, a :class:`Change`.
 
     Returns:
-        ``effect``, the distance between changed and unchanged predictions, and ``cost``, the rise
-        of the loss, each ``[write, episode, lag]``. ``write`` is the round that reads the changed
-        state, ``lag`` the number of rounds since then. NaN after the last round, and where the
-        change cannot be made.
+        Two arrays ``[write, episode, lag]``: ``effect``, the distance between changed and unchanged
+        predictions, and ``cost``, the rise of the loss. ``write`` is the round that reads the
+        changed state, ``lag`` the number of rounds since then. Entries are NaN after the last
+        round, and where the change needs another episode with the same answer and there is none.
     """
     predictions = trial.rerun(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
@@ -231,9 +233,9 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
     episodes, if the trial has no participants).
 
     Args:
-        trial: the model with its episodes, which have the participants.
-        values: one value for each round that reads a changed state and each episode,
-            ``[write, episode]``; NaN where the change cannot be made.
+        trial: the model with its episodes, which say whose they are.
+        values: values ``[write, episode]``, where ``write`` is the round that reads a changed
+            state; NaN where the change cannot be made.
     """
     counts = np.isfinite(values).sum(0)
     return ratio_interval(np.nansum(values, 0), counts, participants=trial.whose)
@@ -242,8 +244,8 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
 def predict_with(
     trial: Trial, change: str, channel: str = ALL
 ) -> Float[Tensor, "episode round *outcome"]:
-    """Return predictions with the state replaced in every round from the second on, ``[episode,
-    round, ...]``.
+    """Return the model's predictions if every round from the second on reads a replaced state,
+    ``[episode, round, ...]``.
 
     Args:
         trial: the model with its run.
@@ -277,38 +279,41 @@ class _Worth(NamedTuple):
 
 
 def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
-    """Measure the share of the loss that the content of the state (its information about the
-    episode) removes.
+    """Measure how much the content of the state (its information about the episode) lowers the
+    loss.
 
-    It is measured twice: compared with another episode's state, and with the mean state. The result
-    with the higher lower end of its interval is returned.
+    The loss is compared with two others: if every round reads another episode's state, and if it
+    reads the mean state over episodes. The share of this other loss that the unchanged state
+    removes is the worth. Of the two comparisons, the one is returned in which the lower end of the
+    worth's interval is higher.
 
     Args:
         trial: the model with its run.
         channel: name of a part of the state, such as h of an LSTM; by default the whole state.
 
     Returns:
-        ``change``, the state that was compared with; ``share`` of the loss; and ``effect``, the
-        mean distance between predictions with the changed and the unchanged state. The last two
-        have intervals.
+        ``change``, the replacement; ``share``, the worth; and ``effect``, the mean distance between
+        predictions with the replaced and with the unchanged state. The last two have intervals.
     """
     worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Measure the share of the loss that the state removes, compared with another state.
+    """Measure how much the state lowers the loss: the share of the loss with a replaced state that
+    the unchanged state removes.
 
-    The first comparison is with states that lack its content (:func:`worth_of_content`). If the
-    lower end of this share's interval is below .02, the threshold of the checks, the comparison
-    with the initial state is returned instead.
+    The first replacements are states without information about the episode
+    (:func:`worth_of_content`). If the lower end of the share's interval is then below .02, the
+    threshold of the checks, the initial state is the replacement instead.
 
     Args:
         trial: the model with its run.
         channel: name of a part of the state, such as h of an LSTM; by default the whole state.
 
     Returns:
-        ``change``, ``share`` and ``effect``, as from :func:`worth_of_content`.
+        ``change``, the replacement; ``share``; and ``effect``, the mean distance between
+        predictions with the replaced and with the unchanged state. The last two have intervals.
     """
     content_worth = worth_of_content(trial, channel)
     if content_worth.share.low >= THRESHOLDS["worth"].value:
@@ -318,9 +323,10 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 
 @remembered
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
-    """Measure the share of the loss that the state removes, compared with a replacement in every
-    round: (loss with the replacement - loss with the state) / loss with the replacement.
-    :func:`weigh` describes a correction for replacements that lack only the content of the state.
+    """Measure how much the state lowers the loss, compared with a replacement in every round. The
+    share is (loss with the replacement - loss with the unchanged state) / loss with the
+    replacement. For a replacement that only lacks information about the episode, :func:`weigh`
+    corrects the share.
 
     Args:
         trial: the model with its run.
@@ -329,7 +335,8 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
             the whole state.
 
     Returns:
-        ``change``, ``share`` and ``effect``, as from :func:`worth_of_content`.
+        ``change``, the replacement; ``share``; and ``effect``, the mean distance between
+        predictions with the replaced and with the unchanged state. The last two have intervals.
     """
     return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
 
@@ -340,18 +347,19 @@ def weigh(
     """Compute the share of the loss that the state removes, from predictions with a changed state.
 
     The share is (loss with the changed state - loss with the unchanged state) / loss with the
-    changed state, where the losses are summed over episodes and rounds. It is 0 if the denominator
-    is.
+    changed state, with losses summed over episodes and rounds. If the denominator is 0, so is the
+    share.
 
-    A change to another episode's state or to the mean state removes only the content of the state,
-    its information about the episode. A part of the numerator may come from something else: so much
-    as remains if the predictions are scored on the labels of other episodes. For these two changes,
-    it is subtracted from the numerator.
+    Two changes remove only the content of the state, its information about the episode: those to
+    another episode's state and to the mean state. For them, a part of the numerator may have
+    another cause. This part is what the numerator is if predictions are scored on the labels of
+    other episodes; it is subtracted.
 
     Args:
         trial: the model with its run.
         changed: predictions with the changed state, ``[episode, round, ...]``.
-        change: the replacement for the state, a :class:`Change`; it decides on the subtraction.
+        change: the replacement for the state, a :class:`Change`, which decides whether this part is
+            subtracted.
         rounds: slice of the rounds that count.
 
     Returns:
@@ -397,8 +405,9 @@ def _measure_saved_by_chance(
 
 
 def check_use(trial: Trial, channel: str) -> Measure:
-    """Check whether the state, or one channel of it, lowers the loss, compared with another
-    episode's state, the mean state or the initial one (:func:`worth_of_state`).
+    """Check whether the state, or one channel of it, lowers the loss. The loss is compared with
+    that if every round reads another episode's state, the mean state or the initial state
+    (:func:`worth_of_state`).
 
     Args:
         trial: the model with its run.
@@ -406,7 +415,8 @@ def check_use(trial: Trial, channel: str) -> Measure:
             :data:`interp.audit.trial.ALL` for the whole state.
 
     Returns:
-        A measure: the share of the loss that the state removes, with controls and verdict.
+        A measure, with controls and verdict. Its number is the share of the loss that the state
+        removes.
     """
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
@@ -437,13 +447,14 @@ def check_use(trial: Trial, channel: str) -> Measure:
 
 def check_content(trial: Trial) -> Measure:
     """Check whether the content of the state (its information about the episode) lowers the loss.
-    It does not if another episode's state, or the mean state, serves as well.
+    It does not if the loss is as low with another episode's state and with the mean state.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A measure: the share of the loss that the content removes, with controls and verdict.
+        A measure, with controls and verdict. Its number is the share of the loss that the content
+        removes.
     """
     threshold = THRESHOLDS["worth"].value
     initial = worth_by(trial, Change.INITIAL).share
@@ -486,15 +497,15 @@ def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
 
 
 def check_duration(trial: Trial) -> Measure:
-    """Check whether the effect of a state lasts: if a round reads a changed state, the loss of the
-    next round must rise, too.
+    """Check whether the effect of the state lasts: if one round reads a changed state, the loss of
+    the next round must rise, too.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A measure: the share of the next round's loss that the unchanged state removes, with
-        controls and verdict.
+        A measure, with controls and verdict. Its number is the rise of the next round's loss, as a
+        share of this loss with the changed state.
     """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
@@ -570,11 +581,12 @@ def table(trial: Trial) -> pd.DataFrame:
         trial: the model with its run.
 
     Returns:
-        A table with one row per ``channel`` of the state, ``change`` (the replacement) and number
-        of rounds since the change, ``rounds_on``. ``effect`` is the mean distance between the
-        changed and the unchanged prediction, and ``cost`` the mean rise of the loss. Both have the
-        ends of their intervals in columns such as ``effect_low``. ``n`` is the number of averaged
-        values, one for each episode and round that reads a changed state.
+        A table with one row per ``channel`` (part of the state, such as h of an LSTM), ``change``
+        (the replacement) and ``rounds_on`` (number of rounds since the change). ``effect`` is the
+        mean distance between the changed and the unchanged prediction, and ``cost`` the mean rise
+        of the loss. Both have the ends of their intervals in columns such as ``effect_low``. ``n``
+        is the number of values averaged over, one for each episode and round that reads a changed
+        state.
     """
     rows = []
     for channel in trial.channels:
@@ -603,9 +615,9 @@ def by_round(trial: Trial) -> pd.DataFrame:
         trial: the model with its run.
 
     Returns:
-        A table with one row per ``channel`` of the state and ``round`` of ``trial.writes``.
-        ``effect`` is the mean distance between the changed and the unchanged prediction, with the
-        ends ``effect_low`` and ``effect_high`` of its interval.
+        A table with one row per ``channel`` (part of the state, such as h of an LSTM) and ``round``
+        of ``trial.writes``. ``effect`` is the mean distance between the changed and the unchanged
+        prediction, with the ends ``effect_low`` and ``effect_high`` of its interval.
     """
     rows = []
     for channel in trial.channels:
@@ -624,10 +636,11 @@ def without(trial: Trial) -> pd.DataFrame:
         trial: the model with its run.
 
     Returns:
-        A table with one row per ``channel`` of the state and ``change`` (the replacement).
-        ``worth`` is the share of the loss with the replacement that the unchanged state removes,
-        and ``effect`` the mean distance between the predictions. Both have the ends of their
-        intervals in columns such as ``worth_low``.
+        A table with one row per ``channel`` (part of the state, such as h of an LSTM) and
+        ``change`` (the replacement). ``worth`` is the share of the loss with the replacement that
+        the unchanged state removes. ``effect`` is the mean distance between predictions with the
+        replaced and with the unchanged state. Both have the ends of their intervals in columns such
+        as ``worth_low``.
     """
     rows = []
     for channel in trial.channels:
@@ -641,20 +654,21 @@ def without(trial: Trial) -> pd.DataFrame:
 
 
 def presence(trial: Trial) -> pd.DataFrame:
-    """Measure the loss in the last round, with or without the content of the state and with or
-    without its presence.
+    """Measure the loss of the last round if it reads four different states, to separate two
+    effects: of the state's content (its information about the episode), and of the mere presence of
+    a state.
 
-    With both, the round reads the unchanged state. Without content it reads the mean state over
-    episodes, and without both the initial state. With content but without presence it reads the
-    initial state plus the deviation of the unchanged state from the mean.
+    The unchanged state has both. The mean state over episodes has no content, and the initial state
+    has neither. The initial state plus the unchanged state's deviation from the mean has content
+    but no presence.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A table with four rows. ``content`` is "own" or "none", ``presence`` is "yes" or "no".
-        ``loss`` is the mean loss in the last round, with the ends ``loss_low`` and ``loss_high`` of
-        its interval.
+        A table with one row per state. ``content`` is "own" if the state has content, otherwise
+        "none"; ``presence`` is "yes" or "no". ``loss`` is the mean loss of the last round, and
+        ``loss_low`` and ``loss_high`` are the ends of its interval.
     """
     last = [trial.shape[1] - 1]
     state = trial.read(last)

@@ -43,15 +43,15 @@ _NOTE = "note"  # the only column of a table that explains why it has no numbers
 @checked_fields
 class EvaluationPlan:
     """How the models of a task are evaluated. The evaluation consists of parts, such as one for
-    each regime, which are computed independently.
+    each regime (distribution of episodes), which are computed independently.
 
     Attributes:
         parts: function ``(model)`` -> the names of the parts.
-        measure: function ``(model, part, n_episodes, seed)`` -> the result of the part with this
-            name: a table, or {name: table}. Parts can be computed on different computers and
-            stored in files.
+        measure: function ``(model, part, n_episodes, seed)`` -> the result of the part with the
+            name ``part``: a table, or {name: table}.
         tables: function ``(model, results)`` -> {name of a table: table} of the whole evaluation.
-            ``results`` maps the name of each part to its result; the table "summary" is printed.
+            ``results`` maps the name of each part to its result. One table must be "summary", which
+            is printed.
         min_episodes: smallest allowed number of episodes.
         explained: sentences that explain the rows and columns of "summary"; they are printed above
             it.
@@ -89,7 +89,8 @@ def cut(model: Machine) -> Hook:
     round. The model then has no information about earlier rounds.
 
     Returns:
-        A pair (name of the hook point, function), as for ``fwd_hooks`` of :func:`interp.rollout`.
+        A pair (name of the hook point, function), as the argument ``fwd_hooks`` of
+        :func:`interp.rollout` lists them.
     """
     layout = model.layout.max_layout
 
@@ -113,7 +114,7 @@ def round_attention(
     Args:
         model: a model with attention between the positions of a round.
         episodes: at least one episode.
-        rounds: rounds to average over.
+        rounds: rounds to average over: a slice, an index or a list of indices.
 
     Returns:
         A table with one row per layer, head, query and key. ``layer`` and ``head`` are indices;
@@ -138,19 +139,19 @@ def round_attention(
 
 
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """Compute a table if it applies to the model; otherwise return a table with one cell, in the
-    column "note", that says why it does not.
+    """Return a table if it applies to a model, otherwise a note: a table with the column "note" and
+    one row, which says why the table does not apply.
 
     Args:
-        said: sentence that says why the table does not apply to the model; "" if it does.
-        table: function without arguments that computes the table.
+        said: the note, a sentence; "" if the table applies.
+        table: function without arguments that computes the table; only called if the table applies.
     """
     return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 
 def lacks_attention(model: Machine) -> str:
-    """Return "" if a model has attention between the positions of a round; otherwise a sentence
-    that says what it lacks.
+    """Return a sentence that says why a model has no attention between the positions of a round; ""
+    if it has.
     """
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):

@@ -69,12 +69,14 @@ PARENT, OTHER = "a parent of the negative is added", "another node is added"
 
 
 def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
-    """Return two functions, (read, write), between a model's latents and sets of reached nodes. A
-    set is a number for each node, ``[..., node]``; above 0.5 the node is in the set.
+    """Return two functions, (read, write), that decode sets of nodes from a model's latents and
+    write sets into latents. A set of nodes, such as those that a search has reached, is one number
+    per node, ``[..., node]``; above 0.5 the node is in the set.
 
     ``read(latents)`` returns the set that the latents represent. ``write(latents, state)`` returns
     changed latents that represent the set ``state``. For a handwired transformer both are exact.
-    For other models both are linear maps, fitted by least squares to a rollout of ``episodes``.
+    For other models both are linear maps, fitted by least squares on ``episodes``, with the sets
+    that breadth-first search has reached.
 
     Args:
         model: the model.
@@ -118,8 +120,8 @@ def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 def exact_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
-    """Decode the set of reached nodes from a model's latents, and compute the share of episodes in
-    which the decoded set is right for every node.
+    """Decode a set of nodes from a model's latents, and compute the share of episodes in which it
+    is exactly the set that breadth-first search has reached.
 
     Args:
         model: the model.
@@ -178,20 +180,22 @@ def controlled(
     write: Write | None = None,
     seed: int = 0,
 ) -> dict[str, Rollout]:
-    """Run a model with its latent changed in several ways, to test whether it needs the recurrence.
+    """Run a model with its latent changed in several ways, to test whether it needs to carry
+    information from round to round.
 
     - "cut": every round reads the initial latent;
-    - "reset": the round half-way reads the initial latent;
-    - "frozen": all rounds from the second on read the latent that the second one reads;
+    - "reset": only the middle round reads the initial latent;
+    - "frozen": all rounds from the second on read the latent that the second round reads;
     - "swapped": every round reads the latent of another episode; left out for a single episode;
-    - "discrete": of the nodes that a round newly reaches, only one, drawn at random, stays in the
-      latent; left out if there are no functions ``read`` and ``write``.
+    - "discrete": of the nodes that a round adds to the set in the latent, only one, drawn at
+      random, stays; left out if there are no functions ``read`` and ``write``.
 
     Args:
         model: the model.
         episodes: episodes without missing rounds.
-        read, write: functions that decode and write sets, from :func:`codec`; by default the exact
-            ones of a handwired transformer.
+        read, write: functions that decode sets of nodes from latents and write them, from
+            :func:`codec`. By default, a handwired transformer has its exact ones, and other models
+            have none.
         seed: seed of random choices.
 
     Returns:
@@ -286,31 +290,33 @@ def measure_moved_sets(
     write: Write | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Change the set of reached nodes that the latent represents, and measure the probability that
-    the model then predicts for the target (the candidate that can be reached).
+    """Change the set of reached nodes that the latent represents, and measure which of the two
+    candidates the model then predicts. The target is the candidate that can be reached, the
+    negative the other one.
 
-    The probability of the target is divided by that of both candidates together. It is measured in
-    the round of the change and one round later. If the target is d steps from the root, the set is
-    changed in round d (counted from 0), the first in which a search knows the answer.
+    The measured number is the probability of the target, divided by that of both candidates
+    together, in the round of the change and one round later. If the target is d steps from the
+    root, the set is changed in round d (counted from 0), the first in which breadth-first search
+    knows the answer.
 
-    The changes: the target is removed; the other candidate (the negative), or a parent of it, is
-    added; or the negative takes the target's place. As controls, nothing is changed, or another
-    node is added, from which no candidate can be reached. A parent or other node is drawn at
+    There are four changes: the target is removed; the negative is added; a parent of the negative
+    is added; or the negative takes the target's place. Two more are controls: nothing is changed,
+    or a node is added from which no candidate can be reached. Such nodes and parents are drawn at
     random; episodes without one are left out for this change.
 
     Args:
         model: the model.
         episodes: episodes with one more round than the deepest target needs.
-        read, write: functions that decode sets from latents and write them, from :func:`codec`; by
-            default the exact ones of a handwired transformer.
-        seed: seed of random choices.
+        read, write: functions that decode sets of nodes from latents and write them, from
+            :func:`codec`. None takes the exact ones, for a handwired transformer.
+        seed: seed of random choices and of the bootstrap.
 
     Returns:
-        A table with one row per change and delay. ``move`` is the change in words, such as "the
-        target is taken out"; ``later`` is the number of rounds since the change, 0 or 1. ``model``
-        is the mean probability that the model predicts, with the ends ``low`` and ``high`` of its
-        interval; ``search`` is that of breadth-first search after the same change; ``n`` is the
-        number of episodes.
+        A table with one row per change and number of rounds since the change. ``move`` is the
+        change in words, such as "the target is taken out"; ``later`` is the number of rounds, 0 or
+        1. ``model`` is the measured number, averaged over episodes, and ``low`` and ``high`` are
+        the ends of its interval. ``search`` is the same number for breadth-first search after the
+        same change; ``n`` is the number of episodes.
     """
     depths = episodes.depths
     n_needed = depths.max() + 2
@@ -373,16 +379,16 @@ _N_FITTED, _FITTED_SEED = 256, 10_007
 
 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
-    """Return the two functions (read, write) of :func:`codec` for a model, fitted if necessary. The
-    first decodes the set of reached nodes from latents, the second writes a set into latents.
+    """Return two functions (read, write) for a model, as from :func:`codec`. The first decodes a
+    set of nodes from latents, the second writes a set into latents.
 
     The functions are exact for a handwired transformer. For other models they are fitted on newly
-    sampled episodes of the regime "matched".
+    sampled episodes of the regime "matched" (a distribution of graphs).
 
     Args:
         model: the model.
         seed: seed of the episodes to fit on.
-        n_episodes: number of these episodes, at most 256.
+        n_episodes: number of these episodes; reduced to 256 if it is larger.
     """
     n_fitted = min(n_episodes, _N_FITTED)
     fitted = (
@@ -396,20 +402,21 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 def answers(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
-    """Compute in every round the accuracy of the model, of the model with its latent changed
-    (:func:`controlled`), and of every algorithm of the task.
+    """Compute the accuracy in every round of the model, of the model with its latent changed in
+    several ways (:func:`controlled`), and of every algorithm of the task.
 
     Args:
         model: the model.
-        episodes: episodes of one regime.
+        episodes: episodes of one regime (distribution of graphs).
         read, write: functions that decode and write sets, from :func:`codec`.
         seed: seed of random choices and of the bootstrap.
 
     Returns:
-        A table with one row per predictor, depth of the target (its distance from the root) and
-        round. ``key`` is "model", the name of a change of the latent, or the key of an algorithm.
-        ``estimate`` is the share of right answers with the ends ``low`` and ``high`` of its 95 %
-        interval, and ``n`` the number of episodes of this depth.
+        A table with one row per predictor (``key``), ``depth`` of the target (its distance from the
+        root) and ``round``. ``key`` is "model", the name of a change of the latent such as "cut",
+        or the key of an algorithm. ``estimate`` is the share of right answers, and ``low`` and
+        ``high`` are the ends of its 95 % interval. ``n`` is the number of episodes of this depth,
+        and ``regime`` that of the episodes.
     """
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
@@ -436,12 +443,12 @@ def answers(
 
 
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample episodes with the model's numbers of nodes and edges. They have at least one round
-    after the round in which a search reaches the deepest target.
+    """Sample episodes with the model's numbers of nodes and edges. They end one round after the
+    round in which a search reaches the target that is farthest from the root.
 
     Args:
-        model: determines the sizes.
-        regime: the regime of graphs to sample from.
+        model: the model, which determines the numbers of nodes and edges.
+        regime: name of the distribution from which graphs are sampled.
         n_episodes: number of episodes.
         seed: seed of the episodes.
     """
@@ -500,11 +507,11 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
 
 
 def interval(value: Any, of: str = "estimate") -> Interval:
-    """Return a number in a row of a table, and the ends of its interval in the columns ``low`` and
-    ``high``, as an :class:`~interp.stats.intervals.Interval`.
+    """Read an :class:`~interp.stats.intervals.Interval` from a row of a table: its number from one
+    column, and its ends from the columns ``low`` and ``high``.
 
     Args:
-        value: the row.
+        value: the row, {column: value}.
         of: name of the column with the number.
     """
     return Interval(float(value[of]), float(value["low"]), float(value["high"]))

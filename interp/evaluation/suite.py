@@ -41,7 +41,7 @@ class Evaluation(Result):
     Attributes:
         tables: name -> table. The table "summary" has the main numbers; which other tables there
             are depends on the task.
-        settings: {name: value} of the model, sizes, seed and versions.
+        settings: {name: value} of the model, number of episodes, seed and versions of software.
         explained: sentences that explain the rows and columns of "summary".
     """
 
@@ -64,8 +64,8 @@ class Evaluation(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """The tables that have no numbers, because they do not apply to this model: {name of the
-        table: note that says why}.
+        """{name of a table: sentence} of the tables without numbers; the sentence says why the
+        table does not apply to this model.
         """
         return notes(self.tables)
 
@@ -106,7 +106,8 @@ def evaluate(
     folder: str | Path | None = None,
     shard: str = "",
 ) -> Evaluation | None:
-    """Measure everything in the evaluation plan of the model's task.
+    """Measure everything in the evaluation plan of the model's task. The plan has parts, such as
+    one for each regime (distribution of episodes).
 
     Args:
         model: the model.
@@ -114,12 +115,15 @@ def evaluate(
             it.
         seed: seed of the episodes.
         done: function that is called with the number 1 after each part, for a progress bar.
-        n_jobs: number of workers that compute the parts, -1 for one per core.
-        scheduler: address of a dask scheduler, to compute the parts on its workers; "" for none.
-        folder: folder for finished parts, so that a killed run can resume; None stores none.
+        n_jobs: number of worker processes that compute the parts; -1 for one per core.
+        scheduler: address of a dask scheduler, to compute the parts on its workers instead; "" for
+            none.
+        folder: folder that stores finished parts, so that an interrupted run can resume; None
+            stores nothing.
         shard: share of the parts to compute in this process, such as "2/64" for the second of 64
             shares (:func:`interp.support.shares.divide`). Their results are only stored in
-            ``folder``. "" takes all parts: it reads those that are stored, and computes the others.
+            ``folder``. "" takes all parts; those that ``folder`` stores are read, the others
+            computed.
 
     Returns:
         The evaluation; None if ``shard`` is set.

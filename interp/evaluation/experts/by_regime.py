@@ -58,12 +58,12 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:
-    """Return the names of the regimes that a model was trained on. They serve as the prior of a
-    Bayes predictor with which the model is compared.
+    """Return the names of the regimes (distributions of episodes) that a model was trained on. They
+    serve as the prior of a Bayes predictor with which the model is compared.
 
-    Regimes in which the best expert changes within an episode are left out; if it changes in all of
-    them, only the first is returned. A model without a record of its regimes, such as a handwired
-    one, counts as trained on "uniform".
+    Regimes in which the best expert changes within an episode are left out; if there are no others,
+    the first regime is returned. A model without a record of its regimes, such as a handwired one,
+    counts as trained on "uniform".
     """
     training = model.origin.get("training", {})
     trained = training.get("regimes") or ["uniform"]
@@ -78,8 +78,8 @@ def _switches(regime: str) -> bool:
 
 
 def best_eta(episodes: ExpertEpisodes) -> float:
-    """Return the learning rate (eta) of weighted majority that is best in hindsight: out of a grid,
-    the one with the fewest mistakes on these episodes.
+    """Return the learning rate (eta) of weighted majority that is best in hindsight: the value of a
+    grid with which it makes the fewest mistakes on these episodes.
     """
     mistakes = []
     for eta in _ETAS:
@@ -114,8 +114,8 @@ def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
 
 
 def fitting_regimes(model: Machine) -> list[str]:
-    """Return the names of the regimes that can be sampled with as many experts as a model is
-    evaluated with (:func:`n_experts_of`).
+    """Return the names of the regimes (distributions of episodes) that can be sampled with the
+    number of experts with which a model is evaluated (:func:`n_experts_of`).
     """
     return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts_of(model)]
 
@@ -141,16 +141,16 @@ def evaluate(
     n_experts: int | None = None,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Score a model and every baseline on new episodes of each regime, and compute the regret after
-    every round.
+    """Score a model and every baseline on new episodes of each regime (distribution of episodes),
+    and compute the regret after every round.
 
-    Regret is the number of mistakes beyond those of the expert with the fewest mistakes in the same
+    Regret is the number of mistakes minus that of the expert with the fewest mistakes in the same
     rounds.
 
     Args:
         model: the model.
-        regimes: names or records of regimes; by default every regime that is defined for this
-            number of experts.
+        regimes: names or records of regimes; None takes every regime that can be sampled with the
+            number of experts with which the model is evaluated by default.
         n_episodes: number of episodes per regime.
         n_rounds: number of rounds per episode.
         n_experts: number of experts; by default 4, or the nearest number that the model supports.
@@ -160,9 +160,10 @@ def evaluate(
         A dictionary with two entries.
 
         * "regimes" has the scores by regime, predictor ("model", or the key of a baseline) and
-          metric, as from :func:`interp.evaluation.experts.regret.score`. The model has one more
-          metric, "divergence": its KL divergence from the Bayes predictor, in nats per round. An
-          infinite divergence is left out.
+          metric: "accuracy", "log_loss", "excess_log_loss" and "regret"
+          (:func:`interp.evaluation.experts.regret.score`). The model has one more metric,
+          "divergence": its KL divergence from the Bayes predictor, in nats per round. It is left
+          out if it is infinite.
         * "regret_curves" is a table with one row per ``regime``, predictor (``key`` and ``name``)
           and ``round`` (counted from 1). ``regret`` is the mean regret after the round, with the
           ends ``low`` and ``high`` of its interval, and ``std`` its standard deviation over
@@ -290,12 +291,12 @@ def over_lengths(
         seed: seed of the episodes and the bootstrap.
 
     Returns:
-        Scores by predictor, metric and window, which contains the rounds from ``start`` to
+        Scores by predictor, metric and window. A window contains the rounds from ``start`` to
         ``stop - 1``. Three metrics are means over the window: "accuracy", "excess_log_loss"
         (log-loss minus that of the Bayes predictor, in nats per round) and "divergence" (KL
         divergence from the Bayes predictor, in nats per round). "regret" is the number of mistakes
-        in the first ``stop`` rounds, minus that of the best expert in these rounds. A metric of a
-        predictor that is infinite in any round is left out: the predictor was certain and wrong.
+        in the first ``stop`` rounds, minus that of the best expert in these rounds. A metric is
+        left out if it is infinite in any round, since the predictor was certain and wrong.
     """
     n_experts = n_experts_of(model)
     regime = "uniform"

@@ -33,8 +33,8 @@ from interp.tasks.experts.predictors import PREDICTORS, bayes
 def latent_control(
     model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> Scores:
-    """Measure a model's accuracy with its latents intact, cut (reset to the initial ones in every
-    round) and swapped (those of another episode, in every round).
+    """Measure a model's accuracy in three cases: with its latents intact, cut (every round reads
+    the initial latents) and swapped (every round reads another episode's latents).
 
     A majority vote and the Bayes predictor are scored on the same episodes for comparison.
 
@@ -90,8 +90,8 @@ def attention_to_experts(
     run: Rollout | None = None,
 ) -> Scores:
     """Measure how much of its attention every head pays to each expert and to the latent. Attention
-    is read at two query positions: ``p?``, where the model predicts, and ``w?``, from which the
-    update of the latent is read.
+    is measured at two query positions: ``p?``, where the model predicts, and ``w?``, whose
+    activation determines the new latent.
 
     Args:
         model: a model with attention between the positions of a round.
@@ -105,7 +105,7 @@ def attention_to_experts(
         the reader (query position "p?" or "w?") to the target. Targets are the "latent", "expert 1"
         (the most accurate expert in the round), "expert 2" and so on, and "other" (all other
         positions). The head "mean" is the mean over the heads of a layer. The column
-        ``without_history`` has the share if every round reads the initial latent.
+        ``without_history`` has the same share if every round reads the initial latent.
     """
     refuse_missing("attention to experts", episodes)
     names = patterns(model)

@@ -22,9 +22,10 @@ from interp.tasks.experts.episodes import sample
 
 
 def plan() -> EvaluationPlan:
-    """Return the evaluation plan for models of expert advice: which parts are measured (scores in
-    each regime; long episodes; and, on one batch, what the latent is needed for and where heads
-    attend), and how tables are made from them.
+    """Return the evaluation plan for models of expert advice: which parts are measured, and how
+    tables are made from them. The parts are the scores in each regime (distribution of episodes);
+    the scores in long episodes; and, on one batch, whether the latent is needed and what heads
+    attend to.
     """
     return EvaluationPlan(
         lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
@@ -71,8 +72,8 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def lacks_room(model: Machine, n_rounds: int) -> str:
-    """Return "" if the model can run for ``n_rounds`` rounds; otherwise a sentence that says for
-    how many its state has room.
+    """Return a sentence that says why a model cannot run for ``n_rounds`` rounds: for how many its
+    state has room. Return "" if it can.
     """
     n_possible = room(model, n_rounds)
     return (

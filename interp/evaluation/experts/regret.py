@@ -62,7 +62,7 @@ def mistakes(
     rounds. A prediction of 1/2 counts as half a mistake.
 
     Args:
-        predictions: P(y=1), ``[episode, round]``.
+        predictions: predicted probability of label 1, ``[episode, round]``.
         episodes: the predicted episodes.
         decision: "threshold" (choose the likelier label) or "sample" (sample a label from the
             prediction).
@@ -80,11 +80,11 @@ def mistakes(
 def regret(
     predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
 ) -> _PerRound:
-    """Return the regret after each round, ``[episode, round]``: mistakes so far, minus those of the
-    expert with the fewest mistakes so far.
+    """Return the regret after each round, ``[episode, round]``: the number of mistakes so far,
+    minus that of the expert with the fewest mistakes so far.
 
     Args:
-        predictions: P(y=1), ``[episode, round]``.
+        predictions: predicted probability of label 1, ``[episode, round]``.
         episodes: the predicted episodes.
         decision: "threshold" (choose the likelier label) or "sample" (sample a label from the
             prediction).
@@ -100,7 +100,7 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     rounds.
 
     Args:
-        predictions: P(y=1), ``[episode, round]``.
+        predictions: predicted probability of label 1, ``[episode, round]``.
         episodes: the predicted episodes.
     """
     p = _check_predictions(predictions, episodes)
@@ -156,9 +156,9 @@ def score(
     Returns:
         Scores by metric, each with its interval over episodes. "accuracy" is the share of rounds
         with a right prediction. "log_loss" is in nats per round, and infinite if a certain
-        prediction is wrong. "regret" is the number of mistakes beyond those of the best expert,
-        after the last round. With a ``reference``, "excess_log_loss" is the log-loss above that of
-        the reference.
+        prediction is wrong. "regret" is the number of mistakes in the whole episode, minus that of
+        the expert with the fewest. If there is a ``reference``, "excess_log_loss" is the log-loss
+        minus that of the reference.
     """
     after = regret(predictions, episodes, decision)[:, -1]
     wrong = mistakes(predictions, episodes, decision)

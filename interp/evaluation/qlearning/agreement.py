@@ -66,18 +66,20 @@ def agreement(
 ) -> Scores:
     """Measure how often a policy chooses the greedy actions of the episodes' Q-tables.
 
-    A step is one round of an episode. It is *tied* if the table has several greedy actions at the
-    next state, and *disputed* if a table that is learned with a discount of 0 has no greedy action
-    in common with it.
+    A step is one round of an episode. An action is greedy if no other action has a higher Q-value
+    at the next state. A step is *tied* if the episode's table has several greedy actions. It is
+    *disputed* if none of them is greedy in a table that is learned from the same transitions with a
+    discount of 0.
 
     Args:
-        predictions: choices ``[episode, round]``; or probabilities ``[episode, round, action]``, of
-            which the largest entry (the first if tied) is the choice. One array per batch if
-            ``episodes`` is a list of batches.
+        predictions: choices ``[episode, round]``, indices of actions; or probabilities ``[episode,
+            round, action]``, where the choice is the most probable action (the first if tied). One
+            array per batch if ``episodes`` is a list of batches.
         episodes: one batch of episodes, or several.
-        table: "after" scores against ``argmax Q_{t+1}(s_{t+1}, .)``, the target in the data;
-            "before" against ``argmax Q_t(s_{t+1}, .)``, for a model that chooses before it updates.
-            They differ only if ``s_{t+1} = s_t``.
+        table: which table counts: "after" the round's update, with the greedy actions ``argmax
+            Q_{t+1}(s_{t+1}, .)``, which are the targets in the data; or "before" it, with ``argmax
+            Q_t(s_{t+1}, .)``, for a model that chooses before it updates. The two differ only if
+            ``s_{t+1} = s_t``.
         n_resamples: number of bootstrap samples.
         seed: seed of the bootstrap.
 
@@ -85,8 +87,8 @@ def agreement(
         Scores by quantity and phase. Phases are "all" rounds, or the "early", "middle" or "late"
         third of them. :data:`QUANTITIES` says what each quantity is: "untied", for example, is the
         share of untied steps in which the choice is the greedy action, and "disputed" the share of
-        disputed steps in which it is. The column ``n_steps`` is the number of steps averaged over;
-        without steps the number is NaN.
+        disputed steps in which the choice is a greedy action. The column ``n_steps`` is the number
+        of steps averaged over; if it is 0, the score is NaN.
     """
     pairs = one_each("predictions", predictions, episodes)
     batches = [batch for _, batch in pairs]
@@ -280,8 +282,9 @@ def followed_discount(
     table: Literal["after", "before"] = "after",
     seed: int = 0,
 ) -> Scores:
-    """Estimate which discount factor choices follow: measure how often they are greedy in Q-tables
-    that are learned from the same transitions with each of several discounts.
+    """Estimate which discount factor choices follow. For each of several discounts, a Q-table is
+    learned from the episodes' transitions, and the share of choices that are greedy in the table is
+    measured.
 
     Args:
         choices: actions ``[episode, round]``, one array per batch.
@@ -290,10 +293,11 @@ def followed_discount(
         seed: seed of the bootstrap.
 
     Returns:
-        Scores by discount (``gamma``): the share of rounds in which the choice is greedy, with ties
-        broken at random. The column ``best``, the same in all rows, is the discount with the
-        highest share. If several discounts have this share, it is the middle between the smallest
-        and the largest of them. Its interval, ``best_low`` to ``best_high``, covers all of them.
+        Scores by discount (``gamma``): the share of rounds in which the choice is greedy. A choice
+        among n greedy actions counts 1/n. The column ``best``, the same in all rows, is the
+        discount with the highest share, and ``best_low`` and ``best_high`` are the ends of its
+        interval. If several discounts share the highest share, ``best`` is the middle between the
+        smallest and the largest of them, and the interval covers them all.
     """
     for chosen, batch in one_each("choices", choices, batches):
         require(

@@ -66,14 +66,14 @@ def sample(
 ) -> list[MDPEpisodes]:
     """Sample new episodes of all sizes of MDPs that a model supports, one batch per size.
 
-    Batches have different numbers of rounds, evenly spaced over a range. A model that reads a
-    random draw in each round (the episodes' field ``noise``) gets 0, which makes it choose
-    greedily.
+    Batches have different numbers of rounds, evenly spaced over a range. The episodes' field
+    ``noise``, a random draw per round that some models read to explore, is 0, so that these models
+    choose greedily.
 
     Args:
         model: the model.
         regime: name of the distribution from which the MDPs are sampled.
-        n_episodes: number of episodes over all sizes.
+        n_episodes: number of episodes over all sizes; rounded up to the same number for each size.
         n_rounds: lowest and highest number of rounds.
         seed: seed of the episodes.
     """
@@ -98,9 +98,9 @@ def sample(
 
 
 def reference_table(model: Machine) -> Literal["after", "before"]:
-    """Return which Q-table a model's choices are compared with. It is "before" (the table before
-    the round's update) for a handwired model, which chooses before it updates. It is "after" (the
-    table after the update) for any other model, since training targets use this table.
+    """Return which Q-table a model's choices are compared with: "before" or "after" the round's
+    update. It is "before" for a handwired model, which chooses before it updates. It is "after" for
+    other models, since the targets in training come from this table.
     """
     return "before" if model.is_handwired else "after"
 
@@ -115,8 +115,8 @@ def evaluate(
     commit: str = "own",
     seed: int = 1,
 ) -> Scores:
-    """Measure in each regime how often a model, and three controls, choose as tabular Q-learning
-    does.
+    """Measure in each regime (distribution of MDPs) how often a model, and three controls, choose
+    as tabular Q-learning does.
 
     The controls are the model with its latents reset in every round ("cut"), the action just taken
     ("repeat_last") and a random action ("chance").
@@ -126,15 +126,15 @@ def evaluate(
         regimes: names of the regimes, at least one.
         n_episodes: number of episodes per regime, over all sizes of MDPs.
         n_rounds: lowest and highest number of rounds.
-        commit: which action the model reads back as its choice (``a*``): "own" (the model's) or
-            "target" (the Q-table's).
+        commit: which action the model reads as its last choice (token ``a*``): "own" (the model's)
+            or "target" (that of the Q-table).
         seed: seed of the episodes.
 
     Returns:
-        Scores by regime, predictor ("model", "cut", "repeat_last" or "chance"), quantity and phase.
-        Quantities and phases are those of :func:`interp.evaluation.qlearning.agreement.agreement`:
-        "untied" over "all" rounds, for example, is the share of rounds without ties in which the
-        predictor chooses the table's greedy action.
+        Scores by regime, predictor ("model", "cut", "repeat_last" or "chance"), quantity and phase
+        (:func:`interp.evaluation.qlearning.agreement.agreement` explains the last two). "untied"
+        over "all" rounds, for example, is the share of rounds with a single greedy action in the
+        Q-table in which the predictor chooses this action.
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     table = reference_table(model)
@@ -240,8 +240,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
-    """Estimate the discount factor that a model's choices follow in the regime "grid": measure how
-    often they are greedy in Q-tables that are learned with each of several discounts.
+    """Estimate the discount factor that a model's choices follow in MDPs of the regime "grid". For
+    each of several discounts, the share of choices that are greedy in a Q-table learned with it is
+    measured.
 
     Args:
         model: the model.
@@ -249,8 +250,8 @@ def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
         seed: seed of the episodes.
 
     Returns:
-        Scores by discount, with the best discount in the column ``best``, as from
-        :func:`interp.evaluation.qlearning.agreement.followed_discount`.
+        Scores by discount, with the discount of the highest share in the column ``best``
+        (:func:`interp.evaluation.qlearning.agreement.followed_discount`).
     """
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]

@@ -44,8 +44,8 @@ _ROUNDING = 1e-9
 
 @checked
 def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> Scores:
-    """Compute the normalised score of played episodes: the rewards, scaled so that a random policy
-    has 0 and an optimal policy 1.
+    """Compute the normalised score of played episodes: the sum of rewards, scaled so that a random
+    policy has the score 0 and an optimal policy the score 1.
 
     Args:
         episodes: one batch of episodes, or several of different sizes.
@@ -55,9 +55,9 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
 
     Returns:
         Scores by quantity. "earned" is the sum of rewards in an episode, averaged over episodes.
-        "random" and "optimal" are the exact expectations of this number for the two policies, from
-        the same first states. "score" is the normalised score,
-        (earned - random) / (optimal - random).
+        "random" and "optimal" are the exact expectations of this average for a random and an
+        optimal policy, from the same first states. "score" is the normalised score, (earned -
+        random) / (optimal - random).
 
     Raises:
         InputError: if every policy earns the same in these MDPs.
@@ -126,7 +126,7 @@ def evaluate(
     horizons: Sequence[int] = HORIZONS,
     seed: int = 4,
 ) -> dict[str, Scores]:
-    """Let a model and tabular agents play new MDPs of each regime, with the same random numbers,
+    """Let a model and tabular agents play the same new MDPs of each regime (distribution of MDPs),
     and compare what they earn.
 
     Args:
@@ -137,11 +137,11 @@ def evaluate(
         seed: seed of MDPs, play and bootstrap.
 
     Returns:
-        Two entries. "returns" has scores by regime, agent, horizon and quantity (those of
-        :func:`normalised_score`). "reward_rates" has the mean reward per round in windows of 50
-        rounds, by regime, agent and first round of the window. Agents are the "model", the
-        "exploring-model" (which takes a random action with probability .2), and the tabular agents
-        "greedy", "epsilon-greedy", "random-ties" and "random"
+        Two entries. "returns" has scores by regime, agent, horizon and quantity: "earned",
+        "random", "optimal" and "score" (:func:`normalised_score`). "reward_rates" has the mean
+        reward per round in windows of 50 rounds, by regime, agent and first round of the window.
+        Agents are the "model", the "exploring-model" (which takes a random action with probability
+        .2), and the tabular agents "greedy", "epsilon-greedy", "random-ties" and "random"
         (:data:`interp.tasks.qlearning.tabular.AGENTS`).
     """
     require(
