@@ -83,8 +83,8 @@ class Reply:
 
 @runtime_checkable
 class Backend(Protocol):
-    """The interface of what plays an episode: a server, a scripted agent or a local model answers
-    the requests of every round.
+    """The interface of a player, which answers the requests of every round of an episode: a server,
+    a scripted agent or a local model.
 
     Attributes:
         address: where the answers come from; recorded with every call.

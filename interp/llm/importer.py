@@ -28,7 +28,8 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
 
     Args:
         path: the file.
-        regime: regime of the episode if the file does not name one.
+        regime: regime (distribution that the episode was sampled from) if the file names none;
+            "unknown" if None.
 
     Raises:
         InputError: if a field is missing, or its values do not fit the others.

@@ -52,17 +52,18 @@ def check_counts(
     n_rounds: int,
     reliability: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
-    """Compare the tallies in a note with what happened (docs/method/notes.md).
+    """Compare the tallies in a language model's note with what happened (docs/method/notes.md). The
+    tally of an expert, such as "A:45/100", says how often it was right.
 
     Args:
         note: the note after some round.
-        correct_so_far: number of times that each expert was right, Int[expert].
+        correct_so_far: number of times that each expert really was right, Int[expert].
         n_rounds: number of rounds so far.
         reliability: accuracy of each expert, Float[expert]; if given, the note's best and worst
             experts are compared with it.
 
     Returns:
-        A dictionary with these keys. The share of an expert is the quotient of its tally.
+        A dictionary with these keys. The share of an expert is the quotient of its tally, here .45.
 
         * "readable": True if every expert has a tally;
         * "exact": True if all tallies are right and count all rounds;

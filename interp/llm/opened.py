@@ -150,7 +150,8 @@ class _Patch(Result):
 
 
 class Opened:
-    """A chat model in a TransformerLens bridge, which gives its modules hooks.
+    """A chat model that runs in this process, in a TransformerLens bridge, which adds hooks to the
+    modules of the model. It can play episodes of expert advice.
 
     Args:
         bridge: the model with hooks, made by TransformerLens.
@@ -296,7 +297,9 @@ class Opened:
         """Play episodes, and record the activations of hooks at a few positions of every round.
 
         The positions have labels: "answer" (where the answer begins), "Expert_A", ... (the experts'
-        votes) and, if the model writes notes, "count_A", ... (their counts in the note).
+        votes) and, in a condition with notes, "count_A", ... (their counts in the note). The model
+        answers with the likelier of the two outcomes. It does not write the notes: every note has
+        the true counts of right votes.
 
         Args:
             episodes: the episodes to play.
@@ -337,13 +340,13 @@ class Opened:
         names: Sequence[str] | None = None,
         batch: int = 8,
     ) -> _Patch:
-        """Patch one expert's vote, or its count in the note, and measure the effect on the
-        prediction.
+        """Patch the activations at one expert's vote, or at its count of right votes in the note,
+        and measure the effect on the model's prediction.
 
-        The prompt is changed in one round: the vote becomes its opposite, or the count another
-        number. A patch gives one hook the activation that it has under the changed prompt, at the
-        position of the vote or count, while the prompt itself stays unchanged. The hooks are
-        patched one at a time.
+        In the changed prompt, the vote of one round is its opposite, or the count is another
+        number. A patch leaves the prompt unchanged. At the position of the vote or count, it gives
+        one hook the activation that this hook has under the changed prompt. The hooks are patched
+        one at a time.
 
         Args:
             of: "vote", or "count" for the count in the note that the round begins with.
@@ -354,10 +357,12 @@ class Opened:
             batch: number of episodes at a time.
 
         Returns:
-            The changes of the logit difference (outcome 1 minus outcome 0) by each patch, by the
-            changed prompt, and by a control: the same change of activations at another expert. Its
-            ``to_frame()`` has one row per hook. The column ``restored`` is the effect of the patch
-            as a share of the effect of the changed prompt, ``control`` the same for the control.
+            An object with the changes of the logit difference (outcome 1 minus outcome 0):
+            ``patched`` by each patch, Float[hook, episode]; ``full`` by the changed prompt,
+            Float[episode]; and ``control`` by a control, which adds the same change of activations
+            at another expert, Float[hook, episode]. Its ``to_frame()`` has one row per hook. The
+            column restored is the effect of the patch as a share of the effect of the changed
+            prompt, the column control the same for the control.
         """
         require_known("part of a round to patch", of, ("vote", "count"))
         require(

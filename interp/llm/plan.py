@@ -275,10 +275,14 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
 
     Returns:
         An object with a ``sentence`` on the totals, and the table ``frame``. The table has one row
-        per model, condition and regime. Its columns are model, condition, regime, episodes and
-        calls (their numbers); prompt_tokens, completion_tokens and cost, each as a low and a high
-        estimate, such as cost_low and cost_high; and cacheable_tokens_low (prompt tokens that a
-        server can have in its cache, because the last prompt begins with the same messages).
+        per model, condition and regime, and these columns:
+
+        * model, condition, regime;
+        * episodes, calls: their numbers;
+        * prompt_tokens_low, prompt_tokens_high, completion_tokens_low, completion_tokens_high,
+          cost_low, cost_high: the low and the high estimate of each number;
+        * cacheable_tokens_low: prompt tokens in messages with which the episode's last prompt
+          already began, so that a server can cache them (low estimate).
     """
     prices = prices or Prices()
     groups: dict[tuple[str, str, str], list[Job]] = {}

@@ -32,11 +32,12 @@ from interp.support.foreign import json_in
 @dataclass(frozen=True)
 @checked_fields
 class Request:
-    """A request to the model: the conversation to send, and which answer it asks for.
+    """A request to the language model: the conversation to send, and which answer it asks for.
 
     Attributes:
         round: index of the round.
-        turn: which answer is requested, "prediction" or "note".
+        turn: which answer is requested: "prediction" of the round's outcome, or "note", a text that
+            the model writes to itself after the round.
         attempt: 0 for the first request; higher numbers repeat it after a malformed answer.
         messages: the conversation to send.
     """
@@ -62,10 +63,12 @@ class Request:
 @dataclass
 @checked_result
 class Session:
-    """One episode in progress: a state machine that turns replies into the next request.
+    """One episode of expert advice that a language model plays: a state machine that turns replies
+    into the next request.
 
     Attributes:
-        condition: wording of outcomes and kind of notes.
+        condition: wording of outcomes, and whether the model sees the conversation so far, a note
+            that it wrote to itself, or both.
         system_prompt: the system prompt.
         advice: advice of each expert in each round, Int[round, expert].
         labels: outcome of each round, Int[round].
@@ -130,10 +133,10 @@ class Session:
 
         Args:
             text: the reply.
-            finish_reason: why it ended, in the server's words.
-            problem: if the reply comes from a trace, why it was malformed according to the trace.
-                It then counts as malformed even if today's rules would accept it, because the
-                recorded requests followed from that.
+            finish_reason: why the reply ended, in the server's words.
+            problem: why the trace (recorded episode) calls the reply malformed; "" for a new reply,
+                or if the trace accepts it. A reply with a problem always counts as malformed, so
+                that the next request is the recorded one.
 
         Returns:
             What was read from the reply: the prediction or note, or why it could not be read.
@@ -186,12 +189,12 @@ _DIGEST = "sha256"
 
 
 class LockedError(InputError):
-    """Raised if another process is writing the trace."""
+    """Raised if another process is writing the trace file of the episode."""
 
 
 class TraceFile:
-    """An open trace file (.jsonl), locked against other processes; use it with
-    :func:`contextlib.closing`.
+    """An open trace file (.jsonl), which records one episode call by call. It is locked against
+    other processes; use it with :func:`contextlib.closing`.
 
     The file and its folders are created if they do not exist. An existing file must have the same
     header.
@@ -203,7 +206,7 @@ class TraceFile:
     Attributes:
         path: the path of the file.
         header: the first line.
-        records: the further lines.
+        records: the further lines that were in the file when it was opened.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -262,7 +265,7 @@ class TraceFile:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read a trace. An incomplete last line is left out.
+    """Read a trace, the record of an episode. An incomplete last line is left out.
 
     Returns:
         The records of the complete lines, and the length of these lines in bytes.
@@ -287,7 +290,9 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """Return a record as a line of a trace (bytes with a line break), with a digest of its content."""
+    """Return a record as a line of a trace file: JSON in bytes with a line break, and a digest of
+    the content as a further field.
+    """
     signed = {**record, _DIGEST: digest_of(record)}
     return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
 
@@ -352,17 +357,18 @@ def session_from(header: Mapping[str, Any]) -> Session:
 def replay(
     session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None
 ) -> str | None:
-    """Feed recorded replies to a session.
+    """Feed the recorded replies of an episode to a session, the state machine of the episode. The
+    session then is where the recording ends.
 
     Args:
         session: the session at its start.
-        records: the lines of the trace after its header.
-        path: path of the trace, for error messages.
+        records: the lines of the trace file after its header.
+        path: path of the trace file, for error messages.
         rounds: number of rounds to replay; all if None.
 
     Returns:
-        How the episode ended, as the trace says, such as "complete". "refused" means that a server
-        refused the next request; None means that the episode was interrupted.
+        How the episode ended: "complete", "overflow" (the model's context was full), "refused" (a
+        server refused the next request), or None (it was interrupted).
     """
     end: str | None = None
     for number, record in enumerate(records, 2):

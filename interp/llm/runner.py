@@ -57,7 +57,7 @@ class RunSummary:
         refused: number of episodes that a server refused.
         calls: number of calls made by this command.
         resumed_calls: number of calls that an earlier command made and that were found on disk.
-        malformed: number of malformed answers.
+        malformed: number of malformed answers in the calls made by this command.
         prompt_tokens, cached_tokens, completion_tokens: tokens of the calls made by this command.
         cost: cost of the calls made by this command; set at the end of the run.
         seconds: duration; set at the end of the run.
@@ -119,14 +119,14 @@ def run(
     Args:
         jobs: the planned episodes, played in this order.
         folder: folder for the traces.
-        where: the connection to a server, or another backend.
+        where: what answers the requests: the connection to a server, or another backend.
         prices: prices of tokens; by default 0.
         progress: function that is called with the counts after every call and finished episode.
-        malformed_limit: the run stops if its first answers, this many, are all malformed; 0 never
-            stops it.
-        budget: stop before the cost of all calls, including those on disk, exceeds this: in the
-            currency of ``prices``, or in tokens without prices. Calls on disk count with the tokens
-            that the server reported.
+        malformed_limit: number of answers; if the first answers of this run, up to this number, are
+            all malformed, the run stops. 0 never stops it.
+        budget: largest cost, in the currency of ``prices``, or in tokens without prices. The run
+            stops before its calls, together with those on disk from earlier commands, would cost
+            more. None for no limit.
 
     Returns:
         The counts at the end of the run.

@@ -26,8 +26,9 @@ class LLMRun:
 
     Attributes:
         model: the requested name of the model.
-        condition: wording of outcomes and kind of notes.
-        regime, index: regime and number of the instance (the episode that was played).
+        condition: wording of outcomes, and what the model saw of earlier rounds.
+        regime, index: regime (distribution of episodes) and number of the instance, the episode
+            that was played.
         advice, labels: advice and outcomes of the whole instance, Int[round, expert] and
             Int[round].
         accuracies: accuracies of the experts, Float[expert], or Float[round, expert] if they
@@ -47,7 +48,8 @@ class LLMRun:
         seconds: mean duration of a call; NaN if unknown.
         prompt: the system prompt; "" if unknown.
         embedded: number of answers with further words around the JSON object.
-        again: predictions of further runs of the same instance, if one of several was selected.
+        again: predictions of the other runs of the same instance by the same model in the same
+            condition, one Float[round] per run. Empty if there are none.
     """
 
     model: str
@@ -94,12 +96,12 @@ class LLMRun:
 
     @property
     def reliability(self) -> NDArray[np.float64]:
-        """Accuracy of each expert, Float[expert]: the true one, if it is known and constant.
+        """Accuracy of each expert, Float[expert]: the true accuracy, if it is known and constant.
         Otherwise an estimate: the share of rounds of the whole instance in which the expert is
         right.
 
-        After 100 rounds the estimate shows which expert is the adversary of the regime
-        "anti-signal", which is nearly always wrong. It cannot rank experts of similar accuracy.
+        After 100 rounds the estimate shows which expert of the regime "anti-signal" is the
+        adversary, who is nearly always wrong. It cannot rank experts of similar accuracy.
         """
         if self.accuracies is not None and self.accuracies.ndim == 1:
             return self.accuracies

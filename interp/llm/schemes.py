@@ -39,8 +39,8 @@ class Condition:
 
     Attributes:
         framing: "online" writes outcomes as 0 and 1, "weather" as rainy and sunny.
-        protocol: what the model sees: "no-note" the whole conversation, "note" the conversation and
-            its own note, "note-only" only its note.
+        protocol: what the model sees: "no-note" the whole conversation; "note" the conversation and
+            the note that it wrote after the last round; "note-only" only this note.
     """
 
     framing: str
@@ -74,13 +74,15 @@ class Condition:
 
     @checked
     def question(self, turn: Turn, advice: Sequence[int], note: str, label: int) -> Message:
-        """Return the user message that asks for a prediction, or the one that reveals the outcome.
+        """Return the user message that asks for the prediction of a round, or the one that reveals
+        the round's outcome.
 
-        With notes, the message contains the last note; the message that reveals the outcome also
-        repeats the advice (paper, F.3).
+        If the model writes notes, both messages contain its last note, and the message that reveals
+        the outcome repeats the advice (paper, F.3). The model answers the latter with a new note.
 
         Args:
-            turn: "prediction" asks for a prediction, "note" reveals the outcome.
+            turn: "prediction" for the message that asks for a prediction, "note" for the one that
+                reveals the outcome.
             advice: advice of each expert, Int[expert].
             note: the model's last note.
             label: the outcome.
@@ -152,7 +154,7 @@ class ParsedReply:
 
     Attributes:
         value: the prediction (0 or 1) or the note; None if it could not be read.
-        strict: whether the reply was a JSON object with only the right key.
+        strict: True if the reply was a JSON object with only the right key, in the requested form.
         problem: why the reply could not be read; "" if it could.
         embedded: whether there were further words around the JSON object ("Sure! {...}").
     """

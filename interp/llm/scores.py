@@ -79,11 +79,13 @@ class LLMScores(Result):
     "skipped" leaves their rounds out. For other predictors, condition and missing are empty.
 
     Attributes:
-        final: one row per group, with the columns mean and std (mean and standard deviation of the
-            regret after the last round), low and high (95 % interval of the mean), n (number of
-            complete runs, which the other columns summarise), runs (number of all runs) and
-            accuracy. For language models also missing_predictions, malformed_answers and other
-            counts, and tokens and seconds.
+        final: one row per group. The columns mean, std, low and high are the mean regret after the
+            last round, its standard deviation and the 95 % interval of the mean, over the n
+            complete runs. The other columns are about all runs: runs (their number), accuracy
+            (share of right predictions among those that were made) and, for language models only,
+            missing_predictions, malformed_answers, malformed_share (of calls), embedded_answers
+            (with words around the JSON object), overflowed (runs that filled the context), calls,
+            prompt_tokens_per_run, completion_tokens_per_run and seconds_per_call.
         curves: one row per group and round, with the columns round (counted from 1), mean, std, low
             and high (as in ``final``, for the regret after this round), and n (number of runs that
             reached this round).
@@ -95,8 +97,8 @@ class LLMScores(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table :attr:`final`: one row per model, condition, regime and treatment of
-        missing predictions.
+        """Return the table :attr:`final`, with the regret after the last round: one row per model,
+        condition, regime and treatment of missing predictions.
         """
         return self.final
 
@@ -319,11 +321,16 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
         final: the table.
 
     Returns:
-        One row per model, condition and regime, with texts in the columns regime, predictor (model
-        and condition), runs (complete ones of all, such as "29/30"), regret (mean and standard
-        deviation; missing predictions count as mistakes), 95 % (interval of the mean), left out
-        (mean regret if rounds with missing predictions are left out), accuracy, and missing (number
-        of missing predictions).
+        A table of texts with one row per model, condition and regime, and these columns:
+
+        * regime;
+        * predictor: model and condition;
+        * runs: numbers of complete runs and of all runs, such as "29/30";
+        * regret: its mean and standard deviation, with missing predictions counted as mistakes;
+        * 95 %: interval of this mean;
+        * left out: mean regret if rounds with missing predictions are left out;
+        * accuracy: share of right predictions among those that were made;
+        * missing: number of missing predictions.
     """
     require_columns(
         "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
@@ -387,11 +394,16 @@ class NoteTable:
         """Summarise the last notes of all runs: a table with one row per model, condition and
         regime.
 
-        Besides these three, the columns are n (number of last notes), words (mean number of words),
-        over_word_limit and readable (numbers of notes with too many words, and with a tally for
-        every expert). The remaining columns are means over the readable notes of the numbers that
-        :func:`~interp.llm.notes.check_counts` returns: mean_error (of the tallies), and the shares
-        exact, best, worst, most_accurate and least_accurate.
+        Besides these three, the columns are:
+
+        * n: number of last notes;
+        * words: mean number of words of a note;
+        * over_word_limit: number of notes with more than 500 words;
+        * readable: number of notes with a tally for every expert, such as "A:45/100";
+        * mean_error: mean absolute error of the tallies' counts, over readable notes;
+        * exact, best, worst, most_accurate, least_accurate: share of the readable notes for which
+          this entry of :func:`~interp.llm.notes.check_counts` is True, without those for which it
+          is None.
         """
         measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
@@ -411,8 +423,9 @@ class NoteTable:
     def over_rounds(self) -> pd.DataFrame:
         """Return a table with one row per model, condition, regime and round.
 
-        Besides these four, the columns are words and prompt_tokens (mean numbers), and exact (share
-        of the readable notes in which all tallies are right and count all rounds).
+        Besides these four, the columns are words (mean number of words of a note), prompt_tokens
+        (mean number of tokens of the prompt), and exact. This is the share of notes with right
+        tallies over all rounds so far, among the notes with a tally for every expert.
         """
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])

@@ -25,7 +25,7 @@ class Imported:
     """The result of importing recorded rounds.
 
     Attributes:
-        reading: which column was used for what, and how many rounds were read.
+        reading: report on which column was used for what, and how many rounds were read.
         files: the written ``result.json`` files, one per episode.
         missing: number of rounds without a readable answer.
     """
@@ -56,24 +56,29 @@ def import_rounds(
     model: str = "",
     condition: str = "",
 ) -> Imported:
-    """Read recorded rounds, and write each episode as a ``result.json``, which ``interp llm score``
-    reads. The rounds come from a table, from chats, or from a log of Inspect.
+    """Read rounds of expert advice that another program recorded, and write each episode as a
+    ``result.json``, which ``interp llm score`` reads.
 
     Args:
-        path: the table, the chats, or the log (.json or .eval).
+        path: a table with one row per round, chats as JSON lines, or a log of Inspect (.json or
+            .eval).
         folder: where the episodes go, each in a folder of its own.
-        advice: names of the columns with the advice, one for each expert; by default advice_1, expert_1, ...
+        advice: names of the columns with the advice, one for each expert; by default advice_1,
+            expert_1, ...
         outcome: name of the column with the outcome of a round.
         choice: name of the column with the player's prediction.
-        note: name of the column with the note that the player writes after a round, if there are notes.
+        note: name of the column with the note that the player writes after a round; None if there
+            are no notes.
         participant: name of the column with the player; in chats, each conversation is a player.
         session: names of the columns that define sessions; each session becomes an episode.
         order: name of the column that orders the rounds.
-        missed: codes of missing answers, such as timeout; the word none if there are no such codes.
+        missed: texts that stand for a missing answer, such as ``["timeout"]``; ``["none"]`` if no
+            text does; None if the user does not say.
         encoding: text encoding of the file, such as latin-1; detected by default.
         model: name of the language model in the results; by default the name of the file.
-        condition: combination of framing and use of notes, such as weather-note-only; by default
-            online-no-note, or online-note-only if there are notes.
+        condition: how outcomes were worded and what the player saw of earlier rounds, such as
+            weather-note-only (:class:`~interp.llm.schemes.Condition`). By default online-no-note,
+            or online-note-only if there are notes.
     """
     from interp.llm.importer import RECORD
     from interp.llm.plan import folder_of

@@ -120,10 +120,11 @@ class EpisodeSource:
         self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
-        """Sample and encode one training batch, or the part of it for one of several processes.
+        """Sample and encode one training batch, or one process's part of it if several processes
+        train the model.
 
         Args:
-            step: index of the batch; with the run's seed it determines the episodes.
+            step: index of the batch. The run's seed, ``step`` and ``shard`` determine the episodes.
             stage: index of the stage of the curriculum. With the probability ``mix`` (a setting),
                 the batch is drawn with the settings of an earlier stage instead.
             shard: index of the process. The processes get different episodes of the same length.
@@ -234,8 +235,8 @@ class EpisodeSource:
 
 
 class RoundsLoss(nn.Module):
-    """The training loss: cross-entropy of the predictions, averaged over rounds and episodes. There
-    is no loss on the carried state itself.
+    """The training loss: cross-entropy of the predictions, averaged over rounds and episodes. The
+    state that the model carries from round to round (its latents) has no loss of its own.
 
     ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2),
     over episodes b = 1 ... B, rounds t = 1 ... T and outcomes o, in nats. If the task predicts a
@@ -243,11 +244,12 @@ class RoundsLoss(nn.Module):
     loss.
 
     Args:
-        model: a transformer with output "logits", or any other model with a ``step`` per round.
-            Other models return probabilities instead of logits, so a probability below float
+        model: a transformer, or any other model of this package. The loss of a transformer is
+            computed from logits. Other models return probabilities, so a probability below float
             precision has no gradient.
-        commit: what stands at the position for the model's choice, if the layout has one: the
-            outcome that the model predicts ("own") or the one to be predicted ("target").
+        commit: what the model reads as its own choice, if the token layout of a round has a
+            position for this: "own" for the outcome that it predicts, "target" for the outcome that
+            it should predict.
         compile: whether to run a transformer's round through torch.compile, which ignores hooks
             that are added later.
     """
@@ -264,12 +266,12 @@ class RoundsLoss(nn.Module):
     def forward(
         self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """Run a batch of episodes.
+        """Run the model on a batch of episodes, and compute the loss of its predictions.
 
         Args:
             batch: rounds and targets.
-            carried: the state that the first round reads, ``[episode, row, width]``; by default the
-                model's initial state.
+            carried: the state (latents) that the first round reads, ``[episode, row, width]`` with
+                one row per latent; by default the model's initial state.
 
         Returns:
             The loss, averaged over rounds and episodes; and the state after the last round, in the
@@ -364,13 +366,15 @@ def measure_progress(model: Machine, batches: Sequence[Episodes], commit: str) -
     The numbers are those of the function ``evaluate`` in the task's
     :class:`~interp.training.goal.TrainingGoal`. Without such a function they are ``cross_entropy``,
     the mean loss in nats, and ``excess``, this loss minus the entropy of the targets. If a real
-    number is predicted, ``loss`` and ``excess`` are both the layout's loss.
+    number is predicted, ``loss`` and ``excess`` are both the loss that the model's token layout
+    defines.
 
     Args:
         model: the trained model.
         batches: batches of episodes.
-        commit: what stands at the position for the model's choice, if the layout has one: the
-            outcome that the model predicts ("own") or the one to be predicted ("target").
+        commit: what the model reads as its own choice, if the token layout of a round has a
+            position for this: "own" for the outcome that it predicts, "target" for the outcome that
+            it should predict.
 
     Returns:
         Name of a number -> its mean over batches. ``excess``, the loss above the lowest that can be

@@ -72,9 +72,9 @@ class Stage:
     Attributes:
         n_rounds: number of rounds per episode.
         steps: maximum number of batches.
-        sizes: name of a size, such as "n_states" -> its bound in this stage: the largest value, or
-            a pair (smallest, largest). The bounds in the run's setting ``sizes`` also hold. 0 or a
-            missing size sets no further bound.
+        sizes: name of a size of the episodes, such as "n_states" -> its largest value in this
+            stage, or a pair (smallest, largest). A size that is 0 or missing here has only the
+            bounds in the run's setting ``sizes``, which always hold.
         until: name of a number that evaluations compute -> threshold, such as
             ``{"accuracy": 0.95}``. The stage ends early after an evaluation in which every named
             number reaches its threshold. Empty if the stage does not end early for this reason.
@@ -93,11 +93,11 @@ class Stage:
         object.__setattr__(self, "sizes", sizes)
 
     def bounds(self, size: str, low: int, high: int) -> tuple[int, int]:
-        """Return the smallest and the largest value of a size in this stage: the stage's bounds,
-        within those of the run.
+        """Return (smallest, largest) value of a size of the episodes in this stage: the stage's
+        bounds, limited to those of the run.
 
         Args:
-            size: name of the size.
+            size: name of the size, such as "n_states".
             low, high: smallest and largest value in the run's settings.
 
         >>> stage = Stage(20, 500, {"n_states": 4, "n_actions": (3, 3)})
@@ -164,13 +164,13 @@ class TrainingConfig:
             settings of the transformer, as in
             :class:`~interp.model.config.LatentTransformerConfig`; ignored with a ``machine``.
         anneal_latents: two indices of batches (first, last), for a model that replaces its latents
-            in each round. A round then writes ``a m + h`` into a latent, where m is its old value
-            and h the update: a is 1 up to the first batch, falls linearly to 0 at the last, and
-            stays 0. If empty, a is 0 from the beginning.
+            in each round. A round then writes ``a m + h`` into a latent, where m is the latent's
+            old value and h the update. The factor a is 1 up to the first batch, falls linearly to 0
+            at the last, and stays 0. If the setting is empty, a is 0 from the beginning.
         machine: a registered model to train instead of a transformer, such as
             ``{"builder": "gru", "arguments": {"d": 16}}``; empty for a transformer.
-        sizes: name of a size of the task -> its smallest and largest value; by default the task's
-            default value.
+        sizes: name of a size of the task's episodes, such as "n_experts" -> its smallest and
+            largest value. Sizes that are not named have the task's default value.
         start: the weights before the first batch. Either the name or checkpoint folder of a trained
             model, to continue from its weights; or the name of a way to set initial weights that
             the task defines (``starts`` of its :class:`~interp.training.goal.TrainingGoal`). Empty
@@ -178,7 +178,8 @@ class TrainingConfig:
         targets: what the model learns to predict, if the task defines several targets: one of the
             names in ``other_targets`` of its :class:`~interp.training.goal.TrainingGoal`. Empty for
             the task's main targets.
-        regimes: regimes to sample from, one batch each in turn; empty for the sampler's default.
+        regimes: names of the regimes (distributions of episodes) to sample from; each batch takes
+            the next one in turn. Empty for the task's default regime.
         dataset_episodes: number of episodes in a fixed data set, rounded up to full batches; 0
             samples new episodes for every batch.
         commit: some layouts have a position for the model's choice, which the model reads after its
@@ -201,9 +202,9 @@ class TrainingConfig:
             with the mean gradient of its rounds.
         epoch_steps: number of batches in an epoch. At the end of each epoch, its mean loss is
             compared with the lowest mean loss of earlier epochs in the same stage.
-        patience: a stage ends early after this many epochs in a row in which the mean loss was not
-            at least ``min_gain`` below the lowest before. With 0, no stage ends early for this
-            reason.
+        patience: number of epochs in a row without progress after which a stage ends early. An
+            epoch makes progress if its mean loss is more than ``min_gain`` below the lowest of
+            earlier epochs. With 0, no stage ends early for this reason.
         patience_from_stage: index of the first stage that may end early by ``patience``.
         precision: "bfloat16" runs the forward pass under autocast. "auto" chooses bfloat16 if the
             hardware has units for it (:mod:`interp.training.trainer`).
@@ -213,7 +214,7 @@ class TrainingConfig:
             written, from which an interrupted run is resumed.
         eval_episodes, eval_rounds: number of episodes of an evaluation, and of their rounds.
         seed: seed of the initial weights, the batches and the episodes of evaluations.
-        min_gain: decrease of the mean loss of an epoch that ``patience`` asks for.
+        min_gain: how much lower an epoch's mean loss must be to count as progress (``patience``).
     """
 
     task: str
@@ -336,9 +337,9 @@ class TrainingConfig:
         )
 
     def latent_kept(self, step: int) -> float:
-        """Return the factor that multiplies a latent's old value before the update is added, when
-        batch ``step`` is trained on. With 1 the update is added to the latent, with 0 it replaces
-        the latent (see ``anneal_latents``).
+        """Return the factor a of a latent's old value m while batch ``step`` is trained on: a round
+        writes ``a m + h`` with the update h. So 1 adds the update to the latent, and 0 replaces the
+        latent by it. The setting ``anneal_latents`` lowers a from 1 to 0 during training.
 
         >>> from interp.training.goal import preset
         >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}
@@ -458,7 +459,12 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
 
 def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """Return a dictionary with the fields of both arguments. If both have a field, the value in
-    ``more`` is taken; of the field ``sizes``, the entries are merged in the same way.
+    ``more`` is taken. The field ``sizes`` is a dictionary itself, and its entries are merged in the
+    same way.
+
+    Args:
+        values: settings of a training run, {name of a field: value}.
+        more: further settings, which have priority.
     """
     merged = {**values, **more}
     if "sizes" in values and isinstance(more.get("sizes"), dict):

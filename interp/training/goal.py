@@ -58,8 +58,8 @@ class TrainingGoal:
         evaluate: function ``(predictions, episodes)`` -> {name: number that shows progress}. The
             predictions are those of a rollout, as an array ``[episode, round, ...]``. ``excess``,
             the loss above the lowest that can be reached, must be one of the numbers. By default
-            they are the cross-entropy and its excess over the entropy of the targets; if a real
-            number is predicted, the layout's loss is used for both.
+            they are the cross-entropy and its excess over the entropy of the targets. If a real
+            number is predicted, both are the loss that the model's token layout defines.
         starts: name -> function that changes the weights of a new transformer in place, before the
             first batch; a run names one in its setting ``start``.
         floor: the loss above which ``excess`` is measured, in words, such as "the Bayes predictor".

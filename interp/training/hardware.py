@@ -45,12 +45,12 @@ def this_machine() -> str:
 
 
 def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
-    """Choose the precision of a training run, if its setting is "auto"; otherwise it is the
-    setting.
+    """Return the precision of a training run. If its setting ``precision`` is "auto", choose one
+    that the hardware supports; otherwise, take the setting.
 
     Args:
         config: settings of the run.
-        folder: folder of the run; a run that has begun keeps its precision.
+        folder: folder of the run. If the run was begun earlier, its first choice is taken again.
         kind: type of the device: "cpu", "cuda" or "mps".
 
     Returns:

@@ -69,8 +69,9 @@ class Progression:
             ``epoch_steps``; at the end of the epoch it is the epoch's mean loss.
         best_epoch_loss: lowest mean loss of a complete epoch in this stage; infinite before the
             first.
-        stale_epochs: number of the latest epochs, in a row, with a mean loss that was not at least
-            ``min_gain`` (a setting) below the lowest before.
+        stale_epochs: number of epochs since the last one that made progress in this stage. An epoch
+            makes progress if its mean loss is more than ``min_gain`` (a setting) below the lowest
+            of earlier epochs.
         seconds: time spent on training, in seconds.
         last_evaluation: {name: value} of the numbers that the newest evaluation computed, such as
             ``{"excess": 0.01}``; empty before the first.
@@ -340,7 +341,7 @@ class TrainedRun:
         model: the model in evaluation mode, on the CPU.
         config: the settings of the run.
         step: number of batches that the model was trained on.
-        stage: index of the stage of the curriculum; the number of stages if all are over.
+        stage: index of the current stage of the curriculum; the number of stages if all are over.
         seconds: time spent on training, in seconds.
         metrics: table with one row per batch. Its columns are "step" (number of batches), "stage",
             "loss" (of the batch), "seconds" (since the start of training) and, in rows with an
@@ -414,14 +415,16 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         folders: folders of the runs, such as output/training/NAME.
 
     Returns:
-        A table with one row per evaluation of one run. ``setting`` is a label of the run: the
-        settings in which the runs differ, with its values, such as "latent_update=add". If there
-        are several such settings, the label leaves out those in which the run has the most frequent
-        value; "as most" means that none is left. ``seed`` is the run's seed, ``step`` the
-        number of batches before the evaluation, ``minutes`` the time of training. The other columns
-        are the numbers that the evaluation computed, on episodes that are not trained on:
-        ``excess`` (loss above the lowest that can be reached) and numbers that depend on the task,
-        such as ``accuracy``.
+        A table with one row per evaluation of one run, and these columns:
+
+        * setting: a label of the run, with its values of the settings in which the runs differ,
+          such as "latent_update=add". If the runs differ in several settings, the label has only
+          values that most runs do not have; it is "as most" if there are none;
+        * seed: the run's seed;
+        * step: number of batches before the evaluation;
+        * minutes: time of training before the evaluation;
+        * excess: loss above the lowest that can be reached, on episodes that are not trained on;
+        * further numbers that depend on the task, such as accuracy, on the same episodes.
     """
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
@@ -474,8 +477,8 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
     """Average learning curves over the seeds of each setting.
 
     The result has one row per setting and step. ``mean``, ``low`` and ``high`` are the mean, lowest
-    and highest ``excess`` over seeds, and ``n_seeds`` is their number. Only steps in which all runs
-    of a setting were evaluated are included.
+    and highest ``excess`` (loss above the lowest that can be reached) over seeds, and ``n_seeds`` is
+    the number of seeds. Steps at which only some runs of a setting were evaluated are left out.
 
     >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
     >>> over_seeds(frame).to_dict("records")

@@ -75,9 +75,10 @@ def train(
             (``interp.register_machine``), or a model that ``interp.load`` built. Its weights are
             drawn again from the run's seed. To continue from trained weights, set ``start`` in the
             configuration to their checkpoint.
-        n_processes: number of processes that must be running (torchrun starts them).
-        stop_at: stop when the run has had this many batches in all; it can be resumed later. 0 runs
-            to the end.
+        n_processes: number of processes that train together. torchrun must have started this many;
+            otherwise an error is raised.
+        stop_at: number of batches, counted from the beginning of the run, after which it stops; it
+            can be resumed later. 0 runs to the end.
         device: "cpu", "cuda" or "mps"; "auto" is this computer's accelerator if it has one.
         keep_every: number of batches between training checkpoints that are stored for good
             (:func:`interp.training.runs.list_kept_states` lists them); 0 stores none.
@@ -140,7 +141,7 @@ def _start_accelerator(device: str, n_processes: int) -> Accelerator:
 class TrainingLoop:
     """One training run, in one process.
 
-    ``train`` makes it, calls :meth:`resume` and then :meth:`train_until`.
+    :func:`train` makes the loop, and calls :meth:`resume` and then :meth:`train_until`.
 
     Args:
         config: settings of the run.
@@ -152,7 +153,7 @@ class TrainingLoop:
 
     Attributes:
         model: the model that is trained.
-        at: the progress of the run.
+        at: how far the run has come (stage, number of batches, time).
         saved_step: number of batches before the newest training checkpoint on disk; 0 if there is
             none.
     """
