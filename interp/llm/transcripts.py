@@ -67,18 +67,18 @@ def import_rounds(
             expert_1, ...
         outcome: name of the column with the outcome of a round.
         choice: name of the column with the player's prediction.
-        note: name of the column with the note that the player writes after a round; None if there
-            are no notes.
+        note: name of the column with the note that the player writes after a round, if there are
+            notes.
         participant: name of the column with the player; in chats, each conversation is a player.
         session: names of the columns that define sessions; each session becomes an episode.
         order: name of the column that orders the rounds.
-        missed: texts that stand for a missing answer, such as ``["timeout"]``; ``["none"]`` if no
-            text does; None if the user does not say.
+        missed: codes of missing answers, such as timeout; the word none if there are no such codes.
+            In Python this is a list, such as ``["timeout"]`` or ``["none"]``.
         encoding: text encoding of the file, such as latin-1; detected by default.
         model: name of the language model in the results; by default the name of the file.
         condition: how outcomes were worded and what the player saw of earlier rounds, such as
-            weather-note-only (:class:`~interp.llm.schemes.Condition`). By default online-no-note,
-            or online-note-only if there are notes.
+            weather-note-only; by default online-no-note, or online-note-only if there are notes.
+            :class:`~interp.llm.schemes.Condition` explains these names.
     """
     from interp.llm.importer import RECORD
     from interp.llm.plan import folder_of
