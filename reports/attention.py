@@ -69,8 +69,8 @@ class AttentionView:
         heads: for each layer, a short name per head, such as "L1H0".
         title: what the view shows.
         caption: text under the static picture.
-        episodes: the number that the view displays for each episode of the patterns.
-        rounds: the number that the view displays for each round of the patterns.
+        episodes: for each episode of the patterns, its number as the view displays it.
+        rounds: for each round of the patterns, its number as the view displays it.
         first: (index on the axis "episode", index on the axis "round") of the pattern that is shown
             first.
         opened: True if the interactive view is open from the start.
@@ -168,8 +168,9 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     Args:
         run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. A
             view shows the first 3 episodes, and 10 evenly spaced rounds of a long run.
-        heads: for each layer, a mapping with the addresses of its first heads as keys, as
-            :func:`heads_of` returns them; only these heads are shown. All heads when None.
+        heads: for each layer, a mapping from the name of a head, such as "L1H0", to what it does,
+            as :func:`heads_of` returns it. A layer with n entries shows its first n heads, under
+            these names. All heads when None.
         round: index of the round that is shown first; the earliest when None.
 
     Raises:
@@ -218,7 +219,8 @@ def _find_layer(hook: str) -> int:
 
 
 def spread(n: int, wanted: int) -> list[int]:
-    """Return evenly spaced indices from 0 to ``n - 1``, both included; all if there are few.
+    """Return a list of evenly spaced indices from 0 to ``n - 1``, with both ends; all indices if
+    ``n`` is at most ``wanted``.
 
     Args:
         n: number of things to choose from.
@@ -275,14 +277,14 @@ def _pack(content: bytes) -> str:
 
 
 def heads_of(model: Machine) -> Heads:
-    """Return the names of the heads of a machine.
+    """Return the names of the attention heads of a machine.
 
-    Heads named "-", which only give all layers equally many heads, are left out. Numbers in the
-    names of handwired heads are the paper's steps, counted from 1.
+    Padding heads, which a handwired machine names "-", are left out. Numbers in the names of
+    handwired heads are the paper's steps, counted from 1.
 
     Returns:
-        For each layer, a mapping from the address of a head to its name, such as ``{"L0H0": "bind
-        (step 1.1)"}``. Names are "" if the machine has none.
+        For each layer, a mapping from the layer and index of a head to its name, such as ``{"L0H0":
+        "bind (step 1.1)"}``. Names are "" if the machine has none.
     """
     why = lacks(model, "pattern")
     require(not why, why)

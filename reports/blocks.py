@@ -403,8 +403,8 @@ _PLAIN = "no claim depends on it"  # why the word of a number that is only shown
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
-    """Make a measure without a verdict, so that :class:`Measures` draws a number from 0 to 1 and
-    its controls.
+    """Make a measure for a number that is not a claim, without threshold and verdict. The block
+    :class:`Measures` can then draw the number, from 0 to 1, with its controls.
 
     Args:
         name: what the number is.
@@ -469,7 +469,9 @@ class Measures:
 
     @cached_property
     def table(self) -> Table:
-        """Table of the measures (:meth:`Measure.row`), without columns that are empty in all rows."""
+        """Table with one row per measure, such as its claim, number, threshold and verdict
+        (:meth:`Measure.row`). Columns that are empty in all rows are left out.
+        """
         frame = to_frame(self.measures)
         frame["verdict"] = pd.Series(list(self.measures), dtype=object)
         if any(slug for slug, _ in self.sections):
@@ -480,7 +482,8 @@ class Measures:
 
     @checked
     def marks(self, measure: Measure) -> list[tuple[str, float, float]]:
-        """List the marks that draw a measure, as (kind, start, width).
+        """List the marks that draw a measure, as (kind, start, width); empty if its number is not a
+        share, or NaN.
 
         The kinds are "span" (the interval), "from" or "to" (the threshold, for a number that must
         be above or below it), "untrained" and "control" (controls), and "dot" (the number). Start
@@ -507,8 +510,9 @@ class Measures:
 
     @checked
     def controls(self, measure: Measure) -> dict[str, float]:
-        """Return name -> number of the controls that are drawn: the untrained copy, and the
-        strongest other control. Controls without a number (NaN) are left out.
+        """Return the controls of a measure that the block draws, as a mapping from the name of a
+        control to its value. These are the untrained copy and the strongest other control, without
+        those whose value is NaN.
         """
         numbers = {name: control.number for name, control in measure.controls.items()}
         others = dict(measure.controls)

@@ -43,8 +43,8 @@ _MOST = 12  # numbers of one quantity that are drawn; its table has all
 
 
 def page(comparison: Comparison) -> Report:
-    """Make the report page of a comparison: its measures, then a section for each question that has
-    something to show.
+    """Make the report page of a comparison of two models, or of a model with algorithms: its
+    measures, then a section for each question of the comparison that has a result.
     """
     measures = comparison.measures
     sections = [_find(comparison)]
@@ -268,8 +268,9 @@ width of a box, and its height.
 
 @styled
 def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
-    """Draw two machines as stacks of boxes (their parts), connected by lines that show the verdicts
-    on whether the parts are the same.
+    """Draw two machines as two stacks of boxes, one box for each part of a machine, such as its
+    state. A line between two boxes shows the verdict on whether both machines have this part in
+    common.
 
     Args:
         model, reference: names of the two machines.

@@ -50,11 +50,12 @@ def write(
             :func:`interp.load`.
         out: folder of the page.
         regime: regime of results that do not name one.
-        duplicates: what to do with episodes that were played twice: "refuse" or another value that
-            :func:`interp.llm.loading.load` takes.
+        duplicates: what to do with an episode that was played several times: "refuse" raises an
+            error, "first" takes one of the runs.
         seed: seed of the bootstrap.
-        acts: which algorithms the players act like: results of
-            :func:`~interp.choices.behaviour.behaviour` for these traces; computed when None.
+        acts: which algorithms explain the players' choices: the list that
+            :func:`~interp.choices.behaviour.behaviour` returns for these traces; computed when
+            None.
     """
     page = file_to_write(writable(out) / "llm.html")
     others = {name: transformer(name) for name in models}

@@ -278,8 +278,10 @@ _LEAD = "Every report in this folder. Each page is complete and opens offline."
 
 
 def write_index(folder: str | Path) -> Path:
-    """Write ``folder/index.html``, which lists the reports in the folder and in known subfolders,
-    and return its path.
+    """Write ``folder/index.html``, which lists the reports in the folder, and return its path.
+
+    It also lists reports in the subfolders of comparisons, audits, choices, benchmarks and language
+    models.
     """
     pages = list(_find_pages(Path(file_path(folder, "the folder of reports"))))
     titles = Counter(page["title"] for page in pages)

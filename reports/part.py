@@ -59,8 +59,8 @@ class Part:
             sections with titles.
         applies: returns True if the part belongs in the report.
         summary: returns measures (claims with verdicts) for the page's overview.
-        sentence: returns a sentence that begins the page's summary, in place of the phrases of all
-            measures with the verdict "yes"; "" for none.
+        sentence: returns a sentence with which the summary at the top of the page begins; "" for
+            none. The summary then does not list the claims with the verdict "yes".
         hero: returns figures for the top of the page.
         heading: returns title and lead of the page; None if the part does not define them.
         slow: True if a quick report leaves it out.
@@ -95,7 +95,8 @@ class Context:
             passed as an object.
         n_episodes, n_rounds, seed: number of the sampled episodes, rounds per episode, and their
             seed.
-        regime: regime of the episodes; the default if empty.
+        regime: regime (distribution) that the episodes are sampled from; the task's default if
+            empty.
         given: sizes of the episodes that differ from the model's, such as ``{"n_experts": 6}``.
         arguments: further arguments of :func:`interp.load`.
         folder: folder of the page.
@@ -130,8 +131,8 @@ class Context:
 
     @property
     def compiled(self) -> bool:
-        """True if the model was compiled from a circuit (a handwired model as data), which says at
-        which sites its variables are.
+        """True if the model was compiled from a circuit, the description of a handwired model. The
+        circuit lists where in the model each variable of the algorithm is stored.
         """
         return self.model.is_handwired and "circuit" in self.model.origin
 
@@ -167,10 +168,9 @@ class Context:
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the user chose (:attr:`arguments` and :attr:`given` together), split into two
-        mappings.
+        """The sizes and arguments that the user set, as two mappings.
 
-        The first has the sizes of episodes: {shell option of a size without dashes: value}, such as
+        The first has sizes of the episodes by the name of their command-line option, such as
         ``{"experts": 6}``. The second has all other arguments of :func:`interp.load`: {name:
         value}.
         """
@@ -212,7 +212,9 @@ class Context:
 
     @cached_property
     def blank_run(self) -> Rollout:
-        """The run of an untrained copy on the episodes, as a control."""
+        """The run of an untrained copy of the model (random weights) on the episodes, as a
+        control.
+        """
         return rollout(untrained(self.model, self.seed), self.episodes)
 
     @cached_property
@@ -229,8 +231,9 @@ class Context:
 
     @cached_property
     def circuit(self) -> Circuit:
-        """The circuit (a handwired model as data) that the model was compiled from; raises
-        InputError if it was edited by hand.
+        """The circuit (description of a handwired model) that the model was compiled from.
+
+        Raises InputError if the circuit was edited by hand.
         """
         return from_origin(self.model.origin)
 
@@ -259,8 +262,8 @@ class Context:
 
     @cached_property
     def shown(self) -> int:
-        """Index of the episode that is drawn: the one in which the most entries of the algorithm's
-        memory change.
+        """Index of the episode that the page draws: the one in which the algorithm's main state
+        variable, its memory, has the most entries that change from the first round to the last.
         """
         if not (self.algorithms and self.algorithm.memory):
             return 0
@@ -317,8 +320,10 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 
 def refuse_without_circuit(context: Context) -> str:
-    """Return the sentence for :attr:`Part.lacking` if a part needs a circuit: it says that the part
-    does not apply if the model is handwired, but was not compiled from a circuit; otherwise "".
+    """Return a sentence which says that the part does not apply, if the model is handwired but was
+    not compiled from a circuit (description of a handwired model); otherwise "".
+
+    It is a function for the field ``lacking`` of a :class:`Part` that needs a circuit.
     """
     if context.compiled or not context.model.is_handwired:
         return ""
@@ -330,7 +335,7 @@ wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
 
 
 def learned(context: Context) -> bool:
-    """Return True if the model is learned (not handwired); for :attr:`Part.applies` of parts that
-    are only about learned models.
+    """Return True if the model is learned, not handwired. It is a function for the field
+    ``applies`` of a :class:`Part` that is only about learned models.
     """
     return not context.model.is_handwired

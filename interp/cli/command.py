@@ -310,12 +310,13 @@ def command(
     Args:
         example: a command line that is shown at the end of the help.
         group: the group of commands that it belongs to: ``interp`` or ``interp llm``.
-        sizes: "none", "one" or "several": whether the sizes of every task are options, and whether
-            each of them takes one number or several.
-        of: parameter of the command -> function. The function's parameters become options, and the
-            command gets their values as a mapping.
-        torch: whether the command runs models. torch is then imported on one thread, while a
-            terminal shows a spinner.
+        sizes: "one" or "several" gives the command an option for every size of every task, such as
+            ``--experts``, which takes one number or several numbers. "none" gives no such options.
+        of: name of a parameter of the command -> another function. The parameters of that function
+            that have a default become options. The command gets their values in this parameter, as
+            a mapping {name: value}.
+        torch: True if the command runs models. Then torch is imported first, while a terminal shows
+            a spinner, and the command's computations in torch use one thread.
         more: further lines for the end of the help. ``<module:function>`` in them is replaced by
             what the function returns.
     """
@@ -602,7 +603,8 @@ class Say:
         typer.echo(plain(text), err=True)
 
     def facts(self, **values: Any) -> None:
-        """Set fields of the JSON object of ``--json``. The other forms of output do not have them.
+        """Set fields of the JSON object that ``--json`` prints. Without ``--json``, nothing is
+        printed.
 
         Args:
             values: name of a field -> value.
@@ -610,8 +612,9 @@ class Say:
         self._fields |= values
 
     def measures(self, *results: Measured) -> None:
-        """Print results that are made of measures: a sentence for each result, then one line per
-        claim. In the JSON object they are the list ``measures``.
+        """Print results that consist of measures (claims with a number and a verdict): a sentence
+        for each result, then one line per claim. In the JSON object of ``--json`` they are the list
+        ``measures``.
         """
         records = []
         for result in results:

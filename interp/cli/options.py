@@ -32,12 +32,14 @@ from interp.support.workers import bar, share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
-    """Return an option that takes whole numbers and says the minimum in its help.
+    """Make an option of a command that takes a whole number, and that says the smallest number in
+    its help. Other numbers are refused.
 
     Args:
-        what: what is counted; the first words of the help.
+        what: what is counted, such as "Number of episodes", with which the help begins.
         minimum: smallest number that is accepted.
-        names: names of the option, if it is not called as its parameter is.
+        names: names of the option, such as "--episodes"; by default the name of the parameter that
+            gets the number.
         most: largest number that is accepted.
     """
 
@@ -67,8 +69,8 @@ def size_of_work(given: int | None, quick: bool, few: int, many: int) -> int:
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return the function with which a shell completes an option's value: from the first letters to
-    the names that begin with them.
+    """Return a function with which a shell completes an option's value. It takes the first letters,
+    and returns the list of names that begin with them.
 
     Args:
         names: function that returns the names that can be completed.
@@ -200,12 +202,12 @@ def span(text: str) -> tuple[int, int]:
 
 
 def contents_of(words: Iterable[str]) -> dict[str, str]:
-    """Return digests of the files and folders that a command reads. They are part of the settings
-    of its work, so that changed files are noticed.
+    """Return digests of the files and folders that a command reads. Stored results are used again
+    only if the digests are equal, so a changed file is noticed.
 
     Args:
-        words: words of the command line: paths, or names of models; a model that comes with a name
-            has no digest.
+        words: words of the command line: paths, or names of models of this package, which have no
+            digest.
 
     Returns:
         "the content of WORD" -> digest of that file, or of all files in that folder.
@@ -221,14 +223,13 @@ def contents_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def end_share(say: Say, folder: Path, shard: str) -> None:
-    """Print how many parts of divided work are done. If this command is not one of the shares,
-    remove the files about the division, because the parts have been put together.
+    """Print how many parts of a work are done that several commands share. If this command was the
+    last one, which puts all parts together, remove the files about the shares.
 
     Args:
         say: prints the output of the command.
-        folder: folder of the parts. If its work was never divided, the function does not print.
-        shard: the share that this command computed, such as "2/64"; "" if it put all parts
-            together.
+        folder: folder of the parts. Nothing is printed if the work in it was not shared.
+        shard: the share that this command computed, such as "2/64"; "" for the last command.
     """
     is_divided = (folder / shares.WORK_FILE).is_file()
     if is_divided:
@@ -251,8 +252,8 @@ def in_shares(
     """Context manager: compute the parts of a command's work, and yield them by name.
 
     Every part is stored in FOLDER/parts, and is read from there if an earlier command computed it.
-    So several commands can each compute a share; a last command without a share collects the parts
-    of all, and computes those that are absent.
+    So several commands can each compute a share of the parts. A last command, without a share,
+    reads the parts of all of them, and computes those that are absent.
 
     Args:
         say: prints the output of the command.
@@ -261,8 +262,8 @@ def in_shares(
         settings: everything that the parts depend on.
         shard: "2/64" to compute and store only the second of 64 shares, or "plan" for a single
             part; an empty mapping is then yielded. "" to yield all parts.
-        keeps: True to leave the stored parts for the next command. If False, they are removed when
-            the context of a command without a share closes.
+        keeps: True leaves the stored parts for the next command. False removes them when the
+            context closes, if ``shard`` is "".
 
     Yields:
         Name of a part -> what its function returned; empty with a share.
@@ -315,7 +316,8 @@ def say_what_was_read(say: Say, episodes: Any) -> None:
 def use(
     say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None
 ) -> Any:
-    """Make analyses use recorded episodes, an algorithm, or both, until the command ends.
+    """Make all analyses of a command use recorded episodes in place of sampled ones, or another
+    algorithm than the task's to compare models with, or both.
 
     Args:
         say: prints the output of the command.
@@ -392,8 +394,8 @@ def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
 
 
 def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert sizes from names of options to names of a task's arguments, such as "experts" to
-    "n_experts".
+    """Convert sizes of episodes from names of options to names of a task's arguments, such as
+    ``{"experts": 4}`` to ``{"n_experts": 4}``.
 
     Args:
         task: the task; sizes that it does not have are refused.
@@ -447,11 +449,14 @@ def study(
     Args:
         say: prints the output of the command.
         name: name of the model, or a checkpoint folder.
-        sizes: sizes by option, such as ``{"experts": 4}``.
-        sampled: whether the command can sample episodes of other sizes than a learned model has.
+        sizes: sizes of the episodes by option, such as ``{"experts": 4}``.
+        sampled: True accepts sizes for a learned model if it can read episodes of these sizes, for
+            commands that sample such episodes. False refuses sizes for a learned model.
 
     Returns:
-        The model, with the sizes of its episodes, its arguments and the recorded episodes.
+        An object with the attributes ``model``, ``sizes`` (of the episodes, where they differ from
+        the model's), ``arguments`` (that the model was built with) and ``people`` (the recorded
+        episodes, or None).
     """
     loaded = load(name, sizes, arguments, device, sampled)
     return replace(loaded, people=use(say, loaded.model, recorded, hypothesis))
@@ -468,15 +473,16 @@ def load(
 
     Args:
         name: name of the model, or a checkpoint folder.
-        sizes: sizes by option, such as ``{"experts": 4}``; a handwired model is built in these
-            sizes.
+        sizes: sizes of the episodes by option, such as ``{"experts": 4}``; a handwired model is
+            built in these sizes.
         arguments: ``NAME=VALUE`` pairs: arguments with which a handwired model is built.
         device: device on which the model runs.
-        sampled: whether the command can sample episodes of other sizes than a learned model has.
+        sampled: True accepts sizes for a learned model if it can read episodes of these sizes, for
+            commands that sample such episodes. False refuses sizes for a learned model.
 
     Returns:
-        The model on the device, with the sizes of its episodes and the arguments that it was built
-        with.
+        An object with the attributes ``model`` (on the device), ``sizes`` (of the episodes, where
+        they differ from the model's) and ``arguments`` (that the model was built with).
 
     Raises:
         InputError: if the model does not exist, or cannot have these sizes or arguments.

@@ -50,7 +50,8 @@ class Answer:
             of a hook point, function), as for ``fwd_hooks`` of :func:`interp.rollout`.
         controls: the machine's predictions under random changes of the same size as the edits,
             ``[control, round, outcome]``; empty without edits.
-        followed: number of edits that have a counterpart in the algorithm.
+        followed: number of edits that were also made in the algorithm: those of inputs and of its
+            state.
         values_before, values_after: key of a variable of the algorithm -> its values ``[1, round,
             ...]``, without and with the edits.
         machine: predictions of the machine without and with the edits, ``[round, outcome]`` each.
@@ -135,10 +136,11 @@ class Answer:
 
     @cached_property
     def truth(self) -> list[str]:
-        """For every round, the name of the outcome with the lowest loss under the edited inputs,
-        such as the true label. Names of equally good outcomes are joined by "or".
+        """The name of the right outcome of every round under the edited inputs, such as the true
+        label: a model that predicts it with certainty has the lowest loss. If several outcomes have
+        the same loss, their names are joined by "or".
 
-        All names are "" if predictions are no probabilities of outcomes.
+        All names are "" if the task predicts a real number.
         """
         n_rounds = self.bench.n_rounds
         if not self.bench.classes:
@@ -156,7 +158,7 @@ class Answer:
 
         The columns are:
 
-        * round, outcome (its name) and truth (:attr:`truth`);
+        * round, outcome (its name) and truth (name of the right outcome of the round);
         * model_before and model_after: the machine's prediction without and with the edits;
         * algorithm_before and algorithm_after: the algorithm's, without and with the edits;
         * control_low and control_high: the machine's lowest and highest prediction under the random
@@ -184,19 +186,20 @@ class Answer:
 
 
 def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
-    """Run edits on the machine and on its algorithm, and return both, with random changes as
-    controls.
+    """Run one episode on the machine and on its algorithm, without and with the edits of a page.
+    Random changes of equal size are the controls.
 
     Args:
         bench: the machine with its episodes.
         view: what the page shows: an episode, a round and edits.
-        whole: True applies all edits to the machine. False applies only edits of inputs and of the
-            decoded state (kinds "input" and "move"), as for a reference machine, and leaves out
-            those of activations and copied states ("memory", "patch", "zero" and "mean"). The
-            algorithm follows every edit that it can in both cases.
+        whole: True makes all edits in the machine. False is for a reference machine: it makes only
+            edits of inputs and of the decoded state (kinds "input" and "move"), and leaves out the
+            kinds "memory", "patch", "zero" and "mean". The algorithm gets the same edits in both
+            cases: all that have a counterpart in it.
 
     Returns:
-        Runs and predictions without and with the edits, and under the random changes.
+        The runs and predictions without and with the edits, and the machine's predictions under the
+        random changes.
     """
     _require_visible(bench, view)
     episodes = bench.episodes

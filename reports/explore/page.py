@@ -95,8 +95,8 @@ def _flatten(values: np.ndarray) -> np.ndarray:
 
 
 def figure(answer: Answer, reference: Answer | None = None) -> Figure:
-    """Draw panels over rounds: the prediction of an outcome, how much the edits change predictions,
-    and, if the state can be decoded, one of its numbers.
+    """Draw panels over rounds: the predicted probability of an outcome (or the predicted number),
+    how much the edits change predictions, and, if the state can be decoded, one of its numbers.
 
     Args:
         answer: result of the machine.

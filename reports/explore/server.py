@@ -115,9 +115,9 @@ class Explorer:
 
         Args:
             view: the view that the user chose. If it has an edit or a round, it is returned
-                unchanged. Otherwise an edit in the middle round is added: the change of a single
-                input that changes a prediction most. If none changes a prediction, another
-                episode's latents are patched in.
+                unchanged. Otherwise an edit in the middle round is added. Of the first four
+                possible changes of a single input, it is the one that changes predictions most. If
+                none of them changes a prediction, the edit patches another episode's latents in.
         """
         if view.edits or view.round:
             return view
@@ -178,14 +178,16 @@ class Explorer:
         return str(template.render(name="attention", view=view, views=views))
 
     def add_edit(self, query: str, parts: dict[str, str]) -> View:
-        """Return a view with one more edit, from the fields of a form; refuse an edit that the
-        machine cannot have.
+        """Add the edit that a user enters in a form to a view, and return the changed view. Refuse
+        an edit that the machine cannot have.
 
         Args:
             query: query string of the view.
-            parts: fields of the form: ``kind``, ``at`` (the round), ``what``, ``value``, ``on``
-                (also in later rounds), or ``to`` (new value of a number of the decoded state, in
-                place of ``value``; it replaces an earlier edit of this number).
+            parts: fields of the form, all as text. ``kind``, ``what`` and ``value`` are those of
+                :class:`~reports.explore.view.Edit`, such as ``{"kind": "move", "what": "counts.1",
+                "value": "2.5"}``. ``at`` is the index of the round; any text in ``on`` makes the
+                edit act in all later rounds, too. For the kind "move", ``to`` may replace
+                ``value``: it is the new value of the number, and replaces earlier edits of it.
         """
         view = View.of(query)
         for name in parts:
@@ -484,8 +486,7 @@ def explore(
         reference: another machine of the same task, which runs the same episodes, with the view's
             edits of inputs and of the decoded state.
         view: what the page shows first: the query string of a saved address. Without a round and an
-            edit, the page opens in the middle round with the change of an input that changes a
-            prediction most.
+            edit, the page opens with a change of one input in the middle round.
         port: port of the server; 0 for any free one.
 
     >>> import interp

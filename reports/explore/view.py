@@ -55,8 +55,8 @@ class Bench:
     Attributes:
         model, episodes, algorithm: the machine, the episodes, and the algorithm that the task
             assigns to the machine.
-        giver: the reference machine with the same episodes; an edit can copy its memory into this
-            machine. None without a reference.
+        giver: the reference machine with the same episodes, as another bench; an edit can copy its
+            carried state into this machine. None without a reference.
         origin: Python code that loads the machine.
         classes: True if predictions are probabilities of outcomes.
         ridge: penalty of the decoder of the state; 0 if the state can be read exactly.
@@ -154,12 +154,13 @@ class Bench:
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
     def take_memory(self, giver: str, round: int) -> Tensor:
-        """Return the latents of this machine after another state was copied into it.
+        """Return the latents with which this machine would enter a round if another state were
+        copied into it.
 
         Args:
-            giver: "reference" for the reference machine's state, "start" for this machine's initial
-                one.
-            round: index of the round that reads the state.
+            giver: the state that is copied: "reference" for the reference machine's state before
+                this round, "start" for this machine's initial state.
+            round: index of the round that reads the latents.
 
         Returns:
             Latents ``[episode, latent, d_model]``.
@@ -180,8 +181,9 @@ class Bench:
 
     @cached_property
     def changes(self) -> list[tuple[Corruption, str, str]]:
-        """All possible changes of a single input, as (corruption, name of the changed input,
-        options as text, such as "expert=p_2"; "-" for none).
+        """All possible changes of a single input, each as (corruption, name of the input, options).
+        A corruption is a way to change inputs. The options are text, such as "expert=p_2", or "-"
+        for none.
         """
         changes = []
         for corruption in self.task.analysis.corruptions():
@@ -192,7 +194,7 @@ class Bench:
 
     @cached_property
     def unreadable(self) -> str:
-        """The reason why no state can be decoded; "" if one can."""
+        """The reason why the algorithm's state cannot be decoded from the latents; "" if it can."""
         try:
             return "" if self.writer.shapes else "the decoder reads no variable"
         except InputError as error:
@@ -234,9 +236,9 @@ class Written(NamedTuple):
     """What an edit writes into the machine.
 
     Attributes:
-        site: the site where it writes.
+        site: the place in the machine, such as a head's output at one position, where it writes.
         values: index of a round in which the edit acts -> the value that it writes.
-        added: True adds the value to the activation, False replaces the activation.
+        added: True adds the value to the activation at the site; False replaces the activation.
     """
 
     site: Site
@@ -266,9 +268,10 @@ class Edit:
             into the machine), "patch" (copy an activation of another episode), "zero" (set an
             activation to 0) or "mean" (set it to its mean over episodes).
         round: index of the round in which it acts.
-        what: for "input" the key of a corruption; for "move" a number of the state, such as
-            "counts.1"; for "memory" the state that is copied: "reference" (that of the reference
-            machine) or "start" (the initial one of this machine); otherwise a site.
+        what: for "input" the key of a corruption (a way to change inputs), such as "flip-vote"; for
+            "move" a number of the state, such as "counts.1"; for "memory" the state that is copied:
+            "reference" (that of the reference machine) or "start" (the initial one of this
+            machine); otherwise the site of the activation, such as "L1H0@p?".
         value: for "input" the options of the corruption, such as "expert=p_2", or "-" for none; for
             "move" the number that is added; for "memory" and "patch" the index of the episode that
             is copied from; for "zero" and "mean" always "-".
@@ -318,7 +321,8 @@ class Edit:
         return range(self.round, last + 1 if self.on else self.round + 1)
 
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
-        """Return the corruption that an edit of the inputs names, and its options, {name: value}.
+        """Return the corruption (a way to change inputs) that an edit of the kind "input" names,
+        and its options, {name: value}.
 
         Raises:
             InputError: the edit's text has an unknown option, or an option twice.

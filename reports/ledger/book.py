@@ -69,7 +69,7 @@ class Ledger(Result):
     """The claims of the paper, and what measurements of models say about them.
 
     Attributes:
-        entries: key of a claim -> its measures, of all models.
+        entries: key of a claim -> its measures (number and verdict), of all models.
         settings: seed, sizes, versions and digests.
     """
 
@@ -120,7 +120,7 @@ def make(
 
     Args:
         models: handwired and learned models of the paper's tasks.
-        folder: folder that stores the finished pairs of a claim and a model.
+        folder: folder that stores the measures of each pair of a claim and a model.
         sizes: how many episodes and rounds are measured; ``Sizes()`` when None.
         claims: keys of the claims to measure; all when empty.
         shard: which share of the pairs to measure, such as "2/64" for the second of 64 shares; ""

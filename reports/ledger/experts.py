@@ -36,18 +36,23 @@ TIMES_UNIFORM = 2.0
 
 
 def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest error of a handwired machine's predictions and log-weights, against
-    Weighted Majority.
+    """Measure by how much the predictions and log-weights of a handwired machine differ from those
+    of Weighted Majority on the same episodes.
+
+    Args:
+        model: a handwired machine.
+        sizes: number of rounds, and the seed.
 
     Returns:
-        A list with one measure: the largest absolute error, at most 1e-9 for a "yes".
+        A list with one measure. Its number is the largest absolute difference, and its verdict
+        "yes" if this is at most 1e-9.
     """
     return [exactness(model, sizes, key="exact weights")]
 
 
 def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how many more mistakes the model makes than Weighted Majority with the learning rate
-    that is best for these episodes.
+    """Measure how many more mistakes the model makes than Weighted Majority on the same episodes,
+    with the learning rate that is best for these episodes.
 
     Returns:
         A list with one measure: mistakes of the model after 100 rounds minus those of Weighted
@@ -102,11 +107,12 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well a linear probe decodes the log-weights (minus their mean over experts) from
-    the latent.
+    """Measure how well a linear probe decodes Weighted Majority's log-weights (minus their mean
+    over experts) from the model's latent.
 
     Returns:
-        A list with one measure: the R2 of the probe, with the controls of :func:`probes.fit`.
+        A list with one measure: the R2 of the probe. Its controls are those of :func:`probes.fit`,
+        such as a probe of an untrained copy.
     """
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 64)))
     (result,) = probes.probe(model, episodes, ["log_weights_centred"], seed=sizes.seed)
@@ -115,7 +121,7 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def measure_attention_to_latent(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how much the prediction token ``p?`` attends to the latent.
+    """Measure how much the token at which the model predicts, ``p?``, attends to the latent token.
 
     Returns:
         A list with one measure: the share of attention, averaged over heads and episodes, in the
@@ -147,7 +153,8 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
     Returns:
         A list with one measure: by how many mistakes after 100 rounds the model is behind with
-        three good experts, minus the same number with one good expert.
+        three good experts, minus the same number with one good expert. "Behind" means mistakes of
+        the model minus mistakes of Weighted Majority at its best learning rate.
     """
     return [
         _growth(
@@ -169,7 +176,8 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 
     Returns:
         A list with one measure: by how many mistakes after 100 rounds the model is behind at the
-        correlation .9, minus the same number at .3.
+        correlation .9, minus the same number at .3. "Behind" means mistakes of the model minus
+        mistakes of Weighted Majority at its best learning rate.
     """
     return [
         _growth(

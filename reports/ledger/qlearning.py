@@ -41,43 +41,61 @@ STRONG_ATTENTION = 0.2
 
 
 def exact_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure the largest error of a handwired machine's choices and of its Q-table.
+    """Measure by how much the predictions and the Q-table of a handwired machine differ from those
+    of tabular Q-learning on the same episodes.
+
+    Args:
+        model: a handwired machine.
+        sizes: number of rounds, and the seed.
 
     Returns:
-        A list with one measure: the largest absolute error, at most 1e-9 for a "yes".
+        A list with one measure. Its number is the largest absolute difference, and its verdict
+        "yes" if this is at most 1e-9.
     """
     return [exactness(model, sizes, key="exact table")]
 
 
 def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how often the model chooses the greedy action of the Q-table, in the regime that it
-    was trained in ("grid").
+    """Measure how often the model chooses the greedy action of tabular Q-learning on the same
+    episodes, in the regime that it was trained in ("grid").
+
+    Args:
+        model: a model of Q-learning.
+        sizes: number of episodes, and the seed.
 
     Returns:
-        A list with one measure: the share of steps. Its control is the same share for a Q-table
-        that does not bootstrap.
+        A list with one measure: the share of steps, without steps in which the best actions tie.
+        Its control is the same share for a Q-table that does not bootstrap (discount 0).
     """
     return [_agreement(model, "grid", sizes, key="agreement")]
 
 
 def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how often the model chooses the greedy action of the Q-table, in each regime that it
-    was not trained in.
+    """Measure how often the model chooses the greedy action of tabular Q-learning on the same
+    episodes, in each regime that it was not trained in.
+
+    Args:
+        model: a model of Q-learning.
+        sizes: number of episodes, and the seed.
 
     Returns:
-        One measure per regime: the share of steps. Its control is the same share for a Q-table that
-        does not bootstrap.
+        One measure per regime: the share of steps, without steps in which the best actions tie. Its
+        control is the same share for a Q-table that does not bootstrap (discount 0).
     """
     return [_agreement(model, regime, sizes, key="agreement under shift") for regime in SHIFTS]
 
 
 def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how often the model chooses the greedy action of the Q-table in the last third of 500
-    rounds.
+    """Measure how often the model chooses the greedy action of tabular Q-learning on the same
+    episodes, in the last third of 500 rounds.
+
+    Args:
+        model: a model of Q-learning.
+        sizes: number of episodes, and the seed.
 
     Returns:
-        A list with one measure: the share of steps. Its control is the same share for a Q-table
-        that does not bootstrap.
+        A list with one measure: the share of steps, without steps in which the best actions tie.
+        Its control is the same share for a Q-table that does not bootstrap (discount 0).
     """
     n_episodes = max(sizes.n_episodes // 8, 16)
     rounds = (_LONG, _LONG)
@@ -94,13 +112,17 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure whether the model earns nine tenths of what tabular Q-learning earns, in three
-    regimes.
+    """Measure whether the model, when it acts, earns nine tenths of what tabular Q-learning earns,
+    in the regimes "chain", "ladder" and "grid".
+
+    Args:
+        model: a model of Q-learning.
+        sizes: number of episodes, and the seed.
 
     Returns:
-        One measure per regime: the model's return on a scale where 0 is a random policy and 1 the
-        optimal one. Its threshold is nine tenths of Q-learning's return on this scale, and its
-        control a random policy.
+        One measure per regime: the model's return on a scale where 0 is the return of a random
+        policy and 1 that of the optimal one. Its threshold is nine tenths of Q-learning's return on
+        this scale, and its control a random policy.
     """
     n_episodes = max(sizes.n_episodes // 8, 16)
     horizon = returns.HORIZONS[-1]
@@ -125,20 +147,32 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def decode_update(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well linear probes decode the terms of the Q-learning update, such as the reward,
-    from the change of the latent in a round.
+    """Measure how well linear probes decode the terms of the Q-learning update from the change of
+    the latent in a round. The terms are the reward, the current value, the bootstrapped value and
+    the TD error.
+
+    Args:
+        model: a model of Q-learning.
+        sizes: number of episodes, and the seed.
 
     Returns:
-        One measure per term: the R2 of its probe, with the controls of :func:`probes.fit`.
+        One measure per term: the R2 of its probe. Its controls are those of :func:`probes.fit`,
+        such as a probe of an untrained copy.
     """
     return _fit_probe(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
 
 
 def decode_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how well a linear probe decodes the Q-table from the latents.
+    """Measure how well a linear probe decodes the table of tabular Q-learning (Q-table) from the
+    model's latents.
+
+    Args:
+        model: a model of Q-learning.
+        sizes: number of episodes, and the seed.
 
     Returns:
-        A list with one measure: the R2 of the probe, with the controls of :func:`probes.fit`.
+        A list with one measure: the R2 of the probe. Its controls are those of :func:`probes.fit`,
+        such as a probe of an untrained copy.
     """
     return _fit_probe(
         model, sizes, site="latents", key="table decoded", nouns={"table": "the Q-table"}
@@ -146,12 +180,17 @@ def decode_table(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how strongly the Update token attends to the tokens that hold the terms of the TD
-    error.
+    """Measure how strongly the token "Update", the last of a round, attends to the tokens of the
+    action, the reward and the chosen action, which the TD error is computed from.
+
+    Args:
+        model: a model of Q-learning.
+        sizes: the seed; the number of episodes is fixed.
 
     Returns:
-        One measure per term: the share of attention, in the head that attends most to this token.
-        Its control is the same share in an untrained copy of the model.
+        One measure per token: the share of the attention from "Update" that it gets, in the head
+        where this share is largest. Its control is the same share in an untrained copy of the
+        model.
     """
     missing = lacks_attention(model)
     if missing:

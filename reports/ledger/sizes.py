@@ -40,8 +40,8 @@ class Sizes:
 
 
 def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
-    """Measure the largest error of a handwired machine's predictions and state, over all rounds,
-    against its algorithm.
+    """Measure by how much a handwired machine's predictions and carried state differ from those of
+    its algorithm, over all rounds of 5 episodes.
 
     Args:
         model: a handwired machine.
@@ -49,7 +49,8 @@ def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
         key: key of the measure.
 
     Returns:
-        A measure; its number is the largest absolute error, and a "yes" requires at most 1e-9.
+        A measure. Its number is the largest absolute difference of any predicted or carried number,
+        and its verdict "yes" if this is at most 1e-9.
     """
     result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)
     largest = float(result.summary()["error"].max())

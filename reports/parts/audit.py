@@ -37,10 +37,10 @@ _SAYS = TEXTS["audit"]
 
 
 def part(result: AuditResult | None = None) -> Part:
-    """Make the report part on robustness checks.
+    """Make the report part on the robustness checks of a model (an audit).
 
     Args:
-        result: the checks; None runs them for the page.
+        result: results of the checks; None runs the checks for the page.
     """
 
     def compute(context: Context) -> AuditResult:

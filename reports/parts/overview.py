@@ -23,8 +23,8 @@ _ONE_RUN = "This model comes from one training run; another run may differ."
 
 
 def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
-    """Make the report part that lists the measures of all parts, and that defines title and
-    introduction of the page.
+    """Make the report part that lists the measures (claims with verdicts) of all parts, and that
+    defines title and introduction of the page.
 
     Args:
         title: title of a page on a handwired model.
@@ -84,8 +84,8 @@ def _read_limits(card: str) -> str:
 
 
 def measures_of(context: Context) -> Measures:
-    """Return the measures of all parts as a block of the overview; a part that failed is listed as
-    undecided.
+    """Return the measures (claims with verdicts) of all parts of the report as a block of the
+    overview. A part that could not be computed has one undecided measure.
     """
     measures: list[Measure] = []
     places: list[tuple[str, str]] = []

@@ -43,13 +43,15 @@ _Patched = tuple[str, PatchingResult]
 
 
 def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32) -> Part:
-    """Make the report part that patches the residual stream and the heads.
+    """Make the report part on activation patching. In a run on a corrupted episode, the residual
+    stream or the output of a head, one place at a time, gets its value from the run on the clean
+    episode.
 
     Args:
-        differences: kinds of pairs of a clean and a corrupted episode: (name, key of a corruption,
-            metric). The metric "" is the task's default: the probability of a class, or the
-            predicted number. All corruptions of the task when empty.
-        n_episodes: number of pairs in a full report.
+        differences: ways to corrupt an episode, each as (what is changed, in words; key of a
+            corruption of the task; metric that shows the effect). The metric "" is the probability
+            of a class, or the predicted number. Empty for all corruptions of the task.
+        n_episodes: number of pairs of a clean and a corrupted episode in a full report.
     """
 
     def compute(context: Context) -> list[_Patched]:

@@ -44,12 +44,13 @@ _DECODED = (
 
 
 def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
-    """Make the report part that probes the latents after every round.
+    """Make the report part that decodes variables of the algorithm from the model's latents after
+    every round, by linear probes.
 
     Args:
-        targets: keys of the targets; the task's default targets when empty.
-        n_claimed: number of targets, from the first on, that should be decodable. The overview
-            lists only these, and a quick report probes only these.
+        targets: keys of the variables; the task's default ones when empty.
+        n_claimed: number of variables, from the first on, that should be decodable. The overview of
+            the page lists only these, and a quick report decodes only these.
     """
 
     def choose_targets(context: Context) -> tuple[str, ...]:
@@ -142,10 +143,12 @@ class Trajectory:
 
     Attributes:
         noun: name of the variable in a sentence.
-        state: the model's values, ``[step, series]``.
-        reference: the algorithm's values, ``[step, series]``.
-        labels: a name for each series.
-        r2: R2 of decoding the variable over all episodes; None if it is read exactly.
+        state: the model's values, ``[step, series]``: one row per round (of a state that is read
+            exactly, also one before the first round), one column per number of the variable.
+        reference: the algorithm's values, in the same shape.
+        labels: a name for each column.
+        r2: R2 of the decoded variable over all episodes of the report; None if the variable is read
+            exactly, or is not a real number.
     """
 
     noun: str
@@ -181,13 +184,14 @@ def state(
 
     Args:
         title: title of the section.
-        read: text for a handwired model, where the state is read exactly; a name in braces stands
-            for that parameter of the algorithm.
+        read: text for a handwired model, where the state is read exactly. A name in braces, such as
+            "{eta}", is replaced by that parameter of the algorithm.
         decoded: text for a learned model, where the state is decoded.
-        probed: key of the variable to decode, one of the report's probe targets; the algorithm's
-            memory when empty.
-        units: axis labels, for an exactly read and for a decoded state.
-        shown: captions, for an exactly read and for a decoded state.
+        probed: key of the variable to decode, one of the report's probe targets; the main state
+            variable of the algorithm (its ``memory``) when empty.
+        units: two labels of the axis, for an exactly read and for a decoded state.
+        shown: two captions, for an exactly read and for a decoded state. "{}" is replaced by the
+            index of the drawn episode.
     """
 
     def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:

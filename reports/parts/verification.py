@@ -42,13 +42,15 @@ def _describe_lack(context: Context) -> str:
 
 
 def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
-    """Make the report part on the largest error of every variable of a handwired model.
+    """Make the report part that compares every variable inside a handwired model with its algorithm
+    on the same episodes, and shows the largest errors.
 
     Args:
-        sizes: task sizes at which it is verified, as for :func:`circuits.verify`.
+        sizes: sizes of the episodes, such as numbers of experts. The model is built and compared at
+            each of them, as by :func:`circuits.verify`.
         n_episodes: maximum number of episodes per size.
-        shown: keys of the variables that the page's overview lists; the section's tables list all
-            variables.
+        shown: keys of the variables whose errors the overview at the top of the page lists. The
+            tables in this part's section list all variables.
     """
 
     def compute(context: Context) -> VerificationResult:

@@ -47,9 +47,10 @@ def default_parts(
     Args:
         replace: parts that replace those with the same key.
         after: key of a part -> further parts that follow it.
-        said: for a task with a handwired machine: key of a common part -> arguments of the function
-            that makes it, by name (:func:`prose` returns them). A part that verifies the machine is
-            then added. None takes the common parts as they are.
+        said: texts and options of a task with a handwired machine, as :func:`prose` returns them:
+            key of a part -> arguments by name, with which this part is made anew. A part that
+            verifies the handwired machine is then added after the overview. None takes the parts of
+            every report as they are.
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'The state over time', 'Probes']
