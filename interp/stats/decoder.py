@@ -88,8 +88,12 @@ class Affine:
         middle = y.mean(0)
         features = x - centre
         outputs = y - middle
-        fit = _fit_ridge if ridge else _fit_least_squares
-        slopes = fit(features, outputs, ridge)
+        if ridge:
+            slopes = _fit_ridge(features, outputs, ridge)
+        else:
+            # lstsq needs full rank on accelerators, and its CPU driver "gelsd" takes 40 times as
+            # long for 19,200 outputs.
+            slopes = torch.linalg.pinv(features, rtol=RANK) @ outputs
         decoded = features @ slopes
         along = decoded.T @ features / max(len(features), 1)
         return cls(centre, middle, slopes, along)
@@ -108,22 +112,6 @@ class Affine:
         """
         decoded = self.along @ self.slopes
         return torch.linalg.pinv(decoded, rtol=RANK, hermitian=True) @ self.along
-
-
-def _fit_least_squares(
-    features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
-) -> Float[Tensor, "feature output"]:
-    """Fit least squares without a penalty, and return the slopes, ``[feature, output]``. The
-    features need not have full rank.
-
-    The pseudoinverse is used because ``torch.linalg.lstsq`` needs full rank on accelerators, and
-    its CPU driver "gelsd" takes 40 times as long for 19,200 outputs.
-
-    Args:
-        features, outputs: the data, with the mean of each column subtracted.
-        ridge: unused; it gives this function the signature of :func:`_fit_ridge`.
-    """
-    return torch.linalg.pinv(features, rtol=RANK) @ outputs
 
 
 def _fit_ridge(

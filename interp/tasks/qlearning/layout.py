@@ -188,16 +188,6 @@ def get_size_ranges(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
     return states, actions
 
 
-def serves(model: Machine, n_states: int, n_actions: int) -> bool:
-    """Return True if a model supports these numbers of states and actions.
-
-    Args:
-        model: the model.
-        n_states, n_actions: numbers of states and of actions.
-    """
-    return _find_nearest(model, n_states, n_actions) == (n_states, n_actions)
-
-
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
     """Return up to three pairs (n_states, n_actions) that a model supports, for measurements at
     several sizes: those nearest to (4, 2), (6, 3) and (8, 4).
