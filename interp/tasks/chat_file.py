@@ -46,6 +46,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
         f"{table.file} holds chats: name the key of the {role} with {role}= (--{role}), after which a round "
         "ends, and the keys of the rest",
     )
+    reached = {*as_names(named.get("next_state")), "next_state"}
     is_round = not ends.isdisjoint(table.names)
     rows: list[dict[str, Any]] = []
     without_round = []
@@ -57,7 +58,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
             # The truth ends a round, and the advice comes before it: either may stand beside the messages.
             fields_beside = {"content": json.dumps(beside)}
             chat = [fields_beside, *chat, fields_beside]
-        rounds = _read_rounds(chat, ends, named.get("note"))
+        rounds = _read_rounds(chat, ends, reached, named.get("note"))
         conversation = beside.get("epoch", "1") if is_round else str(line)
         for row in rounds:
             rows.append({"conversation": conversation, **beside, **row})
@@ -75,14 +76,18 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
     return replace(table, cells=pd.DataFrame(rows, dtype=object), remarks=remarks)
 
 
-def _read_rounds(messages: Sequence[Any], ends: Set[str], note: str | None) -> list[dict[str, str]]:
+def _read_rounds(
+    messages: Sequence[Any], ends: Set[str], reached: Set[str], note: str | None
+) -> list[dict[str, str]]:
     """Split one chat into rounds. Return a list with one mapping {key: value} per round, which
     merges the fields of the round's JSON objects.
 
     Args:
         messages: the messages, in OpenAI's format.
         ends: keys of the outcome or reward. A message that has one of them ends the round, and its
-            other keys belong to the next round.
+            other keys belong to the next round, except those in ``reached``.
+        reached: keys of the next state. Beside an outcome or reward they belong to the round that
+            ends.
         note: key of the note that the player writes after a round; None if there are no notes.
     """
     rounds: list[dict[str, str]] = []
@@ -93,10 +98,12 @@ def _read_rounds(messages: Sequence[Any], ends: Set[str], note: str | None) -> l
         written = fields.pop(note, None) if note else None
         if is_answer and written is not None and rounds:
             rounds[-1][str(note)] = written
-        if row and not ends.isdisjoint(fields):
+        is_end = not ends.isdisjoint(fields)
+        if row and is_end:
             rounds.append({**fields, **row})
             row = {}
-        row |= {name: value for name, value in fields.items() if name not in ends}
+        left_out = ends | reached if is_end else ends
+        row |= {name: value for name, value in fields.items() if name not in left_out}
     return rounds
 
 

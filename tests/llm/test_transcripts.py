@@ -15,7 +15,7 @@ import pytest
 
 from interp.llm.loading import load
 from interp.llm.transcripts import Imported, import_rounds
-from interp.tasks import bandit, table_file
+from interp.tasks import bandit, mdp, table_file
 from tests.refusals import refuses
 from tests.shell import printed
 
@@ -223,3 +223,15 @@ def test_a_bandit_in_chats(tmp_path: Path) -> None:
     assert played.counted.tolist() == [[True, True], [True, False]]
     assert played.choices[0].tolist() == [1, 0]
     assert played.rewards[0].tolist() == [1, 0]
+
+
+def test_the_next_state_beside_a_reward_is_that_of_its_round(tmp_path: Path) -> None:
+    """The walk is A to B to C to A; a message with a reward also shows the state of the next round."""
+    chat: list[tuple[str, Any]] = [("user", {"state": "A"})]
+    for action, next_state in (("left", "B"), ("right", "C"), ("left", "A")):
+        chat.append(("assistant", {"action": action}))
+        chat.append(("user", {"reward": 1, "next_state": next_state, "state": next_state}))
+    path = write_chats(tmp_path / "walk.jsonl", chat)
+    played = mdp.read(path, reward="reward")
+    assert played.states.tolist() == [[0, 1, 2]]
+    assert played.next_states.tolist() == [[1, 2, 0]]
