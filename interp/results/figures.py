@@ -46,14 +46,15 @@ def trajectories(
     ylabel: str,
     width: float = WIDTH,
 ) -> Figure:
-    """Draw a model's state over time on top of the algorithm's state; a second panel shows the
-    absolute difference.
+    """Draw a model's state over time on top of the algorithm's state. A second panel, at the right,
+    shows their absolute difference.
 
     Args:
         values: the model's state, ``[step, series]``; step 0 is before the first round.
         reference: the algorithm's state, in the same shape, drawn as wide pale lines.
-        labels: one name per series. If there are more series than colours, only those with the
-            largest variation of ``reference`` over steps are coloured and named.
+        labels: one name per series (a number of the state, such as the weight of one expert). If
+            there are more series than colours, only those with the largest variation of
+            ``reference`` over steps are coloured and named.
         ylabel: label of the left panel's y-axis.
         width: width of the figure in inches.
     """
@@ -148,8 +149,8 @@ def _scale_difference(axes: Axes, largest: float) -> None:
 def over_rounds(
     key: str, name: str, values: Float[np.ndarray, "episode round"], seed: int
 ) -> pd.DataFrame:
-    """Return the table of one curve for :func:`curves`: the mean over episodes in every round, with
-    a 95 % bootstrap interval.
+    """Return the table of one curve, which :func:`curves` draws: the mean over episodes in every
+    round, with a 95 % bootstrap interval.
 
     Args:
         key: key of the algorithm; it determines colour and dash.
@@ -185,11 +186,11 @@ def curves(
     Examples are regret over rounds, loss over training steps, or error against temperature.
 
     Args:
-        frame: tidy table with one row per algorithm and point. Its columns are the one that ``x``
-            names, ``algorithm`` (a key, which determines the colour) and ``mean`` (the height of
-            the curve). Optional columns are ``name`` (written at the curve; by default the key),
-            and ``low`` and ``high``, drawn as a band around the first two curves. The first
-            algorithm has the thickest line.
+        frame: table with one row per algorithm and point of its curve. Its columns are
+            ``algorithm`` (a key, which determines the colour), the column that ``x`` names, and
+            ``mean`` (the height of the curve). Optional columns are ``name`` (written at the curve;
+            by default the key), and ``low`` and ``high``, which are drawn as a band around the
+            first two curves. The first algorithm has the thickest line.
         x: name of the column for the horizontal axis.
         xlabel: label of the horizontal axis; by default the name of the column.
         ylabel: label of the vertical axis.
@@ -242,7 +243,7 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
         x: name of the column for the horizontal axis.
         look: colour and dash of the line.
         order: index of the curve in the figure; curve 0 has the thickest line.
-        label: name of the curve in a legend.
+        label: name of the curve in a legend; empty for none.
     """
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
     strong: dict[str, Any] = (
@@ -290,7 +291,7 @@ def name_ends(
 
     Args:
         axes: axes on which the curves are already drawn.
-        frame: the table of the curves, as in :func:`curves`.
+        frame: the table of the curves, as in :func:`curves`: one row per algorithm and point.
         x: name of the column for the horizontal axis.
         colours: key of each algorithm -> the colour of its curve.
         size: font size in points.
@@ -312,8 +313,9 @@ def name_ends(
 
 
 def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
-    """Return a sentence with the final value of the first curve, and with the lowest and the
-    highest final value of the other curves, for readers who cannot see the figure.
+    """Describe a figure of curves in a sentence, for readers who cannot see it. The sentence has
+    the last value of the first curve, and the lowest and the highest last value of the other
+    curves.
 
     Args:
         frame: the table of the curves, as in :func:`curves`.
@@ -347,8 +349,8 @@ def heatmaps(
     scale. Small tables also show their numbers.
 
     Args:
-        grids: tables by title. A table's index and columns name the rows and columns of its heat
-            map; cells with NaN stay blank.
+        grids: title of a heat map -> its table. A table's index and columns name the rows and
+            columns of its heat map; cells with NaN stay blank.
         label: name of the quantity in the cells, which is written on the colour bar.
         xlabel: label below the last heat map.
         ylabel: label at the left of each heat map.
@@ -551,12 +553,12 @@ def intervals(
 
 @styled
 def draw_measures(measures: Sequence[Any]) -> Figure:
-    """Draw one row per measure that has a number: the number with its interval, the threshold and
-    the strongest control.
+    """Draw measures (claims about a model, each decided by a number), one per row: the number with
+    its interval, the threshold and the strongest control. Measures without a number are left out.
 
-    If any measure is a share (a number between 0 and 1), only the shares are drawn. Otherwise the
-    amounts are drawn on a logarithmic axis that begins at 1e-17. Numbers outside the axis are drawn
-    at its end.
+    If the number of any measure is a share between 0 and 1, only such measures are drawn. Otherwise
+    the numbers are amounts, which are drawn on a logarithmic axis that begins at 1e-17. Numbers
+    outside the axis are drawn at its end.
 
     Args:
         measures: instances of :class:`interp.results.measure.Measure`.
@@ -610,14 +612,15 @@ _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 @styled
 def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
     """Draw the heads of a circuit in one column per layer, the circuit's outputs ("exits") at the
-    right, and an arrow for every edge. The colour of an arrow is the input of the target that the
-    edge ends at: query, key, value or residual stream.
+    right, and an arrow for every edge. The colour of an arrow shows which input of its target it
+    enters: query, key, value or residual stream.
 
     Args:
-        layers: names of the heads, and of groups of neurons, of each layer.
-        edges: table with one row per edge. Its columns are ``source`` and ``target``, names of
-            heads, and ``port``, the input of the target: "query", "key", "value" or "residual". A
-            target that is not a head is an exit, such as "prediction" or "update".
+        layers: for each layer, the names of its heads and groups of neurons.
+        edges: table with one row per edge. Its columns are ``source`` and ``target`` (names from
+            ``layers``) and ``port``, the input of the target: "query", "key", "value" or
+            "residual". A target that is not in ``layers`` is an exit, such as "prediction" or
+            "update".
         width: width of the figure in inches.
     """
     require_columns("edges", edges, "source", "target", "port")

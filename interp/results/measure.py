@@ -81,9 +81,9 @@ class Control:
     Attributes:
         number: the control's value; NaN if the control was run but gave none, such as an untrained
             copy that overflows.
-        counts: True if a "yes" requires the measure to be clear of this control, which means at
-            least 3 times its odds, or 3 times its value for amounts (docs/method/measures.md);
-            False if the control is only shown.
+        counts: True if the verdict "yes" requires the model's number to be far from this control.
+            For shares, the odds must differ by a factor of 3, for other amounts the numbers
+            themselves (docs/method/measures.md). False if the control is only shown.
     """
 
     number: float
@@ -135,35 +135,39 @@ def _compute_odds(share: float) -> float:
 @dataclass(frozen=True)
 @checked_fields
 class Measure:
-    """A claim about a model with the number, the threshold and the controls that decide it.
+    """A claim about a model, with the number, the threshold and the controls from which its verdict
+    follows.
 
     Attributes:
         key: name of the measure in Python and JSON, such as "state".
-        claim: a sentence, without a full stop, that could be false of a model.
+        claim: the claim: a sentence, without a full stop, that is true or false of a model.
         number: the measured value with its interval; NaN without a measurement.
-        threshold: threshold for a "yes": the whole interval must lie on that side of it on which
-            the claim is true (``side``).
+        threshold: threshold of the verdict "yes", which requires the whole interval on the side of
+            it where the claim is true (``side``).
         side: "above" if the claim is true above the threshold, "below" if it is true below.
-        no_threshold: threshold for a "no": the whole interval must lie on the side of it on which
-            the claim is false. None if it equals ``threshold``.
+        no_threshold: threshold of the verdict "no", which requires the whole interval on the other
+            side of it. None if it equals ``threshold``.
         unit: the unit of the number, such as "R2" or "share of rounds".
-        is_share: True if the number is a share between 0 and 1: its odds are compared with those of
-            controls. False if it is an amount, which is compared itself. The threshold of a share
-            is at most 1; the number itself may be larger, as when a machine moves further than it
-            should.
-        controls: name of the control -> :class:`Control`.
+        is_share: True if the number is a share between 0 and 1. It is then compared with the
+            controls by odds, and its threshold is at most 1. (The number may exceed 1, for example
+            if an effect is larger than it should be.) False if it is another amount, which is
+            compared directly.
+        controls: name of the control -> :class:`Control`: the same number for something of which
+            the claim should be false.
         about: the part of the model, or the place in it, that was measured.
-        condition: what the claim needs in addition to the model, such as "given the round number".
+        condition: condition under which a "yes" holds, in words, such as "given the round number";
+            empty for none.
         yes, no: phrases that follow the model's name in a summary if the verdict is "yes" or "no",
             such as "holds the counts" and "does not hold the counts".
-        unless: maps a verdict to the reason why it must not be returned, such as
-            {"yes": "a control was not run: ..."}. If the number would give this verdict, the
-            verdict is "undecided" with this reason.
+        unless: verdict -> reason why this verdict must not be returned, such as {"yes": "a control
+            was not run: ..."}. If the number leads to this verdict, the verdict is "undecided"
+            instead, with this reason.
         lacking: what the model lacks, so that the claim does not apply to it; empty if the claim
             applies.
-        by_design: False if the model was built so that the claim is false of it.
-        needs_control: False if a "yes" needs no control, as for one part of a compound claim that
-            has the controls itself (:func:`decisive`).
+        by_design: False if the model was built such that the claim is false; a "no" then has the
+            reason "by design". Otherwise True.
+        needs_control: False if a "yes" is possible without any control. An example is a part of a
+            compound claim (:func:`decisive`), if the controls belong to another part.
         rests_on: names of the tables that the number was computed from.
         caution: what the verdict is not evidence of.
         note: further information for the reader.
@@ -229,8 +233,9 @@ class Measure:
 
     @property
     def reason(self) -> str:
-        """Reason for the verdict, in words: why it is "undecided" or "not applicable", or "by
-        design" for the "no" of a model that was built so. Empty for other verdicts.
+        """The reason for the verdict, in words. For "undecided" it says why, and for "not
+        applicable" what the model lacks. For "no" it is "by design" if the model was built such
+        that the claim is false. Otherwise it is empty.
         """
         return self._judged[1]
 
@@ -309,10 +314,11 @@ class Measure:
 
     @property
     def strongest(self) -> str:
-        """The name of the control with the highest number (the lowest, if the claim is true below
-        its threshold); empty if no control has a number.
+        """The name of the control that is hardest to beat: the one with the highest number, or with
+        the lowest if the claim is true below its threshold. Empty if no control has a number.
 
-        Controls that count are preferred to those that do not.
+        Only controls that a "yes" must beat (:attr:`Control.counts`) are compared. Without any of
+        these, all are.
         """
         numbers = {name: control.number for name, control in self.controls.items()}
         known = {name: number for name, number in numbers.items() if not isnan(number)}
@@ -323,8 +329,8 @@ class Measure:
 
     @property
     def phrase(self) -> str:
-        """The phrase that follows the model's name in a summary: for the verdict "yes" the field
-        ``yes`` with ``condition``, for "no" the field ``no``. Empty for other verdicts.
+        """The phrase that follows the model's name in a summary: the field ``yes`` with the
+        ``condition`` if the verdict is "yes", the field ``no`` if it is "no", otherwise empty.
         """
         verdict = self.verdict
         if verdict == "no":
@@ -338,9 +344,11 @@ class Measure:
     def row(self) -> dict[str, Any]:
         """Return the measure as one row of a table: name of a column -> value.
 
-        The columns are ``claim``, ``about`` and ``condition``; the ``number`` with its interval
-        ``low`` to ``high``, its ``unit``, ``threshold`` and ``side``; the name and the number of
-        the strongest control (``control``, ``control_number``); ``verdict`` and ``reason``.
+        The columns are the ``claim``, what part of the model it is ``about``, and the ``condition``
+        of a "yes", all in words. Then come the ``number`` with its interval ``low`` to ``high``,
+        its ``unit``, the ``threshold``, and the ``side`` of it on which the claim is true. The last
+        columns are the name and number of the strongest control (``control``, ``control_number``),
+        the ``verdict`` and the ``reason``.
         """
         control = self.strongest
         control_number = self.controls[control].number if control else nan
@@ -355,8 +363,10 @@ class Measure:
         return {**row, "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measure as a dictionary for JSON: the columns of :meth:`row`, and all other
-        fields, such as ``key`` and ``controls``, under their names.
+        """Return the measure as a dictionary for JSON: name of a field -> its value. The field
+        ``number`` becomes three entries, ``number``, ``low`` and ``high``. The verdict, its reason,
+        and name and number of the strongest control are added (``verdict``, ``reason``,
+        ``control``, ``control_number``).
         """
         row = self.row()
         other_fields = {name: value for name, value in vars(self).items() if name not in row}
@@ -421,8 +431,8 @@ def _number_of_json(value: float | None) -> float:
 
 
 def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:
-    """Return a function that makes measures; the fields of a claim that are always the same come
-    from a table.
+    """Return a function that makes measures (claims with their numbers). Fields that are the same
+    in all measures of a claim, such as its text and threshold, are read from a table.
 
     Args:
         tables: key of a claim -> its fixed fields (field of :class:`Measure` -> value), such as
@@ -431,10 +441,10 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
 
     Returns:
         A function ``claim(key, number, words, **changes)`` -> :class:`Measure`. ``key`` selects the
-        claim. Names in braces in its texts are filled from the mapping ``words``, such as
-        ``{"what": "the counts"}``. ``changes`` override fields of the measure. If ``lacking`` is
-        among the changes (the claim does not apply), only the claim's sentence is read from the
-        table.
+        claim. ``number`` is the measured :class:`Interval`. ``words``, such as
+        ``{"what": "the counts"}``, fills the names in braces in the texts of the table. ``changes``
+        are further fields, which override those of the table. If they contain ``lacking`` (the
+        claim does not apply), only the text of the claim is read from the table.
     """
     fixed = read_tables(tables) if isinstance(tables, Path) else tables
 
@@ -457,8 +467,8 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
 
 
 def best_of(values: Iterable[float]) -> Control:
-    """Summarise ``values``, the numbers of several copies such as untrained models, in one control:
-    the largest number, or NaN if all are NaN.
+    """Return one control for several copies of a model, such as untrained ones: its number is the
+    largest of ``values``, one per copy. NaN is left out; if all are NaN, the number is NaN.
 
     >>> best_of([0.2, float("nan"), 0.4])
     Control(number=0.4, counts=True)
@@ -472,12 +482,12 @@ def best_of(values: Iterable[float]) -> Control:
 
 
 def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
-    """Return the measure of a compound claim, which is true only if all of its parts are true: a
-    copy of the part that decides it.
+    """Return the measure of a claim that is true only if several parts are true. It is a copy of
+    the part that decides the verdict.
 
-    If a part has the verdict "no", the first such part decides; otherwise, the first part that is
-    "undecided"; otherwise, the first that is "not applicable"; otherwise, a "yes". If the deciding
-    part's field ``about`` is empty, this field of the copy is the part's claim.
+    Parts with the verdict "no" decide before those with "undecided", then "not applicable", then
+    "yes". Of parts with the same verdict, the first decides. The field ``about`` of the copy (which
+    part of the model was measured) is the deciding part's claim, if it was empty.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
@@ -487,7 +497,7 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
     Args:
         parts: the measures of the parts.
-        **changes: fields of the returned measure, such as the ``claim`` and ``key`` of the compound
+        **changes: fields to replace in the copy, such as the ``claim`` and ``key`` of the whole
             claim.
     """
     order: tuple[Verdict, ...] = ("no", "undecided", "not applicable", "yes")
@@ -496,8 +506,8 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
 
 def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
-    """Return a table with one row per measure in ``measures``; its columns are those of
-    :meth:`Measure.row`.
+    """Return a table with one row per measure in ``measures``: its claim, number with interval,
+    threshold, strongest control, verdict and reason (:meth:`Measure.row`).
     """
     import pandas as pd
 
@@ -506,16 +516,17 @@ def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
 
 
 def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
-    """Summarise measures of a model in a few sentences: what is true, what is false, and what is
-    undecided.
+    """Summarise the verdicts on several claims about a model in a few sentences: what is true, what
+    is false, and what is undecided.
 
-    The first sentence about the measures has at most 20 words, or a single phrase; the next one has
-    the remaining phrases, and the last one counts the undecided claims.
+    True and false claims are named by their phrases (:attr:`Measure.phrase`). The first sentence
+    has as many phrases as fit into 20 words, at least one. A second sentence has the other phrases.
+    The last sentence counts the undecided claims.
 
     Args:
         name: the model's name.
         measures: the measures, the most important first.
-        lead: a sentence that comes first, in place of the phrases of all measures with the verdict
+        lead: a sentence to begin with, which replaces the phrases of all claims with the verdict
             "yes"; "" for none.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
@@ -602,9 +613,9 @@ def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     it.
 
     The column is ``number``, ``estimate`` or ``mean``: the first of these that the table has.
-    Without these, it is the first numeric column. If the table's first column is ``name``, it names
-    the quantity in each row, such as "R2". Only rows about the same quantity as the first row are
-    then returned.
+    Without these, it is the first numeric column. If the first column of the table is ``name``, it
+    must hold the name of each row's quantity, such as "R2". Only rows with the same quantity as the
+    first row are then returned.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]})
@@ -617,11 +628,11 @@ def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
             ``number_high`` or, without these, from ``low`` and ``high``.
 
     Returns:
-        The pair (name of the quantity, table). The name is that in the column ``name`` or, without
-        one, the name of the chosen column. The table has the rows in ascending order of the number,
-        and three further columns ``estimate``, ``low`` and ``high``: the number and its interval
-        (NaN without one). Its column ``name`` is a name for each row, joined from the texts and
-        integers in the columns before the number, such as "z, head 1".
+        The pair (name of the quantity, table). Without a column ``name``, the quantity has the name
+        of the chosen column. The returned table has the rows in ascending order of the number. Its
+        columns ``estimate``, ``low`` and ``high`` are the number and its interval (NaN without
+        one). Its column ``name`` is a name for the row, such as "z, head 1": the texts and integers
+        in the columns before the number.
     """
     what = ""
     numeric = [str(name) for name in frame.select_dtypes("number")]
@@ -653,8 +664,8 @@ def _row_name(row: Mapping[Hashable, Any]) -> str:
 
 
 class Result:
-    """Base class of results, which are dataclasses. A result has a sentence with the finding, a
-    table (:meth:`to_frame`) and a figure (:meth:`plot`).
+    """Base class of the results of analyses. A result has a sentence with the finding
+    (:attr:`sentence`), a table (:meth:`to_frame`) and a figure (:meth:`plot`).
 
     By default the sentence and the figure show the table's main numeric column
     (:func:`pick_number_column`).
@@ -666,7 +677,7 @@ class Result:
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the result as a tidy table; every subclass defines it."""
+        """Return the result as a table; every subclass defines which."""
         raise NotImplementedError
 
     @cached_property  # and no property, which a dataclass could not hold a field of this name over
@@ -739,8 +750,8 @@ class Scores(Result):
             )
 
     def get(self, *key: Any) -> Interval:
-        """Return the number with this key; the parts of the key are separate arguments. An unknown
-        key is refused.
+        """Return the number with this key, as an :class:`Interval`. The parts of the key are
+        separate arguments. An unknown key is an error.
         """
         by_name = {_join_key(parts): value for parts, value in self.numbers.items()}
         name = _join_key(key)
@@ -754,8 +765,9 @@ class Scores(Result):
         return f"Scores({', '.join(texts[:_MOST_NUMBERS])})"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per number: the parts of its key, the number with its
-        interval, and the columns of ``beside``.
+        """Return a table with one row per number. The columns are the parts of its key (named by
+        ``by``), ``estimate``, ``low`` and ``high`` (the number and its interval), and those of
+        ``beside``.
         """
         import pandas as pd
 
@@ -772,8 +784,9 @@ def _join_key(key: Iterable[Any]) -> str:
 
 @checked_fields
 class Measured(Result):
-    """Base class of results that consist of measures of one model. Dataclasses that inherit from it
-    have the fields ``model`` and ``measures``.
+    """Base class of results that consist of measures: claims about one model, each with a number
+    and a verdict (:class:`Measure`). Dataclasses that inherit from it have the fields ``model``
+    (its name) and ``measures``.
 
     ``result[key]`` returns the measure with that key, and iterating over the result yields the
     measures. The result can also be drawn or converted to a table.
@@ -793,11 +806,13 @@ class Measured(Result):
 
     @property
     def sentence(self) -> str:
-        """Summary of all measures in a few sentences (:func:`sentence`)."""
+        """Summary of the verdicts on all claims, in a few sentences (:func:`sentence`)."""
         return sentence(self.model, self.measures)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per measure."""
+        """Return a table with one row per measure: its claim, number with interval, threshold,
+        strongest control, verdict and reason (:meth:`Measure.row`).
+        """
         return to_frame(self.measures)
 
     def _draw(self, figures: Any) -> Any:

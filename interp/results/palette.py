@@ -60,11 +60,11 @@ Two names share a pair only if they mean the same thing, or never appear on the 
 
 
 def looks(keys: Iterable[str]) -> dict[str, Look]:
-    """Choose a colour and a dash for each algorithm. A known algorithm always gets the same pair;
-    an unknown one gets the first free pair.
+    """Choose a colour and a dash for the curve of each algorithm. A known algorithm has the same
+    pair of colour and dash in every figure. An unknown one gets the first pair that is free.
 
-    Unknown algorithms first get hues that no other key has. When all hues are used, they get used
-    hues with another dash; when all pairs are used, pairs repeat.
+    Unknown algorithms first get colours that no other key has, then used colours with another dash.
+    When all pairs are used, pairs repeat.
 
     Args:
         keys: keys of algorithms or baselines, in the order of the figure.
@@ -112,7 +112,8 @@ def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def css_variables(dark: bool) -> str:
-    """Return CSS that defines each hue's colour as a custom property, such as ``--blue: #0072b2;``.
+    """Return CSS that defines each colour of the palette as a custom property, such as
+    ``--blue: #0072b2;``.
 
     Args:
         dark: True for the colours of a dark page, False for those of a light page.

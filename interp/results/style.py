@@ -30,7 +30,7 @@ _Draw = TypeVar("_Draw", bound=Callable[..., Figure])
 
 
 def house_style(**more: Any) -> Any:
-    """Return a context manager in which matplotlib has the house style, whatever the caller's
+    """Return a context manager: inside, matplotlib draws in the house style, whatever the caller's
     settings are. On exit, the caller's settings are restored.
 
     Args:
@@ -40,9 +40,9 @@ def house_style(**more: Any) -> Any:
 
 
 def styled(draw: _Draw) -> _Draw:
-    """Decorate ``draw``, a function that draws a figure, so that it draws in the house style. Its
-    arguments are checked by their annotations (:func:`~interp.support.checks.checked`), and
-    notebooks display its figure.
+    """Decorate ``draw``, a function that returns a figure, so that it draws in the house style. The
+    decorated function checks its arguments by their annotations
+    (:func:`~interp.support.checks.checked`), and notebooks display the figure that it returns.
     """
 
     @wraps(draw)

@@ -60,7 +60,8 @@ class Affine:
         middle: mean of the outputs ``y`` in the fit, ``[output]``.
         slopes: change of each output per unit of each feature, ``[feature, output]``.
         along: covariance, in the data of the fit, of each decoded output with each feature,
-            ``[output, feature]``. It says in which direction features vary with an output.
+            ``[output, feature]``. Each row is the direction in which the features vary with this
+            output.
     """
 
     centre: Float[Tensor, " feature"]
@@ -80,7 +81,8 @@ class Affine:
         Args:
             x: the features, ``[sample, feature]``.
             y: the outputs to decode, ``[sample, output]``.
-            ridge: penalty on the slopes of standardised features; 0 for none.
+            ridge: penalty per sample on the squared slopes, for features scaled to standard
+                deviation 1; 0 for none.
         """
         x = x.double()
         y = y.double()
@@ -104,8 +106,8 @@ class Affine:
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
         """For each output, a change of the features that changes this output by 1 and no other
-        output, ``[output, feature]``. Among such changes, this one follows the covariance of the
-        features with the outputs in the data of the fit.
+        output, ``[output, feature]``. Many changes do so. This is the one that follows the
+        covariance of features and outputs in the data of the fit (``along``).
 
         The formula is ``(A^T C A)^-1 A^T C``, with slopes A and feature covariance C. Outputs that
         cannot vary alone, such as numbers that sum to zero, get the closest possible change.
@@ -135,7 +137,7 @@ def _fit_ridge(
 
 
 def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
-    """Return True if there are more features than samples, ``[sample, feature]``.
+    """Return True if an array ``[sample, feature]`` has more features than samples.
 
     If so, a map without a penalty can fit any outputs, and the dual form of ridge regression is
     quicker.
@@ -144,11 +146,11 @@ def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
 
 
 def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
-    """Return the unit by which each feature is divided: its root mean square, or infinity if the
-    feature hardly varies. The mean of each feature must be 0, so that this is its standard
-    deviation.
+    """Return the unit by which each feature is to be divided, ``[feature]``: its standard
+    deviation, or infinity if it hardly varies (less than 1e-10 of the largest deviation). The mean
+    of each feature must already be 0.
 
-    Divided by their units, all features that vary have standard deviation 1, so that a penalty
+    After the division, all features that vary have standard deviation 1. A ridge penalty then
     weighs equally on all of them.
     """
     size = features.square().mean(0).sqrt()
@@ -183,8 +185,9 @@ def solve_ridge(square: Tensor, product: Tensor, n_samples: int, ridge: float) -
 @dataclass(frozen=True)
 @checked_result
 class Decoder:
-    """A fitted affine map from latents ``[..., latent, d_model]`` to states ``[..., *shape]``.
-    Calling it with latents decodes the states.
+    """A fitted affine map from latents (the vectors that a model carries from round to round),
+    ``[..., latent, d_model]``, to states of an algorithm, ``[..., *shape]``. Calling the decoder
+    with latents returns the decoded states.
 
     Attributes:
         maps: one affine map that reads all latents together, or one for each latent.
@@ -209,12 +212,14 @@ class Decoder:
         of the state can change the latents by different amounts in different rounds.
 
         Args:
-            latents: ``[*sample, latent, d_model]`` with any leading axes, such as episode and
-                round.
+            latents: the vectors that a model carries from round to round,
+                ``[*sample, latent, d_model]``. ``*sample`` are any leading axes, such as episode
+                and round.
             states: the algorithm's states at the same samples, ``[*sample, ...]``. With
                 ``per_latent``: ``[*sample, latent, k]``, the part of the state that each latent
                 holds.
-            ridge: penalty on the slopes of standardised features; 0 for least squares.
+            ridge: penalty per sample on the squared slopes, for features scaled to standard
+                deviation 1; 0 for least squares.
             per_latent: True to fit a separate map from each latent to its part of the state.
         """
         targets = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
@@ -248,11 +253,12 @@ class Decoder:
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
-        """Return a copy of latents that is changed so that the decoded state changes by ``change``,
-        in the direction in which latents vary with the state in the data of the fit.
+        """Return a copy of the latents, changed so that the decoded state changes by ``change``.
+        Many changes of the latents do so. This one follows the covariance of latents and state in
+        the data of the fit.
 
         Args:
-            latents: ``[*batch, latent, d_model]``.
+            latents: latents to change, ``[*batch, latent, d_model]``.
             change: change of the decoded state, ``[*batch, *shape]``, where ``shape`` is the shape
                 of the decoder's states.
         """
@@ -287,13 +293,14 @@ def predict_across_folds(
     (cross-validation).
 
     Args:
-        latents: latents ``[episode, ..., latent, d_model]``, where ``...`` are axes such as the
-            round.
+        latents: the vectors that a model carries from round to round,
+            ``[episode, ..., latent, d_model]``, where ``...`` are axes such as the round.
         states: the algorithm's states at the same samples, ``[episode, ..., *shape]``. With
             ``per_latent`` a state is ``[latent, k]``, the part that each latent holds.
-        n_folds: number of folds into which participants are divided; each fold is decoded by a fit
-            to the other folds.
-        ridge: penalty on the slopes of standardised features; 0 for least squares.
+        n_folds: number of folds. All episodes of a participant are in one fold, which is decoded by
+            a fit to the other folds.
+        ridge: penalty per sample on the squared slopes, for features scaled to standard deviation
+            1; 0 for least squares.
         per_latent: True to fit a separate map from each latent to its part of the state.
         seed: seed of the random folds.
         participants: name or number of each episode's participant; when None, each episode counts

@@ -34,9 +34,9 @@ class Interval:
 
     The interval is a bootstrap interval of this module, or an interval for the score of a
     cross-validated fit (:mod:`interp.stats.refit`). The lower bound is at most the upper one;
-    bounds are NaN if there is no interval. The estimate may lie outside of the interval:
-    percentiles of a bootstrap need not contain a statistic that is biased in its resamples, such as
-    a maximum.
+    bounds are NaN if there is no interval. The estimate may lie outside of the interval. This
+    happens to bootstrap intervals of a statistic that is biased in its resamples, such as a
+    maximum.
 
     Attributes:
         estimate: the estimate.
@@ -86,8 +86,8 @@ class Interval:
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
     def columns(self, name: str) -> dict[str, float]:
-        """Return estimate, lower and upper bound as columns of a table. For the name "iia" it is
-        ``{"iia": estimate, "iia_low": low, "iia_high": high}``.
+        """Return estimate, lower and upper bound as cells of a table's row: name of a column ->
+        number. For the name "iia" it is ``{"iia": estimate, "iia_low": low, "iia_high": high}``.
         """
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
 
@@ -133,8 +133,8 @@ def resample_weights(
     plain_first: bool = False,
     participants: Any = None,
 ) -> NDArray[np.float64]:
-    """Draw bootstrap weights ``[resample, episode]``; each row sums to 1. For one number x per
-    episode, ``weights @ x`` is the mean of x in every resample. The array is read-only.
+    """Draw the weights of episodes in bootstrap resamples, ``[resample, episode]``. For one number
+    x per episode, ``weights @ x`` is the mean of x in every resample.
 
     Args:
         n_episodes: number of episodes that are resampled.
@@ -146,7 +146,8 @@ def resample_weights(
             then resampled, each with all of their episodes. When None, episodes are resampled.
 
     Returns:
-        Weights ``[resample, episode]``: how often a resample contains the episode, as a share.
+        Weights ``[resample, episode]``: how often a resample contains the episode, divided by the
+        size of the resample. Each row sums to 1. The array is read-only.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")

@@ -99,14 +99,16 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
 
 
 def effective(references: ArrayLike) -> float:
-    """Return the effective number of episodes, ``(sum R)^2 / sum R^2`` for their reference losses R
-    (the losses by which a score divides, such as squared deviations from the mean), but at least 2.
+    """Return the effective number of episodes, at least 2: how many episodes of equal weight would
+    be as informative as these.
 
-    It equals the number of episodes if all R are equal, and is smaller if few episodes make up most
-    of the sum.
+    It is ``(sum R)^2 / sum R^2``. R is an episode's reference loss: the loss by which a score
+    divides, such as the sum of squared deviations from the mean. The result is the number of
+    episodes if all R are equal. It is smaller if few episodes make up most of the sum.
 
     Args:
-        references: reference loss of each episode, ``[episode]`` or ``[episode, output]``.
+        references: reference loss of each episode, ``[episode]``; or ``[episode, output]``, which
+            is summed over outputs.
 
     >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
     (4.0, 2.0, 2.0)
@@ -124,18 +126,18 @@ def leans_low(
     n_features: int,
     mask: Bool[Array, "episode round k"] | None = None,
 ) -> bool:
-    """Return True if a cross-validated score is likely too low, because there are too many features
-    for too few episodes.
+    """Return True if a cross-validated score of this target is likely too low, because there are
+    too many features for too few episodes.
 
-    This is so if an output is nearly constant within episodes and there are fewer than 2 effective
-    episodes per feature. The true score is then above the interval more often than in 2.5 % of data
-    sets, so a small score does not show that no value can be decoded. Targets that change within an
-    episode did not show this with 64 features.
+    This is so if some output is nearly constant within each episode, and there are fewer than 2
+    effective episodes (:func:`effective`) per feature. Intervals then lie below the true score too
+    often, so a low score does not show that the target cannot be decoded. Targets that change
+    within an episode had no such bias, even with 64 features.
 
     Args:
         values: the target, ``[episode, round, output]``.
         n_features: number of features that the fit reads.
-        mask: True for the entries that count; all when None.
+        mask: True for the entries that count, ``[episode, round, output]``; None counts all.
 
     >>> per_episode = np.random.default_rng(0).normal(size=(16, 1, 1)) * np.ones((1, 10, 1))
     >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode, axis=1), 16)
@@ -176,21 +178,21 @@ def totals(
     mask: Bool[Array, "episode round k"] | None = None,
     groups: Int[Array, " episode"] | None = None,
 ) -> Float[Array, "group k"]:
-    """Estimate the squared error that the best constant prediction, the true mean, has on each
-    episode. These are the reference losses of R2.
+    """Estimate the squared error of the best constant prediction (the true mean) in each episode,
+    summed over rounds. R2 divides by the sum of these.
 
-    Squared distances from the mean of all episodes would be too small: by a share 1/n for n
-    episodes, if values differ only between episodes. Each value's distance from the overall mean is
-    therefore multiplied by its distance from the mean of the *other* episodes. This has no such
-    bias (exactly so for episodes of equal length). For values y with overall mean m, an episode
-    gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the other episodes``. All episodes of a group
-    count as one long episode.
+    The mean of the data is nearer to the data than the true mean is. Squared distances from it are
+    therefore too small, by up to a share 1/n for n episodes. This function corrects for that: each
+    value's distance from the overall mean is multiplied by its distance from the mean of the
+    *other* episodes. For values y with overall mean m, an episode gets ``sum (y - m)^2 + (sum (y -
+    m))^2 / steps of the other episodes``. The result is unbiased for episodes of equal length. All
+    episodes of a group count as one long episode.
 
     Args:
         values: the target, ``[episode, round, output]``.
-        mask: True for the entries that count; all when None.
-        groups: the group number of each episode, such as its participant; when None, each episode
-            is one group.
+        mask: True for the entries that count, ``[episode, round, output]``; None counts all.
+        groups: number of each episode's group, such as its participant, counted from 0; when None,
+            each episode is one group.
 
     Returns:
         The squared errors, ``[group, output]``.
@@ -212,7 +214,7 @@ def totals(
 def in_groups(
     sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
 ) -> Float[Array, "group k"]:
-    """Sum over the episodes of each group.
+    """Add up the rows of all episodes of a group, such as those of one participant.
 
     Args:
         sums: one row per episode, ``[episode, k]``.
@@ -239,26 +241,28 @@ def interval(
 ) -> Interval:
     """Return the score of a cross-validated fit with its 95 % confidence interval.
 
-    Scores are computed from the ratio ``q = sum losses / sum references``, with sums over episodes
-    and outputs. If all references are 0, the target does not vary, and the score and both bounds
-    are NaN.
+    The score is computed from the ratio ``q = sum losses / sum references``, with sums over
+    episodes and outputs. If all references are 0 (the target does not vary), the score and both
+    bounds are NaN.
 
     Args:
-        losses: loss of each episode by the fit to the other folds (out-of-fold loss), summed over
-            its rounds: ``[episode]`` or ``[episode, output]``.
-        references: the losses to divide by, in the same shape: :func:`totals` for R2, the number of
-            steps for accuracy (its losses are misses), or the losses of a baseline.
+        losses: loss of each episode, predicted by the fit to the other folds of the
+            cross-validation (out-of-fold loss), and summed over its rounds: ``[episode]`` or
+            ``[episode, output]``.
+        references: what losses are divided by, in the same shape. For R2, pass :func:`totals`. For
+            accuracy, losses are numbers of misses, and references numbers of steps. They can also
+            be the losses of a baseline.
         n_folds: number of folds of the cross-validation; the number of episodes if each fold leaves
             out one episode.
         score: "skill" (``1 - q``, as R2), "accuracy" (``1 - q``, with bounds within 0 and 1) or
             "ratio" (``q``).
-        smallest: used only if all losses are 0, so that q is 0. The upper bound of q then assumes
-            that one episode has this loss, since a rare error could have gone unseen. With 0, both
-            bounds of q are 0. An accuracy always assumes half a miss (0.5) instead.
-        width: half width of the interval of log q, divided by the standard error that log q would
-            have if no fit were involved (1.96 for the mean of many episodes). When None, it is
+        smallest: used only if all losses are 0. A rare error could then have gone unseen, so the
+            upper bound of q is computed as if one episode had this loss. With 0, both bounds of q
+            are 0. For accuracies, half a miss (0.5) is always used instead.
+        width: half width of the interval of log q, in standard errors. The standard error is the
+            one that ignores that the fit varies with its training data. When None, the width is
             computed from Student's t, ``n_folds`` and the effective number of episodes
-            (:func:`effective`), as docs/method/intervals.md says.
+            (:func:`effective`; docs/method/intervals.md). It is then more than 1.96.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
@@ -278,22 +282,22 @@ def difference(
     control_references: ArrayLike | None = None,
 ) -> Interval:
     """Return by how much a fit is better than a control, with the 95 % interval of this paired
-    difference. It is positive if the fit is better.
+    difference. A positive number means that the fit is better.
 
     The difference is the control's ratio ``q = sum losses / sum references`` minus the fit's. For
     "skill" and "accuracy", which are ``1 - q``, this is the fit's score minus the control's. Fit
     and control must be cross-validated in the same folds of the same episodes.
 
     Args:
-        losses: out-of-fold losses of the fit, summed over the rounds of each episode: ``[episode]``
-            or ``[episode, output]``.
+        losses: losses of the fit on episodes of the fold that it was not fitted on (out-of-fold),
+            summed over the rounds of each episode: ``[episode]`` or ``[episode, output]``.
         control_losses: out-of-fold losses of the control, in the same form.
-        references: the losses to divide by: :func:`totals` for R2, the number of steps for
-            accuracy, or the losses of a baseline.
+        references: what losses are divided by, in the same form: :func:`totals` for R2, numbers of
+            steps for accuracy (its losses are numbers of misses), or the losses of a baseline.
         n_folds: number of folds of the cross-validation.
-        score: "skill" (``1 - q``, as R2), "accuracy" (``1 - q``; the bounds of the fit's q and of
-            the control's q, from which the interval is computed, are at most 1) or "ratio" (``q``).
-        control_references: the losses to divide the control's by, if the control has another
+        score: "skill" (``1 - q``, as R2), "accuracy" (the same, for numbers of misses: q is then at
+            most 1) or "ratio" (``q``).
+        control_references: what the control's losses are divided by, if the control has another
             target, such as a shuffled one; ``references`` when None.
     """
     if control_references is None:
@@ -316,17 +320,17 @@ def difference(
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """Return the smallest score at which the interval would have excluded 0 in a sample like this
-    one. The score is 1 minus the ratio of the sums of losses and references, such as R2.
+    """Return the smallest score that data like these could tell from 0: the lowest with a 95 %
+    interval above 0. The score is ``1 - sum losses / sum references``, such as R2.
 
-    It is ``1 - exp(-h)``, where h is the interval's half width on the log scale, from the observed
-    losses. NaN if the target does not vary. A true score of this size is found in about half of
-    such samples.
+    It is ``1 - exp(-h)``, where h is the half width of the interval of the log of this ratio,
+    computed from the observed losses. If the true score has this size, about half of such data sets
+    show it. The result is NaN if the target does not vary.
 
     Args:
-        losses: out-of-fold losses, summed over the rounds of each episode: ``[episode]`` or
-            ``[episode, output]``.
-        references: the losses to divide by, in the same shape.
+        losses: losses on episodes of the fold that the fit did not see (out-of-fold), summed over
+            the rounds of each episode: ``[episode]`` or ``[episode, output]``.
+        references: what losses are divided by, in the same shape: :func:`totals` for R2.
         n_folds: number of folds of the cross-validation.
 
     >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
