@@ -52,11 +52,13 @@ _AT_ONCE = 8  # number of circuits that are run as one batch
 
 
 class CircuitScorer:
-    """Measures how well circuits (sets of edges) reproduce a model: runs the clean episodes of a
-    pair in one round, with all edges outside the circuit cut, and computes a metric.
+    """Measures how well circuits reproduce a model. A circuit is a set of edges between heads,
+    MLPs, inputs and outputs. The model runs one round of the clean episodes with all edges outside
+    the circuit cut, and a metric of its output is computed.
 
     Args:
-        pair: clean and corrupted runs; the round that is read must be the round that is changed.
+        pair: clean and corrupted runs of the same episodes, which differ from one round on. The
+            metric must be read in this round (``read_round`` equal to ``round``).
         metric: a metric or its key; by default the logit difference, or "prediction" if a real
             number is predicted.
         ablation: what cut edges carry: "resample" (the corrupted run's value), "mean" (the
@@ -95,8 +97,8 @@ class CircuitScorer:
 
     @checked
     def through(self, metric: str | Metric) -> CircuitScorer:
-        """Return a scorer of the same pair and ablation that measures another metric. Circuits that
-        were already run are not run again.
+        """Return a copy of this scorer that measures another metric. It reuses the runs of circuits
+        that were already run.
 
         Args:
             metric: a metric or its key, such as "state".
@@ -108,16 +110,17 @@ class CircuitScorer:
         return scorer
 
     def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
-        """Run the round once per circuit, with only that circuit's edges intact. Results are
+        """Run the round once per circuit, with all edges outside the circuit cut. Results are
         cached.
 
         Args:
             keeps: for each circuit, which edges it keeps, ``[source, destination]``: booleans, or
-                numbers from 0 to 1. An edge with the number k carries k times its value plus 1 - k
-                times the ablated value.
+                numbers from 0 to 1. With the number k, an edge carries k times its own value plus 1
+                - k times the value of a cut edge.
 
         Returns:
-            For each circuit, the predictions and the carried state of the clean episodes.
+            For each circuit, the predictions and the carried state (latents) of all clean episodes
+            after the round, as a :class:`~interp.interventions.pairs.Readout`.
         """
         keys: list[bytes] = []
         missing: dict[bytes, NDArray[Any]] = {}
@@ -140,8 +143,8 @@ class CircuitScorer:
         return [self._readouts[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
-        """Return the metric of each clean episode with all edges outside a circuit cut. Results are
-        cached.
+        """Return the metric in each clean episode, ``[episode]``, with all edges outside a circuit
+        cut. Results are cached.
 
         Args:
             keep: which edges the circuit has, ``[source, destination]``.
@@ -154,18 +157,18 @@ class CircuitScorer:
 
     @property
     def full(self) -> Float[np.ndarray, " episode"]:
-        """The metric of each episode with no edge cut (the whole model)."""
+        """The metric in each episode with no edge cut (the whole model), ``[episode]``."""
         return self.values(self.graph.mask())
 
     @property
     def empty(self) -> Float[np.ndarray, " episode"]:
-        """The metric of each episode with every edge cut (the empty circuit)."""
+        """The metric in each episode with every edge cut (the empty circuit), ``[episode]``."""
         return self.values(self.graph.mask([]))
 
     @property
     def gap(self) -> float:
-        """The mean metric of the whole model minus that of the empty circuit. Faithfulness is
-        divided by it, so a gap of 0 is an error.
+        """The mean metric of the whole model minus the mean metric of the empty circuit (all edges
+        cut). Faithfulness divides by this gap, so a gap of 0 is an error.
         """
         gap = float((self.full - self.empty).mean())
         require(
@@ -201,7 +204,7 @@ def _ablate_outputs(written: Tensor, ablation: str) -> Tensor:
 
 
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
-    """Draw random circuits, the control for a circuit of the same size.
+    """Draw random sets of edges, the control for a circuit with as many edges.
 
     Args:
         graph: the graph of all edges.
@@ -223,14 +226,14 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
 
 
 def ablate(scorer: CircuitScorer) -> pd.DataFrame:
-    """Ablate each node (head, MLP or input) in turn, by cutting all edges that leave it, and
-    measure by how much the metric of ``scorer`` drops.
+    """Ablate each node (head, MLP or input) in turn, by cutting all edges that leave it. Measure by
+    how much this lowers the metric of ``scorer``.
 
     Returns:
-        One row per node: its ``name``; ``drop``, the metric of the whole model minus the metric
-        without the node, averaged over episodes, with its 95 % interval (``low``, ``high``);
-        ``share``, the drop divided by the gap between the whole model and the empty circuit; and
-        the ``metric`` and ``ablation`` of the scorer.
+        A table with one row per node. ``name`` is the node. ``drop`` is the metric of the whole
+        model minus the metric without the node, averaged over episodes, with its 95 % interval
+        ``low`` to ``high``. ``share`` is the drop divided by the drop when all edges are cut.
+        ``metric`` and ``ablation`` are those of the scorer.
     """
     rows = []
     for i, name in enumerate(scorer.graph.sources):
@@ -258,31 +261,31 @@ def evaluate(
     size as the control.
 
     Faithfulness is the circuit's mean metric, scaled so that the empty circuit has 0 and the whole
-    model 1. The other two are measured by removing sets of edges. A circuit is *complete* if it
-    then changes as the whole model does when the same edges are removed, and *minimal* if every
-    edge of it matters after some set is removed.
+    model 1. For the other two, some edges of the circuit are removed. A circuit is *complete* if
+    the whole model has the same metric as the circuit when the same edges are removed from both. It
+    is *minimal* if each of its edges changes the metric when it is removed, alone or after others.
 
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.
         keep: which edges the circuit has, ``[source, destination]``.
         n_random: number of random circuits.
-        n_sets: number of sets of edges that are left out, for completeness and minimality. The
-            first set is empty; each further set contains each edge of the circuit with probability
-            one half.
-        minimality: whether to measure minimality, which is most of the work: a run for each set and
-            edge. False leaves it NaN.
+        n_sets: number of random sets of the circuit's edges that are removed, one set at a time.
+            The first set is empty. Each further set contains each edge with probability one half.
+        minimality: False skips minimality, whose number is then NaN. It is most of the work: one
+            run for each set and edge.
         seed: seed of random circuits, sets and the bootstrap.
 
     Returns:
         A result with a table of one row. ``size`` is the number of edges of the circuit and ``of``
         that of the whole model. ``faithfulness`` has a 95 % interval (``low``, ``high``);
         ``random_mean`` and ``random_max`` are the mean and the maximum faithfulness of the random
-        circuits. Two further numbers are shares of the gap between the whole model and the empty
-        circuit. ``incompleteness`` is the absolute difference between the mean metric of the
-        circuit and of the whole model after a set is removed from both, averaged over sets.
-        ``least_minimal`` is the effect of the edge that matters least (NaN if not measured). The
-        effect of an edge is the largest change of the mean metric, over sets, when the edge is
-        removed as well.
+        circuits.
+
+        Two further numbers are in units of the gap, the difference in the mean metric between the
+        whole model and the empty circuit. ``incompleteness`` is the absolute difference between
+        circuit and whole model after a set is removed from both, averaged over sets.
+        ``least_minimal`` is the effect of the edge that matters least. The effect of an edge is the
+        largest change of the mean metric, over sets, if the edge is removed in addition to the set.
     """
     require(
         n_random >= 1 and n_sets >= 1,
@@ -414,8 +417,8 @@ def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float,
 
     Args:
         shares: sizes of the circuits, as shares of all edges, in increasing order.
-        faithfulness: faithfulness of the circuit of each size, ``[share]``; or ``[share,
-            circuit]`` for several circuits per size, over which the curves are averaged.
+        faithfulness: faithfulness of the circuit of each size, ``[share]``; or ``[share, circuit]``
+            for several circuits per size. The areas are then averaged over circuits.
 
     Returns:
         The pair (CPR, CMD), by the trapezoid rule.
@@ -435,9 +438,10 @@ def faithfulness_curve(
     n_random: int = 5,
     seed: int = 0,
 ) -> Tabulated:
-    """Measure the faithfulness of circuits that consist of the highest-scored edges, at several
-    circuit sizes. Summarise the curve by CPR (the area under it) and CMD (the area between it and
-    1).
+    """Measure the faithfulness of circuits of several sizes, which consist of the edges with the
+    highest scores. Faithfulness is the mean metric, scaled so that the empty circuit has 0 and the
+    whole model 1. Its curve over circuit size is summarised by CPR (the area under it) and CMD (the
+    area between it and 1).
 
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.
@@ -451,7 +455,7 @@ def faithfulness_curve(
         A result with a table that has one row per size: ``share`` of all edges, ``size`` (number of
         edges), ``faithfulness`` of the highest-scored edges, and mean and maximum faithfulness of
         the random circuits (``random_mean``, ``random_max``). ``cpr``, ``cmd``, ``random_cpr`` and
-        ``random_cmd`` describe the whole curve, so every row has the same value.
+        ``random_cmd`` summarise the whole curves, so they are equal in all rows.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
@@ -510,10 +514,10 @@ def _select_top_edges(
 def smallest(
     scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float
 ) -> _Keep:
-    """Find the smallest number of edges such that the circuit of the highest-scored edges has a
-    faithfulness within ``tolerance`` of 1, and return this circuit.
+    """Find the smallest faithful circuit of the edges with the highest scores. Faithful means that
+    its faithfulness (0 for no edges, 1 for the whole model) is within ``tolerance`` of 1.
 
-    The search is a bisection, which assumes that larger circuits are not worse.
+    The number of edges is found by bisection, which assumes that larger circuits are not worse.
 
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.

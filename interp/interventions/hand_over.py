@@ -62,9 +62,9 @@ class Memory:
         state: key of a decoded variable -> its decoded values, ``[episode, 1, ...]``; the second
             axis is this one round.
         not_read: keys of the algorithm's variables that could not be decoded from the state.
-        known: other episodes, on which the decoder was fitted.
-        known_state: key of a decoded variable -> its values in these other episodes, computed by
-            the algorithm, ``[episode, 1, ...]``.
+        known: the episodes on which the decoder was fitted (others than the decoded ones).
+        known_state: key of a decoded variable -> its values in the episodes of ``known`` in this
+            round, computed by the algorithm, ``[episode, 1, ...]``.
     """
 
     round: int
@@ -77,27 +77,29 @@ class Memory:
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class HandOver(Tabulated):
-    """What a receiver predicts after it got the memory of another model.
+    """What a receiver (a model or an algorithm) predicts if it continues episodes with the memory
+    of another model: the state that this model carried into one round.
 
-    Predictions are ``[episode, round, outcome]``, from the round of the transfer on. The table has
-    one row per ``memory`` ("handed over", "another episode's", "starts anew"). ``distance`` is half
-    the sum of absolute differences between the distribution predicted with this memory and that of
-    a receiver that played the whole episode, averaged over rounds and episodes, with its 95 %
-    interval (``low``, ``high``).
+    Predictions are probabilities ``[episode, round, outcome]``, from the round of the transfer on.
+    The table has one row per ``memory`` that the receiver starts with ("handed over", "another
+    episode's", "starts anew"). ``distance`` compares its predictions with those of a receiver that
+    played the whole episode. It is half the sum of absolute differences of probabilities, averaged
+    over rounds and episodes, with its 95 % interval (``low``, ``high``).
 
     Attributes:
         round: index of the first round that the receiver plays.
-        read: keys of the transferred variables.
-        not_read: keys of the algorithm's variables that could not be decoded. For these, a
-            receiving model gets what its states in this round usually contain, and a receiving
-            algorithm has its initial values.
-        handed_over: predictions with the memory of the same episode.
-        saw_everything: predictions of a receiver that played the whole episode.
+        read: keys of the algorithm's variables that were decoded and transferred.
+        not_read: keys of the algorithm's variables that could not be decoded. A receiving model
+            gets a typical value of these for this round, and a receiving algorithm keeps their
+            initial values.
+        handed_over: predictions with the other model's memory of the same episode.
+        saw_everything: predictions of a receiver that played the whole episode itself.
         starts_anew: predictions with the receiver's initial memory.
-        another_episode: predictions with the memory of another episode.
+        another_episode: predictions with the other model's memory of another episode.
         share: ``1 - |handed_over - saw_everything| / |starts_anew - saw_everything|``, with
-            absolute differences summed over outcomes, rounds and episodes: 1 if the transferred
-            memory is as good as the receiver's own, 0 if it is no better than an initial memory.
+            absolute differences summed over outcomes, rounds and episodes, and its 95 % interval.
+            It is 1 if the transferred memory works like the receiver's own, and 0 if it is no
+            better than an initial memory.
     """
 
     round: int
@@ -119,19 +121,20 @@ def hand_over(
     via: Algorithm | None = None,
     n_known: int = 256,
 ) -> HandOver:
-    """Write the state that a model carries into one round into another model, and let it continue
-    the episodes.
+    """Transfer the state that a model carries into one round to a receiver (another model or an
+    algorithm), which continues the episodes. The state is decoded into variables of an algorithm,
+    which are written into the receiver.
 
     Args:
         run: a rollout of the model from which the memory is taken.
         round: index of the first round that the receiver plays, at least 1; negative numbers count
             from the end.
-        to: the receiver: a model of the same task and sizes, or an algorithm, which gets the
-            variables directly.
-        via: algorithm that defines the decoded variables. By default it is the receiver, if that is
-            an algorithm; otherwise it is the algorithm that explains the first model.
+        to: the receiver: a model of the same task and sizes, or an algorithm, whose variables are
+            set directly.
+        via: algorithm that defines the decoded variables. The default is the receiver if it is an
+            algorithm, otherwise the algorithm that the task names for the first model.
         n_known: number of sampled episodes on which the decoder and the map into the receiver are
-            fitted. A state of thousands of numbers (a cache) needs a thousand.
+            fitted. About 1000 are needed if the state has thousands of numbers, such as a cache.
 
     Returns:
         The receiver's predictions with the transferred memory. For comparison, its predictions
@@ -179,11 +182,12 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
         run: a rollout of the model.
         round: index of the round that reads the state, at least 1; negative numbers count from the
             end.
-        via: algorithm that defines the decoded variables.
+        via: algorithm whose variables are decoded.
         n_known: number of sampled episodes on which the decoder is fitted.
 
     Returns:
-        The decoded variables, and the keys of those that could not be decoded.
+        The decoded variables, and the keys of those that could not be decoded (an R2 below 0.5 on
+        held-out episodes).
     """
     round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
@@ -202,15 +206,15 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
 
 @checked
 def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
-    """Return a carried state of ``receiver`` that contains a memory. An affine map from the
-    variables to the receiver's states in this round is fitted on other episodes.
+    """Make a carried state of the receiver from an algorithm's variables. The affine map from the
+    variables to the receiver's states in this round is fitted on the episodes of ``memory.known``.
 
     Args:
-        memory: the decoded variables, for as many episodes as the run has.
+        memory: the variables, which were decoded from another model, for as many episodes as
+            ``run`` has.
         receiver: the model that the state is for.
-        run: the receiver's rollout. Two kinds of numbers of the state are copied from it: the
-            length of a channel that grows (such as a cache), and the padding of rows to a common
-            width.
+        run: the receiver's rollout. Numbers of its state that hold no memory are copied: the length
+            of a part that grows, such as a cache, and the padding of rows to a common width.
 
     Returns:
         The state that the receiver reads in the memory's round, ``[episode, row, width]``.
@@ -222,8 +226,9 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
 
 
 def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
-    """Return new states in which two kinds of numbers are copied from a run: the length of a
-    channel that grows (such as a cache), and the padding of rows to a common width.
+    """Copy those numbers of carried states that hold no memory from a run into new states. They are
+    the length of a part of the state that grows, such as a cache, and the padding of rows to a
+    common width.
 
     Args:
         written: the new states, ``[episode, row, width]``.
@@ -231,7 +236,7 @@ def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
         round: index of the round that reads the states.
 
     Returns:
-        The states, ``[episode, row, width]``.
+        The new states with these numbers replaced, ``[episode, row, width]``.
     """
     whole = run.latents[:, round]
     mask = carried_mask(run.model)[: whole.shape[1]].to(whole.device)
@@ -255,7 +260,7 @@ def state_difference(
             other episodes.
         round: index of the round that reads the states, at least 1; negative numbers count from the
             end.
-        via: the algorithm; by default the one that explains the first model.
+        via: the algorithm; by default the one that the task names for the first model.
         n_known: number of sampled episodes on which the decoders are fitted.
 
     Returns:

@@ -284,35 +284,37 @@ _ROUNDING = (
 @checked_result
 @checked
 class MediationResult(Result):
-    """Shares of one effect that pass through each mediator, and through all of them together (the
-    last, named "all").
+    """Which shares of a cause's effect on an outcome pass through each mediator, and through all
+    mediators together (the last entry, named "all"). The cause and the mediators are sites:
+    activations in a round.
 
-    An effect is the change of the outcome's numbers in one episode and round. TE is the total
-    effect of the cause, DE its effect with the mediator frozen at its base value, and IE the effect
-    of setting only the mediator to the value that the cause gives it. <x, y> is a scalar product.
+    An effect is a vector: the change of the outcome's numbers in one episode and round. TE is the
+    total effect of setting the cause. DE is the effect of setting the cause while the mediator is
+    frozen at its base value. IE is the effect of setting only the mediator, to the value that it
+    takes when the cause is set. <x, y> is the scalar product.
 
     Attributes:
         cause: the sites of the cause, as texts.
         outcome: key of the outcome.
         mediators: names of the mediators; the last is "all".
-        total: <TE, TE>, summed over the rounds of an episode, ``[episode]``.
+        total: squared size of the total effect, <TE, TE>, summed over the rounds of an episode,
+            ``[episode]``.
         lost: <TE - DE, TE>, summed over the rounds of an episode, ``[mediator, episode]``. Divided
             by ``total``, it is the share that is lost if the mediator is frozen.
         brought: <IE, TE>, summed over the rounds of an episode, ``[mediator, episode]``. Divided by
             ``total``, it is the share that the mediator brings about alone.
-        moved: share of rows (pairs of episode and round) in which the cause changes the mediator at
-            all.
-        random: the control: the two shares of the total effect for random other sites in place of
-            the mediator, ``[mediator, draw, 2]``. Index 0 of the last axis is the share that is
-            lost if these sites are frozen (as in :meth:`blocked`), and index 1 the share that they
-            bring about alone (as in :meth:`carried`); both are divided by the total already. Each
-            draw has as many sites as there are mediators, of the same components. If the components
-            have no other site, sites of any component were drawn;
+        moved: share of rows (a row is a round of an episode) in which the cause changes the
+            mediator at all, ``[mediator]``.
+        random: the control: the same two shares for random other sites in place of the mediator,
+            ``[mediator, draw, 2]``. Index 0 of the last axis is the share that is lost if these
+            sites are frozen, index 1 the share that they bring about alone. Both are already
+            divided by the total. Each draw has as many sites as there are mediators, of the same
+            components. If there are none, sites of any component were drawn;
             ``settings["random_of_any_point"]`` lists the mediators for which this was so.
-        n_random_sites: number of sites in each random draw; fewer than the mediators if the model
-            has no more.
-        n_pairs: number of rows (pairs of episode and round).
-        reason: why there are no shares (they are NaN then); empty if there are.
+        n_random_sites: number of sites in each random draw, ``[mediator]``. It can be smaller than
+            the number of mediators, if the model has no more sites.
+        n_pairs: number of rows: rounds of all episodes.
+        reason: why there are no shares, which are then NaN; empty if there are shares.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: index of the participant who played each episode, ``[episode]``; intervals
             resample participants. Without recorded participants, every episode counts as one.
@@ -342,8 +344,9 @@ class MediationResult(Result):
         return self._share(self.lost, mediator)
 
     def carried(self, mediator: str = "all") -> Interval:
-        """Return the share of the effect that arises if only a mediator is set to the value that
-        the cause gives it, ``sum brought / sum total`` over episodes, with its 95 % interval.
+        """Return the share of the effect that a mediator brings about alone,
+        ``sum brought / sum total`` over episodes, with its 95 % interval. The cause is not set
+        then, but the mediator takes the value that it has when the cause is set.
 
         Args:
             mediator: name of the mediator; "all" for all together.
@@ -397,8 +400,8 @@ class MediationResult(Result):
         A row has the share of the effect that is lost if the mediator is frozen (``blocked``) and
         the share that it brings about alone (``carried``), with 95 % intervals (``blocked_low``,
         ...), and the mean of these shares for random other sites (``random_blocked``,
-        ``random_carried``). ``moved`` is the share of pairs of episode and round in which the cause
-        changes the mediator, and ``effect`` the root mean square of the total effect. The largest
+        ``random_carried``). ``moved`` is the share of the rounds of all episodes in which the cause
+        changes the mediator. ``effect`` is the root mean square of the total effect. The largest
         absolute ``carried`` comes first.
         """
         size = float(np.sqrt(self.total.sum() / self.n_pairs))
@@ -431,11 +434,12 @@ class MediationResult(Result):
 
 @checked
 def paths(model: Machine, component: str, position: str | None = None) -> list[Site]:
-    """Return every site of a component, for each layer and head.
+    """Return one site for each layer and head of a component (a kind of activation, such as "z",
+    the output of heads).
 
     Args:
         model: the model.
-        component: name of the component.
+        component: name of the component, such as "z", "pattern" or "mlp_out".
         position: label of a position (for an attention pattern, that of the query); None for all
             positions together.
 
@@ -452,10 +456,10 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
 class Split:
     """Settings of :func:`mediate`: which shares to measure, and with how many controls.
 
-    The control of a mediator is the same measurement for random other sites of its component. In a
-    model that is not a transformer, a component may have no other site. Then sites of any component
-    are drawn, and :attr:`MediationResult.settings` lists the mediator under the key
-    "random_of_any_point".
+    The control of a mediator is the same measurement for random other sites of its component (kind
+    of activation). A model that is not a transformer may have no other site of this component.
+    Sites of any component are then drawn, and :attr:`MediationResult.settings` names the mediator
+    under the key "random_of_any_point".
 
     Attributes:
         each: True to measure each mediator alone as well as all of them together; False to measure
@@ -486,26 +490,28 @@ def mediate(
     split: Split = Split(),
 ) -> MediationResult:
     """Measure which share of a cause's effect on an outcome passes through each mediator, and
-    through all of them together.
+    through all of them together. Cause and mediators are sites: activations in a round.
 
     Args:
         model: the model.
-        base, source: paired episodes of the same sizes, or the model's rollouts of them. In a base
-            round, the cause is set to its value in the same round of the source.
-        sites: the cause: sites, or places (sites with a subspace), that are set together to their
-            values in the source.
+        base, source: episodes of the same sizes, or the model's rollouts of them. The i-th base
+            episode is paired with the i-th source episode. In a base round, the cause is set to its
+            value in the same round of the source episode.
+        sites: the cause: sites, or places (subspaces of the activations at sites). All are set
+            together.
         mediators: sites between the cause and the outcome; :func:`paths` lists those of a
             component.
         outcome: "prediction" (the predicted distribution), "state" (what the round writes into the
-            algorithm's state), or "latents" (the whole carried state after the round). In models
-            that add updates to their latents, a changed latent affects the last two directly,
-            without any mediator.
-        round: rounds in which the cause is set, each separately.
+            algorithm's state), or "latents" (the whole carried state after the round). If a model
+            adds updates to its latents, a cause in the latents affects "state" and "latents"
+            directly, without any mediator.
+        round: rounds in which the cause is set, each separately: an int, a slice, a list or "all".
         split: settings: which shares are measured, and with how many controls.
 
     Returns:
-        The shares that are lost if a mediator is frozen (``blocked``), and that arise if only the
-        mediator is set (``carried``), with controls.
+        For each mediator and for all together, two shares of the effect: the share that is lost if
+        the mediator is frozen (``blocked``), and the share that arises if only the mediator is set
+        (``carried``). The controls are the same shares for random other sites.
     """
     swap = _Swap(model, base, source, sites, outcome, round)
     if isinstance(mediators, Site | str):

@@ -62,17 +62,17 @@ _HELD = 0.5  # share of a variable that latents must explain, of what earlier va
 @checked_result
 @checked
 class Writer:
-    """A decoder of some variables from the activation at one site, which can also change the
-    activation so that one decoded variable changes and the others stay equal.
+    """A fitted decoder of an algorithm's variables from the activation at one site of a model. It
+    can also change the activation, so that one decoded variable changes and the others stay equal.
 
     Attributes:
         site: the site.
         shapes: key of a decoded variable -> its shape.
-        size: number of rows (latents) and width of the activation; one row at a site of a single
-            vector.
+        size: number of rows (vectors) of the activation, and their width: (rows, width). The
+            carried state has a row per latent, other sites have one row.
         decoder: decoder from the activation to the concatenated elements of all variables.
-        apart: only for a control (:meth:`placebo`): a direction ``[row, width]``. Every change of
-            the activation is replaced by one of equal length in this direction.
+        apart: only for a control (:meth:`placebo`): direction ``[row, width]`` in which the
+            activation is changed instead, by the same length. Otherwise None.
         held: True for the numbers of the activation that may be changed, False for those that are
             only padding, ``[row, width]``; None if there is no padding.
     """
@@ -96,8 +96,8 @@ class Writer:
         round: Rounds = "all",
         ridge: float = 0.0,
     ) -> Writer:
-        """Fit a writer on a rollout: a decoder of some variables from an activation, which can also
-        change them. Change variables in other episodes than those that it is fitted on.
+        """Fit a decoder of some variables from an activation on a rollout. The decoder can also
+        change the variables; do so in other episodes than those that it is fitted on.
 
         Args:
             model: the model.
@@ -105,9 +105,10 @@ class Writer:
             values: an algorithm's variables in the same episodes: key -> values ``[episode, round,
                 ...]``, as ``algorithm.run(episodes)`` returns them.
             keys: keys of the variables, which are decoded together.
-            sites: "latent" for the carried state that a round reads; "latent@h+c" or ["latent@h",
-                "latent@c"] for some of its channels; a site of the residual stream; or a hook point
-                of another model.
+            sites: the site of the activation. "latent" is the state that the round reads;
+                "latent@h+c" or ["latent@h", "latent@c"] are some of its channels (named parts).
+                Other possible sites are those of a transformer's residual stream, or hook points of
+                another model.
             round: rounds to fit on: an int, a slice, a list or "all".
             ridge: ridge penalty of the decoder.
         """
@@ -146,20 +147,22 @@ class Writer:
         sites: Site | str | Sequence[Site | str] = "latent",
         ridge: float = RIDGE,
     ) -> Writer:
-        """Fit a writer (a decoder that can also change what it decodes) for variables that an
-        algorithm carries from round to round.
+        """Fit a writer for variables that an algorithm carries from round to round. A writer
+        decodes variables from a model's carried state, and can also change them.
 
         Candidates are the carried variables from which the algorithm computes its memory (the
         variable that summarises earlier rounds, such as log-weights), or all carried variables if
         it has no memory. The first candidate is always decoded. Each further one is decoded only if
-        the carried state predicts it much better than the earlier ones do (:func:`decodable`).
+        it is predicted much better by the model's carried state than by the earlier candidates
+        (:func:`decodable`).
 
         Args:
             model: the model.
             run: its rollout.
             algorithm: the algorithm.
             episodes: episodes of the rollout.
-            sites: the carried state, or some channels of it ("latent@h").
+            sites: "latent" for the whole carried state, or some channels (named parts) of it, such
+                as "latent@h".
             ridge: ridge penalty of the decoder.
         """
         require(
@@ -177,8 +180,9 @@ class Writer:
     def step(
         self, changes: Mapping[str, ArrayLike], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round row width"]:
-        """Return the change of the activation that changes decoded variables by ``changes``, and
-        leaves the other decoded variables equal.
+        """Return what must be added to the activation in order to change decoded variables by
+        ``changes``, while the other decoded variables stay equal. The result is
+        ``[episode, round, row, width]``, where rows are the vectors of the activation.
 
         Args:
             changes: key -> change of this variable, of a shape that broadcasts to ``[episode,
@@ -234,8 +238,8 @@ class Writer:
         return basis[:, is_move], n_free
 
     def placebo(self, seed: int = 0) -> Writer:
-        """Return the control: a writer that changes the activation by the same lengths, but always
-        in one random direction. The direction is drawn with ``seed``, and is orthogonal to all
+        """Return a control of this writer: it changes the activation by the same distances, but
+        always in one random direction, drawn with ``seed``. The direction is orthogonal to all
         changes that this writer makes.
         """
         basis, n_free = self._compute_moves()
@@ -333,21 +337,22 @@ def decodable(
     sites: Site | str | Sequence[Site | str] = "latent",
     ridge: float = RIDGE,
 ) -> tuple[str, ...]:
-    """Return the keys of the variables that can be decoded from the carried state, or from the part
-    of it that ``sites`` selects ("latent@h").
+    """Return the keys of those of an algorithm's variables that can be decoded from a model's
+    carried state, beyond what variables earlier in the list imply.
 
-    The first variable is always returned. A further one is returned only if an affine map from the
-    state predicts it with at most half of the squared error of an affine map from the variables
-    that were returned so far. It is also left out if these variables determine it, as a number of
-    rounds that is the sum of their counts. Maps are fitted on the first half of the episodes and
-    scored on the second half.
+    The first variable is always returned. For each further variable, two affine maps are fitted:
+    one from the carried state, the other from the variables that were selected so far. It is
+    selected if the map from the state has at most half of the other's squared error. It is left out
+    if the selected variables determine it exactly, like a total that is the sum of their counts.
+    Maps are fitted on the first half of the episodes and scored on the second half.
 
     Args:
         run: the rollout.
         values: key -> values of an algorithm's variable in the run's episodes, ``[episode, round,
             ...]``.
         keys: keys of the variables to test, in order.
-        sites: "latent" for the whole carried state, or some channels of it ("latent@h").
+        sites: "latent" for the whole carried state, or some channels (named parts) of it, such as
+            "latent@h".
         ridge: ridge penalty of the decoders.
     """
     require(
@@ -386,7 +391,7 @@ def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
         ridge: ridge penalty.
 
     Returns:
-        The sum over episodes, rounds and elements.
+        The sum of squared errors over episodes of the second half, rounds and elements.
     """
     half = len(target) // 2
     decoder = Decoder.fit(x[:half], target[:half], ridge=ridge)
@@ -405,15 +410,16 @@ def move(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> InterchangeResult:
-    """Change one decoded variable in single rounds, and compare the outcome with the algorithm's
-    after the same change.
+    """Change one of an algorithm's variables in the model's activations, in single rounds. Compare
+    the model's outcome with the algorithm's after the same change of its variable.
 
     Args:
         model: the model.
         episodes: the episodes, or a rollout of them.
-        algorithm: the algorithm that makes the same change. If it has no variable of this name, the
-            wanted effect is 0.
-        writer: decodes and changes the variable; fitted on other episodes.
+        algorithm: the algorithm in which the same change is made. If it has no variable of this
+            name, its outcome does not change.
+        writer: the decoder of the variable, which also changes it; fitted on other episodes
+            (:meth:`Writer.fit`).
         by: key of the variable -> what is added to it, of a shape that broadcasts to ``[episode,
             chosen round, ...]``; one entry.
         outcome: what is compared: "prediction" (the predicted distribution) or "state" (the part of
@@ -422,8 +428,8 @@ def move(
             "all".
 
     Returns:
-        The comparison of the model's outcomes with the algorithm's after the same change, for each
-        episode and round: are they equal, and how large are the effects?
+        For each episode and round: whether the model's outcome after the change equals the
+        algorithm's, and the effect of the change on both.
     """
     outcome = Outcome.from_key(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -456,8 +462,8 @@ def move(
 
 
 def flat(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Return ``x``, an array ``[episode, round, ...]``, as float64 with all further axes flattened
-    into one.
+    """Return ``x``, an array ``[episode, round, ...]``, as float64 ``[episode, round, element]``:
+    all axes after the round are flattened into one.
     """
     n_numbers = int(np.prod(x.shape[2:]))
     numbers = np.asarray(x, dtype=np.float64)
@@ -467,21 +473,21 @@ def flat(x: NDArray[Any]) -> NDArray[np.float64]:
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class StepResult(Tabulated):
-    """How well the change of a decoded state follows an algorithm's update: the algorithm starts
-    from the state that was decoded before a round, and its result is compared with the state that
-    was decoded after it (or after several rounds, the ``horizon``). A *step* is the change of the
-    state in between.
+    """How well the change of a model's state over one or more rounds follows an algorithm's update.
+    The state is decoded from the model before and after these rounds. The algorithm starts from the
+    decoded state before, and its result is compared with the decoded state after. A *step* is the
+    change of the state from before to after.
 
-    The table has one row: ``state`` (keys of the decoded variables), ``horizon`` (number of
-    rounds), ``r2`` (:meth:`r2`) and its 95 % interval ``low`` to ``high``.
+    The table has one row: ``state`` (keys of the decoded variables), ``horizon`` (number of rounds
+    of a step), ``r2`` (:meth:`r2`) and its 95 % interval ``low`` to ``high``.
 
     Attributes:
-        missed: squared distance between the decoded state after the round and the state that the
-            algorithm computes, ``[episode, round]``. Each variable is in units of the root mean
-            square of the algorithm's step.
-        varied: squared deviation of the algorithm's steps from their mean over the episodes in this
-            round, ``[episode, round]``, in the same units, times n / (n - 1) for n episodes (an
-            unbiased estimate).
+        missed: squared distance between the decoded state after the step and the state that the
+            algorithm computes, summed over variables, ``[episode, round]``. The unit of each
+            variable is the root mean square of the algorithm's step.
+        varied: squared deviation of the algorithm's step from its mean over the episodes in this
+            round, ``[episode, round]``, in the same units. It is multiplied by n / (n - 1) for n
+            episodes, so that the estimate of the variance is unbiased.
         participants: index of the participant who played each episode, ``[episode]``; intervals
             resample participants. Without recorded participants, every episode counts as one.
     """
@@ -502,15 +508,16 @@ class StepResult(Tabulated):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Transition:
-    """The decoded state before and after some rounds, which can be compared with the update of any
-    algorithm.
+    """A model's state before and after some rounds, decoded into variables of an algorithm.
+    :meth:`under` compares the change with the update of any algorithm.
 
     Attributes:
         episodes: the episodes.
         rounds: indices of the rounds that the model starts from.
-        horizon: number of rounds between the two states.
+        horizon: number of rounds that the model runs between the two states.
         shapes: key of a decoded variable -> its shape.
-        before, after: decoded variables before and after: key -> values ``[episode, round, ...]``.
+        before, after: decoded variables before and after: key -> values ``[episode, round, ...]``,
+            with one round for each of ``rounds``.
         settings: settings of the analysis, name and digest of the model, versions of packages.
     """
 
@@ -523,8 +530,8 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """Return the variables that the algorithm reaches after :attr:`horizon` rounds if it starts
-        from :attr:`before`, the state that was decoded from the model's latents.
+        """Run the algorithm for :attr:`horizon` rounds from :attr:`before`, the state that was
+        decoded from the model, and return its variables after these rounds.
 
         State variables that were not decoded start with the values that they have when the
         algorithm runs over the episodes.
@@ -582,10 +589,12 @@ class Transition:
         return missed, varied
 
     def under(self, algorithm: Algorithm) -> StepResult:
-        """Compare the model's update of the decoded state with an algorithm's update.
+        """Compare the change of the decoded state with the update that an algorithm makes from the
+        same start.
 
         Args:
-            algorithm: the algorithm, which starts from the state that was decoded before the round.
+            algorithm: the algorithm; it starts from :attr:`before`, the state that was decoded
+                first.
 
         Returns:
             The R2 with which the model's steps (changes of the decoded state) predict the
@@ -617,12 +626,12 @@ class Transition:
         )
 
     def compute_residual_share(self, algorithm: Algorithm) -> float:
-        """Return the share of the model's steps (changes of the decoded state over the rounds) that
-        the algorithm's update does not explain; it can exceed 1.
+        """Return the share of the squared change of the decoded state that the algorithm's update
+        does not explain; it can exceed 1.
 
         For one variable, the share is ``mean |after - goal|^2 / mean |after - before|^2``, with
         means over episodes and rounds, where ``goal`` is what the algorithm computes from
-        ``before`` (:meth:`goal`). The result is the mean over the variables that change.
+        ``before`` (:meth:`goal`). The result is the mean share of the variables that change at all.
         """
         goal = self.goal(algorithm)
         missed, n_moving = 0.0, 0
@@ -646,18 +655,19 @@ def transition(
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """Decode variables from the carried state before and after the model runs some rounds,
-    separately for each of several first rounds.
+    """Decode an algorithm's variables from the model's carried state, before and after it runs some
+    rounds. This is done separately for each of several first rounds.
 
     Args:
         model: the model.
         episodes: the episodes, or a rollout of them.
-        writer: a writer that was fitted on other episodes, at "latent" or some channels of the
-            carried state ("latent@h"); other channels stay as they are.
-        round: rounds at which the model starts, each separately: an int, a slice or a list.
+        writer: the decoder of the variables, which can also change them. It must be fitted on other
+            episodes (:meth:`Writer.fit`), at "latent" or some channels (named parts) of the carried
+            state, such as "latent@h". Other channels are not changed.
+        round: first rounds, from which the model runs, each separately: an int, a slice or a list.
         horizon: number of rounds to run before decoding again.
-        by: key of a decoded variable -> what is added to it before the model continues,
-            ``[episode, round, ...]``; None for no change.
+        by: key of a decoded variable -> what is added to it in the carried state before the first
+            round, ``[episode, round, ...]``; None for no change.
 
     Returns:
         The decoded variables before and after, which :meth:`Transition.under` compares with an

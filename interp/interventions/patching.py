@@ -88,21 +88,24 @@ _Sites = Site | str | Sequence[Site | str]
 @checked_result
 @checked
 class PatchingResult(Result):
-    """Effects of patching each site separately in one round.
+    """Effects of patching: one run of a model (the base) gets the activation of another run (the
+    source) at one site in one round. This is done for each site separately.
 
     Attributes:
         sites: the sites.
         values: metric of the patched runs, ``[site, episode]``. NaN in episodes in which a looped
-            model did not run the site's iteration; these are left out of the site's means.
-        base: metric of the run that is patched, ``[episode]``.
-        source: metric of the run that activations are taken from, ``[episode]``.
+            model (with a variable number of iterations per round) did not run the site's iteration.
+            These episodes are left out of the site's means.
+        base: metric of the base run without a patch, ``[episode]``.
+        source: metric of the source run, ``[episode]``.
         metric: key of the metric, such as "logit_diff".
         unit: unit of the metric, such as "nats".
         direction: "denoising" (the corrupted run is patched with clean activations) or "noising"
             (the reverse).
         round: index of the patched round.
-        read_round: index of the round that is read.
-        propagate: whether later rounds read the changed state.
+        read_round: index of the round in which the metric is read.
+        propagate: True if rounds after the patched one read the changed state; False if they read
+            the state of the unpatched base run.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: index of the participant who played each episode, ``[episode]``; the table
             averages over the episodes of a participant first. Without recorded participants, every
@@ -124,21 +127,24 @@ class PatchingResult(Result):
 
     @property
     def effects(self) -> Float[Tensor, "site episode"]:
-        """Metric of the patched runs minus that of the base, ``[site, episode]``."""
+        """Metric of the patched runs minus the metric of the unpatched base run,
+        ``[site, episode]``.
+        """
         return self.values - self.base
 
     @property
     def gap(self) -> float:
-        """Mean of the metric in the source run minus its mean in the base run. :meth:`fractions`
-        divides effects by this number, or by that of the episodes in which a site is counted.
+        """Mean of the metric in the source run minus its mean in the base run, over all episodes.
+        :meth:`fractions` divides effects by this number. If a site is counted in some episodes
+        only, it divides by the difference in these.
         """
         _, base, source = self._average_players()
         return float((source - base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
-        """Return for each site the mean effect of its patch, divided by the mean difference between
-        source and base: 0 without an effect, 1 if the patch carries the whole difference. Raise an
-        error if the two runs do not differ.
+        """Return for each site the mean effect of its patch on the metric, divided by the mean
+        difference in the metric between source and base run, ``[site]``. 0 means no effect, and 1
+        that the patch carries the whole difference. Raise an error if the runs do not differ.
         """
         if abs(self.gap) < _NO_GAP:
             raise InputError(
@@ -151,12 +157,13 @@ class PatchingResult(Result):
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """Return a table with one row per site, the largest absolute effect first.
 
-        ``effect`` is the mean over episodes of the metric with the patch minus the metric of the
-        base, with its 95 % interval (``effect_low``, ``effect_high``) and ``p_value``, that of a
-        permutation test against no effect. ``fraction`` (with ``fraction_low``, ``fraction_high``)
-        is the effect divided by the mean difference between source and base. Other columns name
-        the site (``site``, ``component``, ``layer``, ``head``, ``position``) and the settings.
-        ``seed`` is that of the bootstrap and the permutations.
+        ``effect`` is the metric with the patch minus the metric of the base run without it,
+        averaged over episodes. Its 95 % interval is ``effect_low`` to ``effect_high``, and
+        ``p_value`` is that of a permutation test against no effect. ``fraction`` (with
+        ``fraction_low``, ``fraction_high``) is the effect divided by the mean difference in the
+        metric between source and base run. Other columns name the site (``site``, ``component``,
+        ``layer``, ``head``, ``position``) and the settings. ``seed`` is that of the bootstrap and
+        the permutations.
         """
         frames: list[pd.DataFrame] = []
         for sites, part in self._split():
@@ -261,14 +268,14 @@ class PatchingResult(Result):
         self, component: str, value: Literal["effect", "fraction"] = "fraction"
     ) -> pd.DataFrame:
         """Return the table of a heat map for one component, with a row per layer (or head) and a
-        column per position.
+        column per position. A component is a kind of activation, such as "resid_pre".
 
         Rows for heads are named like "L1H0", those for the iterations of a loop like "block[2]".
 
         Args:
             component: name of the component.
-            value: "effect" for mean effects on the metric, "fraction" for mean effects divided by the
-                mean difference between source and base.
+            value: "effect" for mean effects on the metric, "fraction" for mean effects divided by
+                the mean difference between source and base run.
         """
         key = ALIASES.get(component, component)
         patched = [i for i, site in enumerate(self.sites) if site.component == key]
@@ -287,7 +294,8 @@ class PatchingResult(Result):
         """Draw heat maps of mean effects by layer and position, one map per component.
 
         Args:
-            component: name of the only component to draw; empty for all.
+            component: name of the only component (kind of activation, such as "resid_pre") to draw;
+                empty for all.
         """
         from interp.results import figures  # matplotlib is heavy
 
@@ -320,8 +328,8 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The pair (site, share): the site at which a patch carries the largest share of the mean
-        difference between source and base, and this share.
+        """The site with the largest effect relative to the difference between the runs, and this
+        share, as a pair (site, share). The share is the largest of :meth:`fractions`.
         """
         shares = self.fractions()
         first = int(shares.nan_to_num(-torch.inf).argmax())
@@ -364,10 +372,11 @@ def _row_name(site: Site) -> str:
 @checked_result
 @checked
 class RoundsResult(Result):
-    """Effects of patching each site in each of several rounds, separately.
+    """Effects of patching each site in each of several rounds. Each run is patched at one site in
+    one round.
 
     Attributes:
-        by_round: one result per round, in the order of the rounds.
+        by_round: the effects in each round, in the order of the rounds.
     """
 
     by_round: tuple[PatchingResult, ...]
@@ -381,9 +390,9 @@ class RoundsResult(Result):
         return by_size(pd.concat(frames, ignore_index=True))
 
     def fractions(self) -> Float[Tensor, "round site"]:
-        """Return for each round and site the mean effect of the patch, divided by the mean
-        difference between source and base in that round. Raise an error if the runs do not differ
-        in a round.
+        """Return for each round and site the mean effect of the patch on the metric, divided by the
+        mean difference in the metric between source and base run, ``[round, site]``. Raise an error
+        if the runs do not differ in some round.
         """
         return torch.stack([result.fractions() for result in self.by_round])
 
@@ -456,20 +465,22 @@ def sweep(
     read_round: int | None = None,
     direction: str = "denoising",
 ) -> PatchingResult | RoundsResult:
-    """Patch each of several sites separately in one round, and read that round or a later one.
+    """Patch each of several sites separately in one round, and measure the effect in this round or
+    a later one. To patch is to put the activation of one run (clean or corrupted) into the other.
 
     Args:
         model: the model.
-        clean, corrupted: paired episodes.
+        clean, corrupted: paired episodes: the i-th corrupted episode is the i-th clean one with one
+            thing changed, as a corruption of the task makes them.
         round: index of the patched round; negative numbers count from the end. With a slice, a list
             or "all", each round is patched separately.
         sites: sites, their texts, or names of components ("resid_pre"), which stand for every
             layer, head and position (:func:`interp.interventions.sites.select_sites`). By default
             the residual stream, attention outputs and heads; for a model without these, every hook
             point.
-        metric: key of a metric in ``pairs.METRICS``; by default "logit_diff", or "prediction" if a
-            real number is predicted.
-        read_round: index of the round that is read; by default the patched one.
+        metric: a metric of the output, or its key in ``pairs.METRICS``; by default "logit_diff", or
+            "prediction" if a real number is predicted.
+        read_round: index of the round in which the metric is read; by default the patched one.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Returns:
@@ -512,12 +523,13 @@ def of_pair(
     direction: str = "denoising",
     propagate: bool = True,
 ) -> PatchingResult:
-    """Patch each of several sites separately, as :func:`sweep` does, in a pair of runs that already
-    exist.
+    """Patch each of several sites separately, in clean and corrupted runs that already exist
+    (:func:`sweep` makes the runs first). To patch is to put the activation of one run into the
+    other.
 
     Args:
-        pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`), which also
-            define the rounds.
+        pair: the runs, with the round to patch and the round to read
+            (:func:`interp.interventions.pairs.prepare`).
         sites: sites, their texts, or names of components; by default residual stream, attention
             outputs and heads.
         metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
@@ -607,15 +619,16 @@ def round_map(
     metric: str | Metric | None = None,
     direction: str = "denoising",
 ) -> Tabulated:
-    """Patch some sites together, in each of several rounds separately. After each patch, read the
-    patched round and the later ones of these rounds.
+    """Patch some sites together, in each of several rounds separately. For each patch, measure the
+    effect in the patched round and in those of the rounds that come after it.
 
-    Metrics are computed separately for each round that is read; the metric "regret" is the loss in
-    this round alone.
+    The metric is computed for each round by itself. The metric "regret", for example, is the loss
+    in the round that is read, not the sum since the patch.
 
     Args:
         model: the model.
-        clean, corrupted: paired episodes.
+        clean, corrupted: paired episodes: the i-th corrupted episode is the i-th clean one with one
+            thing changed.
         sites: a site, its text, or several sites that are patched together.
         round: rounds that are patched and read: a slice, a list or "all".
         metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
@@ -624,9 +637,9 @@ def round_map(
 
     Returns:
         A result with a table that has one row per pair of rounds (``patched``, ``read``): mean
-        ``effect`` over episodes with its 95 % interval, mean over episodes of the absolute effect
-        (``size``), and the mean difference between source and base in the round that is read
-        (``gap``).
+        ``effect`` on the metric over episodes with its 95 % interval, the mean of the absolute
+        effect of an episode (``size``), and the mean difference between the two runs in the round
+        that is read, without a patch (``gap``).
     """
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))

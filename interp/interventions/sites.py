@@ -77,12 +77,12 @@ def _has_places(kind: Component) -> bool:
 
 
 def component(name: str, model: Machine | None = None) -> Component:
-    """Return the component (kind of activation) with this name, such as "resid_pre" or "z"; refuse
-    a name that the model does not have.
+    """Return the description of a component (kind of activation), such as "resid_pre" or "z": its
+    hook and its axes. A name that the model does not have is an error.
 
     Args:
         name: key of the component, or the alias "head" for "z".
-        model: the model that has it; by default any transformer.
+        model: the model whose components are looked up; by default those of any transformer.
     """
     points = COMPONENTS if model is None else model.points
     key = ALIASES.get(name, name)
@@ -100,7 +100,8 @@ def component(name: str, model: Machine | None = None) -> Component:
 @dataclass(frozen=True)
 @checked
 class Site:
-    """The name of an activation in a round.
+    """The address of an activation in a round: which kind of activation, in which layer and head,
+    at which position of the round's tokens.
 
     >>> site = Site.parse("L2H0@w?")
     >>> site
@@ -111,12 +112,13 @@ class Site:
     True
 
     Attributes:
-        component: name of the component, such as "resid_pre".
+        component: name of the component (kind of activation), such as "resid_pre".
         layer: index of the layer; None if the component has no layers.
         head: index of the head; None means all heads.
         position: label of the position (for attention patterns and scores, that of the query); None
             means all positions.
-        kind: description of the component: its hook and its axes.
+        kind: description of the component: its hook and its axes; looked up by its name unless
+            passed.
     """
 
     component: str
@@ -167,7 +169,7 @@ class Site:
         Args:
             text: text such as "resid_pre[1]@p?" (layer 1, at the position labelled p?), "L1H0" or
                 "latent".
-            model: the model that has the site; by default any transformer.
+            model: the model whose components are looked up; by default those of any transformer.
         """
         stripped = text.strip()
         address = _ADDRESS.fullmatch(stripped)
@@ -217,8 +219,9 @@ class Site:
         return self.kind.hook.format(layer=self.layer)
 
     def labels(self, layout: RoundLayout) -> tuple[str, ...]:
-        """Return the labels of the positions (or the rows of the carried state) that the site's
-        activation has in rounds with this layout.
+        """Return the labels of all positions of the component's activation, in rounds with this
+        token layout. For the carried state, these are the labels of its rows (vectors), such as
+        "<z>". The position of the site itself does not matter.
         """
         if self.kind.labels:
             return self.kind.labels
@@ -227,9 +230,10 @@ class Site:
         return tuple(layout.labels[i] for i in layout.latent_positions)
 
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
-        """Return the index that selects the site from an activation ``[batch, ...]`` of its hook:
-        ``activation[site.index(layout)]``. It has one entry per axis, except for the last axis,
-        along which the vector of numbers lies.
+        """Return the index with which ``activation[index]`` is the part at this site.
+        ``activation`` is what the site's hook gets, ``[batch, ...]``, and ``layout`` the token
+        layout of the round. The index has one entry per axis up to the head or position; the axis
+        of the vector (such as ``d_model``) is not indexed.
         """
         place = self._find_place(self.labels(layout))
         head: slice | int = slice(None) if self.head is None else self.head
@@ -289,15 +293,16 @@ def sites(
     positions: str | Iterable[str] | None = "all",
     layers: Iterable[int] | Literal["all"] = "all",
 ) -> list[Site]:
-    """List every site of some components, ordered by component, layer, head and position.
+    """List every site (activation at one layer, head and position) of some components (kinds of
+    activation). They are ordered by component, layer, head and position.
 
     Args:
         model: the model.
         layout: token layout of the rounds; by default the model's.
         components: names of components; by default residual stream, attention outputs and heads, or
             every hook point of a model that is no transformer (:func:`swept`).
-        positions: labels of positions, or of rows of the carried state; "all" for each one
-            separately; None for all positions together.
+        positions: labels of positions, or of rows (vectors) of the carried state. "all" makes a
+            site for each of them, None one site for all positions together.
         layers: indices of layers, or "all".
     """
     layout = model.layout if layout is None else layout
@@ -331,7 +336,8 @@ def sites(
 def select_sites(
     model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
-    """Turn what a user passes as ``sites=`` into a list of sites.
+    """Turn the argument ``sites`` of an analysis into a list of sites (activations at one layer,
+    head and position).
 
     The name of a component with layers, such as "resid_pre", stands for every layer, head and
     position, each as a separate site. "resid_pre@p?" stands for every layer and head at one
@@ -364,11 +370,12 @@ def select_sites(
 def resolve_one(
     given: Site | str | Sequence[Site | str], model: Machine | None, layout: RoundLayout
 ) -> Site:
-    """Return one site, checked against the model. Several rows of the carried state are joined into
-    one site.
+    """Return one site, after checking that the model has it. If several sites are passed, they must
+    be rows (vectors) of the state that the model carries from round to round. They are joined into
+    one site, such as "latent@h+c".
 
     Args:
-        given: a site or its text, or several rows of the carried state.
+        given: a site or its text; or several, such as ["latent@h", "latent@c"].
         model: the model that has the site; None skips the check.
         layout: token layout of the rounds.
 
@@ -394,8 +401,9 @@ def resolve_one(
 
 
 def swept(model: Machine) -> tuple[str, ...]:
-    """Return the names of the components that are patched by default: residual stream, attention
-    output and heads of a transformer, or every hook point of another model.
+    """Return the names of the components (kinds of activation) that analyses patch by default. For
+    a transformer, these are residual stream, attention output and heads; for another model, every
+    hook point.
     """
     if "resid_pre" in model.points:
         return "resid_pre", "attn_out", "z"
@@ -403,12 +411,12 @@ def swept(model: Machine) -> tuple[str, ...]:
 
 
 def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
-    """Return a mask ``[row, width]`` of the carried state: True for the numbers that belong to one
-    of its channels, False for the padding of rows to a common width. Random controls change only
-    these numbers.
+    """Return a mask ``[row, width]`` of the state that the model carries from round to round. It is
+    True for the numbers that random controls may change, and False for the padding of rows to a
+    common width.
 
-    The length of a channel that grows (``NAME_length``) is equal in every episode, and is also
-    False.
+    It is also False for ``NAME_length``, the current length of a part of the state that grows, such
+    as a cache.
     """
     lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
     widths: list[int] = []
@@ -444,7 +452,8 @@ def _find_labels(
 
 
 def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
-    """Return a site, parsed if it is a text; raise an error if the model does not have it.
+    """Return the site that a text names, or the passed site, after checking that the model has it.
+    A site that it lacks is an error.
 
     Args:
         site: a site or its text.
@@ -470,13 +479,13 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
 
 
 def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
-    """Return a copy of ``new`` with infinity in the entries that are NaN in both ``new`` and
-    ``activation``.
+    """Return ``new`` with infinity in all entries that are NaN both there and in ``activation``.
 
-    The activation of an iteration ("cycle") that a looped model did not run is NaN. The model
-    recognises a change of such an iteration by a value that is no longer NaN, and then predicts
-    NaN. If the new value is also NaN, because it comes from a run without this iteration, the
-    change would go unnoticed. Infinity takes its place for this reason.
+    A looped model runs a variable number of iterations ("cycles") per round. Activations of
+    iterations that it did not run are NaN. An edit of such an iteration cannot be made: the model
+    notices it by a value that is no longer NaN, and predicts NaN. If the new value is also NaN,
+    since it comes from a run without this iteration, the edit would go unnoticed. Infinity makes it
+    visible.
 
     Args:
         new: values to write.
@@ -488,15 +497,15 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """Return a copy of an activation with new values at a site.
 
-    An activation is NaN where a looped model did not run the site's iteration ("cycle"). If a new
-    value is NaN there, too, infinity is written, so that the model notices the change
-    (:func:`mark_absent`).
+    An activation is NaN if a looped model (with a variable number of iterations per round) did not
+    run the site's iteration. If the new value is NaN, too, infinity is written, so that the model
+    notices the edit (:func:`mark_absent`).
 
     Args:
         activation: activation at the site's hook, ``[batch, ...]``.
         site: the site.
         layout: token layout of the round.
-        new: the new values, in the shape that the site selects.
+        new: the new values, in the shape of the site's part of the activation.
     """
     changed = activation.clone()
     new = fit("what is written", new, Tensor)
@@ -515,14 +524,16 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
 @dataclass(frozen=True)
 @checked_fields
 class Place:
-    """A site, or a linear subspace of the activation at a site: what an interchange intervention
-    replaces.
+    """What an interchange intervention replaces: the activation at a site, or its part in a linear
+    subspace. Calling the place with the activations of two runs, ``[..., d]`` each, returns the
+    first with this part replaced by that of the second.
 
     Attributes:
         site: the site.
         basis: orthonormal basis of the subspace, ``[d, rank]``; None for the whole activation.
         elsewhere: for a control only: orthonormal basis of another subspace, ``[d, rank]``. The
-            activation then changes by the same distance, but within this other subspace.
+            activation is then changed in this subspace instead, by the same distance. None
+            otherwise.
 
     >>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
     >>> str(place)
@@ -549,7 +560,7 @@ class Place:
             site: a site or its text.
             directions: linearly independent directions, ``[rank, d]``; None for the whole
                 activation.
-            model: the model that has the site; by default any transformer.
+            model: the model whose components are looked up; by default those of any transformer.
         """
         if isinstance(site, str):
             site = Site.parse(site, model)
@@ -579,13 +590,12 @@ class Place:
         return f"{self.site}{rank}"
 
     def placebo(self, width: int, seed: int, padding: int = 0) -> Place | None:
-        """Return the control: a place at which the activation changes by the same distance, in a
-        random subspace orthogonal to this one.
+        """Return a control of this place: replacing it changes the activation by the same distance,
+        but in a random subspace that is orthogonal to this one.
 
-        The random subspace has the same rank, or the rank of the space orthogonal to this place if
-        that is smaller. For a whole activation it is a random line. It is orthogonal because a
-        random subspace that overlaps contains a part of the variable (such a control scored up to
-        .46 at true sites of handwired models).
+        The random subspace has the same rank, or as many dimensions as are left if these are fewer.
+        For a whole activation it is a random line. A subspace that is not orthogonal would contain
+        a part of the variable: such controls scored up to .46 at true sites of handwired models.
 
         Args:
             width: number of dimensions of the activation without padding.
@@ -593,8 +603,8 @@ class Place:
             padding: number of further dimensions that are only padding.
 
         Returns:
-            The control. None if there is no such direction: at heads, attention scores and single
-            numbers.
+            The control. None if no other direction exists (the activation is a single number), and
+            at heads and attention scores.
         """
         integer("width", width, 1, 10**6)
         integer("padding", padding, 0)
@@ -656,8 +666,8 @@ Places = Place | Site | str | Sequence[Place | Site | str]
 
 
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
-    """Turn places, sites or texts of sites into a list of places, and check that the model has
-    each.
+    """Turn places (sites, with or without a subspace), sites or texts of sites into a list of
+    places. Check that the model has each.
 
     Args:
         places: a place, a site or a text, or several of these.
@@ -682,7 +692,7 @@ def tile(x: Tensor, times: int) -> Tensor:
 
 @contextmanager
 def freeze_parameters(model: Machine) -> Iterator[None]:
-    """Context manager: compute no gradients for the parameters of the model."""
+    """Context manager: inside, no gradients are computed for the parameters of the model."""
     module = cast(nn.Module, model)
     flags = [parameter.requires_grad for parameter in module.parameters()]
     module.requires_grad_(False)

@@ -45,9 +45,9 @@ from interp.support.provenance import provenance
 
 
 def has_state_direction(model: Machine) -> bool:
-    """Return whether the algorithm's state is an exact linear function of the model's latents
-    (``model.state_map``), so that a wanted state can be written into them. This holds for handwired
-    transformers only.
+    """Return whether a wanted state of the algorithm can be written into the model's latents (the
+    vectors that it carries from round to round). This needs a state that is an exact linear
+    function of the latents (``model.state_map``), which only handwired transformers have.
     """
     return model.is_handwired and hasattr(model, "state_map")
 
@@ -70,8 +70,9 @@ def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
 
 
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """Return the smallest change of a handwired transformer's latents, ``[latent, d_model]``, that
-    changes the algorithm's state in them by ``change``.
+    """Return the smallest change of a handwired transformer's latents (the vectors that it carries
+    from round to round) that changes the algorithm's state in them by ``change``. The result is
+    ``[latent, d_model]``, to be added to the latents.
 
     Args:
         model: the handwired transformer.
@@ -97,8 +98,8 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """Return a handwired transformer's latents after the smallest change that makes the algorithm's
-    state in them equal to ``state``.
+    """Write an algorithm's state into a handwired transformer's latents (the vectors that it
+    carries from round to round), by the smallest change of the latents.
 
     Args:
         model: the handwired transformer.
@@ -127,24 +128,25 @@ def fitted_direction(
     change: ArrayLike,
     sites: Site | str | Sequence[Site | str] = "latent",
 ) -> Float[Tensor, "row width"]:
-    """Return the direction in which a model's carried state moves when the algorithm's memory
-    changes by ``change``, as fitted on episodes with a decoder of the memory.
+    """Estimate by how much a model's carried state changes when the algorithm's memory changes by
+    ``change``. The memory is the algorithm's variable that summarises earlier rounds, such as
+    log-weights.
 
-    A decoder's weights say how to *read* a memory; this direction says how states vary with what is
-    read (:meth:`interp.stats.decoder.Decoder.move`).
+    A decoder of the memory is fitted on episodes. Its weights say how to *read* the memory. The
+    result, however, is how carried states vary with the memory that is read from them
+    (:meth:`interp.stats.decoder.Decoder.move`).
 
     Args:
         model: the model.
         episodes: episodes on which the decoder is fitted, or a rollout of them.
-        algorithm: the algorithm; its memory (``algorithm.memory``) is the variable that summarises
-            earlier rounds, such as log-weights.
+        algorithm: the algorithm; ``algorithm.memory`` is the key of its memory.
         change: the change of the memory, in its shape and units.
         sites: "latent" for the whole carried state, or some channels of it: with "latent@h", only
             this channel is decoded and moved.
 
     Returns:
-        The direction, with one row per latent or row of the carried state, ``[row, width]``. It is
-        0 in rows that are not moved.
+        The change of the carried state, ``[row, width]``, where a row is a latent or another vector
+        of the state. It is 0 in rows that ``sites`` leaves out.
     """
     memory = _find_memory(algorithm)
     base = run_of(model, episodes, "steering")
@@ -279,16 +281,16 @@ def _score_move(
 @checked_fields
 class Doses:
     """A change of the algorithm's memory (the variable that summarises earlier rounds, such as
-    log-weights), and the multiples of it to apply.
+    log-weights), and the multiples of it (doses) to apply.
 
     Attributes:
         change: the change at dose 1, in the shape and units of the memory; or the name of one
             number of the memory, such as "log_weights[e_1]", which then increases by 1.
         sizes: the doses, as multiples of the change.
-        direction: the corresponding change of the carried state, ``[row, width]``, such as a
-            probe's direction. By default, it is the exact change for a handwired transformer
-            (:func:`state_direction`), and for other models the :func:`fitted_direction` on the
-            steered episodes.
+        direction: the change of the model's carried state at dose 1, ``[row, width]``, such as a
+            probe's direction. By default, it is exact for handwired transformers
+            (:func:`state_direction`). For other models it is fitted on the steered episodes
+            (:func:`fitted_direction`).
     """
 
     change: ArrayLike | str
@@ -315,8 +317,9 @@ def steer(
     n_random: int = 8,
     seed: int = 0,
 ) -> _SteeringResult:
-    """Add multiples ("doses") of a direction to the state that one round reads, and compare the
-    prediction with the algorithm's after the same change of its memory.
+    """Add multiples ("doses") of a direction to the state that the model carries into one round.
+    Compare the model's prediction with the algorithm's after the same change of its memory (the
+    variable that summarises earlier rounds).
 
     Args:
         model: the model.
@@ -324,20 +327,22 @@ def steer(
         algorithm: the algorithm that the model is compared with.
         doses: the change of the memory, its multiples, and the direction.
         round: index of the round; negative numbers count from the end.
-        of: index of the outcome of which the probability is read: an integer for all episodes, or
-            one integer per episode. For expert advice, for example, it can be the outcome that the
-            expert with the raised weight votes for, which becomes likelier.
+        of: index of the outcome whose predicted probability is compared: an integer for all
+            episodes, or one integer per episode. With expert advice, for example, pass the vote of
+            the expert whose weight is raised.
         n_random: number of random directions of equal norm, for the control.
         seed: seed of the random directions.
 
     Returns:
-        A result with the probability of the outcome that is read, for each dose and episode: in the
-        model (``model``), in the algorithm (``algorithm``), and in the model along random
-        directions (``random``). Its table has one row per ``dose``, with means and 95 % intervals
-        of these three, and of the model's probability minus the algorithm's (``difference``).
-        ``score`` is ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes,
-        where a move is the change of the probability from dose 0 to this dose: 1 is the same move
-        in every episode, 0 is no better than no move.
+        The probabilities of this outcome in the model (``model``) and in the algorithm
+        (``algorithm``), ``[dose, episode]`` each. ``random`` has the model's probabilities along
+        random directions, ``[dose, direction, episode]``. The table has one row per ``dose``, with
+        means and 95 % intervals of these three, and of the model's probability minus the
+        algorithm's (``difference``).
+
+        ``score`` compares moves, which are changes of the probability from dose 0 to this dose. It
+        is ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes. 1 means equal
+        moves in every episode, 0 is no better than no move.
     """
     memory = _find_memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
