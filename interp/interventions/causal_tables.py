@@ -54,13 +54,15 @@ class Sample:
     """Settings for the episodes of a causal analysis: how they are sampled and corrupted.
 
     Attributes:
-        corruption: key of the task's corruption; empty for its default.
+        corruption: key of the task's corruption: the way to make the corrupted episodes from the
+            clean ones, such as "flip-vote". Empty for the default.
         n_episodes: number of episodes.
-        n_rounds: number of rounds per episode; by default as many as the analysis reads.
-        n_map: number of rounds in the map of effects, from the analysed round on. Each of these
-            rounds is patched in turn, and each is read. 0 makes no map.
+        n_rounds: number of rounds per episode; None for as many as the analysis reads.
+        n_map: number of rounds in the map of effects of :func:`patch`, from the analysed round on.
+            Each of these rounds is patched in turn, and the effect is measured in each later one. 0
+            for no map.
         seed: seed of the episodes.
-        regime: regime (named distribution of episodes) to sample from; empty for the default.
+        regime: name of the regime (distribution of episodes) to sample from; empty for the default.
         sizes: name of a size -> its value, such as ``{"n_experts": 3}``, for sizes that should
             differ from the model's.
     """
@@ -102,18 +104,19 @@ def patch(
     direction: str = "denoising",
     sample: Sample = Sample(),
 ) -> _Patching:
-    """Sample episodes, corrupt them in one round, and patch that round at every layer, head and
-    position, or at every hook point of a model without layers.
+    """Sample episodes and corrupt them in one round. Then patch this round at every layer, head and
+    position (at every hook point of a model without layers), each separately. To patch is to put an
+    activation of one run (clean or corrupted) into the other.
 
     Args:
         model: the model.
         round: index of the round that is corrupted and patched.
-        components: components to patch; empty for residual stream, attention outputs and heads, or
-            every hook point of a model that is no transformer.
-        metrics: keys of metrics. Empty for two: one of the prediction and one of the state, or
-            only the one of the state if the prediction cannot show the corruption.
-        read_round: index of the round in which metrics are read; by default the first one in which
-            the corruption can show.
+        components: components (kinds of activation) to patch. Empty for residual stream, attention
+            outputs and heads of a transformer, or every hook point of another model.
+        metrics: keys of metrics. Empty for two, one of the prediction and one of the state. The
+            first is left out if the prediction cannot show the corruption.
+        read_round: index of the round in which metrics are read; by default the first round in
+            which the corruption can show.
         propagate: whether later rounds read the changed state; False gives them the state of the
             unpatched run.
         direction: "denoising" patches clean activations into the corrupted run, "noising" the
@@ -121,9 +124,10 @@ def patch(
         sample: settings of the episodes and the corruption.
 
     Returns:
-        A record of three: ``corruption``, its key; ``sweeps``, a
-        :class:`~interp.interventions.patching.PatchingResult` for each metric; and ``rounds``, the
-        map of the first metric's effects by round patched and round read (None if there is none).
+        A record with three fields. ``corruption`` is the key of the corruption. ``sweeps`` has the
+        effects on each metric, as a :class:`~interp.interventions.patching.PatchingResult`.
+        ``rounds`` is the map of effects on the first metric if the whole state is patched, by round
+        patched and round read, or None.
     """
     record = corruption(model, sample.corruption)
     require(
@@ -178,8 +182,9 @@ def patch(
 def write(result: _Patching, folder: Path) -> list[Path]:
     """Write the results of ``interp patch`` into a folder, and return the paths of the files.
 
-    The files are ``patching.csv``, ``patching.json``, a heat map for each metric and component and,
-    if there is one, the map of effects by round patched and round read.
+    The files are the table of effects (``patching.csv``), the settings (``patching.json``), and a
+    heat map for each metric and component. If there is a map of effects by round patched and round
+    read, it is written as well (``rounds.csv``, ``rounds.svg``).
 
     Args:
         result: the results, as :func:`patch` returned them.
@@ -217,8 +222,9 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
     """Return a table of the ``n`` sites with the largest effects on each metric, from the results
-    of :func:`patch`. It has one row per metric and site: the effect with its 95 % interval, a
-    p-value and the fraction (:meth:`interp.interventions.patching.PatchingResult.to_frame`).
+    of :func:`patch`. It has one row per ``metric`` and ``site``. ``effect`` is the mean effect of a
+    patch, with its 95 % interval ``effect_low`` to ``effect_high`` and its ``p_value``.
+    ``fraction`` is the effect divided by the mean difference between the two runs.
     """
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]
@@ -251,8 +257,9 @@ TOLERANCE = 0.1  # largest distance from 1 of the faithfulness of the circuit th
 
 
 def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFrame:
-    """Patch every site under every corruption of the task. Read the metric in the first round in
-    which the corruption can show.
+    """For every corruption of the task, patch every site of one round separately: put its
+    activation in the clean run into the corrupted run. The effect on the default metric is measured
+    in the first round in which the corruption can show.
 
     Args:
         model: the model.
@@ -261,8 +268,8 @@ def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFra
 
     Returns:
         One row per ``corruption`` (its key) and site, with the columns of
-        :meth:`interp.interventions.patching.PatchingResult.to_frame`: effect and fraction with 95 %
-        intervals, and more.
+        :meth:`interp.interventions.patching.PatchingResult.to_frame`: ``effect`` of the patch and
+        ``fraction`` of the difference between the runs, with 95 % intervals, and more.
     """
     task = catalog.of(model)
     frames: list[pd.DataFrame] = []
@@ -283,24 +290,27 @@ def interchange_table(
     drawn: tuple[str, Mapping[str, int] | None] = ("", None),
     n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
-    """Test which sites carry which variables of the algorithm, with controls.
+    """Test claims that sites of the model carry variables of the algorithm that the task names for
+    it. The sites are set to their values in another episode, and so is the variable in the
+    algorithm.
 
     Args:
         model: the model.
         episodes, other: base and source episodes, paired by their order, or the model's rollouts of
             them. Sites in a base episode are set to their values in its source.
-        round: index of a round. It and the four rounds before it are tested, or as many of these as
-            exist.
-        seed: seed of controls and decoder.
-        claims: claims that sites carry a variable; by default those of the task.
+        round: index of the last tested round. Sites are set in this round and in the four before it
+            (fewer at the beginning), each separately.
+        seed: seed of the controls, and of the episodes for the decoder.
+        claims: the claims; by default those of the task.
         drawn: regime and sizes of the episodes on which the decoder of a learned model's state is
             fitted: the pair (name of a regime, name of a size -> its value).
         n_decoded: number of episodes on which this decoder is fitted.
 
     Returns:
-        The table of :func:`interp.interventions.interchange.carriers`, one row per claim:
-        interchange accuracy and score with intervals, and the accuracy and score of the control (a
-        random subspace at the same sites).
+        The table of :func:`interp.interventions.interchange.carriers`, one row per claim. It has
+        the share of pairs in which the outcomes of model and algorithm are equal, a score for the
+        sizes of effects, their intervals, and both numbers for the control (a random subspace at
+        the same sites).
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
@@ -333,16 +343,18 @@ def _find_recent(round: int) -> slice:
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
-    """Train subspaces that carry a variable, at each site where the task (``task.analysis``)
-    expects the variable, by distributed alignment search. Measure their interchange accuracy.
+    """Train subspaces that carry a variable of the algorithm (distributed alignment search), at
+    each site where the task expects the variable (``task.analysis``). Measure how often
+    interchanging the subspace acts like interchanging the variable.
 
     Args:
         model: the model.
         episodes, other: base and source episodes, paired by their order, or rollouts of them.
-        round: index of a round. Pairs are taken from it and the four rounds before it, or as many
-            of these as exist.
+        round: index of the last round that is used. Pairs are taken from this round and the four
+            before it (fewer at the beginning).
         seed: seed of the search.
-        smooth: model to train with if the model has hard choices without gradients.
+        smooth: differentiable variant of the model to train with, if the model has hard choices,
+            which have no gradients; None to train with the model.
 
     Returns:
         One row per site and condition (the learned subspace or a control), with the columns of
@@ -373,8 +385,9 @@ def alignment_table(
 
 
 def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.DataFrame:
-    """Add multiples of a change to the model's carried state. Compare the predictions with those of
-    the algorithm after the same change, and with the model's after changes in random directions.
+    """Add multiples of a change to the state that the model carries into a round. Compare its
+    predictions with those of the algorithm after the same change of its memory, and with the
+    model's after changes in random directions.
 
     The task defines the change (``task.analysis``).
 
@@ -386,7 +399,8 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
 
     Returns:
         The table of :func:`interp.interventions.steering.steer`, one row per dose (multiple of the
-        change).
+        change): mean probability of an outcome in the model, in the algorithm and along random
+        directions.
     """
     task = catalog.of(model)
     base = run_of(model, episodes, "steering")
@@ -426,24 +440,29 @@ def _require_field(task: Task, field: str, value: Any) -> Any:
 def circuit_tables(
     model: Machine, episodes: Episodes, round: int, seed: int, in_full: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Score edges by their attribution (EAP-IG), find the smallest circuit of high-scored edges
-    that is faithful, compare it with random ones, and ablate every node.
+    """Find a circuit (set of edges between heads and MLPs) in one round, and evaluate it. Edges are
+    scored by gradients (EAP-IG). The circuit is the smallest set of the highest-scored edges with a
+    faithfulness within 0.1 of 1.
 
     Args:
         model: a transformer with only softmax attention.
         episodes: clean episodes.
         round: index of the round in which edges are cut.
         seed: seed of random circuits.
-        in_full: whether to measure minimality and make the table "ablation", which are most of the
-            work.
+        in_full: False leaves out minimality and the table "ablation", which are most of the work.
 
     Returns:
-        Name of a table -> the table. "edges" has one row per edge (``source``, ``destination``)
-        with its ``score``; ``kept`` is True for edges of the circuit. "faithfulness" has one row
-        per circuit size (:func:`~interp.interventions.ablation.faithfulness_curve`). "circuit" has
-        one row about the circuit that was found (:func:`~interp.interventions.ablation.evaluate`).
-        "ablation" has one row per node, kind of ablation and metric: one metric of the prediction
-        and one of the state (:func:`~interp.interventions.ablation.ablate`).
+        Name of a table -> the table.
+
+        - "edges" has one row per edge (``source``, ``destination``) with its ``score``; ``kept`` is
+          True for edges of the circuit.
+        - "faithfulness" has one row per circuit size
+          (:func:`~interp.interventions.ablation.faithfulness_curve`).
+        - "circuit" has one row about the circuit, with random circuits as the control
+          (:func:`~interp.interventions.ablation.evaluate`).
+        - "ablation" has one row per node, kind of ablation and metric, with the drop of the metric
+          without the node (:func:`~interp.interventions.ablation.ablate`). There are two metrics,
+          one of the prediction and one of the state.
     """
     config = with_heads(model, "circuits of edges").config
     require(
@@ -478,14 +497,15 @@ def circuit_tables(
 def table_makers(
     model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, Callable[[], dict[str, pd.DataFrame]]]:
-    """Return functions that compute the tables of all causal analyses, in parts that do not depend
-    on each other.
+    """Return functions that compute the tables of all causal analyses of a model. Each function
+    computes one part, and does not depend on the others.
 
     Args:
         model: the model.
-        round: index of the analysed round, at least 1 (it needs a history).
-        smooth: softmax-only variant of a model with hard attention,
-            ``circuits.differentiable(model)``; its gradients score the edges.
+        round: index of the analysed round, at least 1, so that there are earlier rounds.
+        smooth: differentiable variant of a model with hard attention,
+            ``circuits.differentiable(model)``. Subspaces are trained and circuits found in it. None
+            for a model without hard attention.
         sample: settings of the episodes: their number, seed, regime and sizes.
 
     Returns:

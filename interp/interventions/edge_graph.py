@@ -45,8 +45,8 @@ EXITS = ("prediction", "update")
 
 
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
-    """Return the model if it is a transformer with heads that can be edited; otherwise raise an
-    error.
+    """Return the model unchanged if it is a transformer with heads that can be edited; otherwise
+    raise an error.
 
     Args:
         model: the model.
@@ -65,8 +65,9 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
 
 
 def split_head(name: str) -> tuple[int, int, str]:
-    """Return layer, head and input ("q", "k" or "v") from the name of a head in the graph. The
-    name of a source, "L1H0", has no input: it is "" then.
+    """Return (index of the layer, index of the head, input) from the name of a head in an
+    :class:`EdgeGraph`. The input is "q", "k" or "v" for a destination such as "L1H0.q", and "" for
+    a source such as "L1H0".
 
     >>> split_head("L1H0.q"), split_head("L1H0")
     ((1, 0, 'q'), (1, 0, ''))
@@ -92,16 +93,20 @@ def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[i
 
 @checked
 class EdgeGraph:
-    """The graph of the edges between the parts of a transformer in one round. Sources write to the
-    residual stream, and destinations read it. Both are in the order of computation.
+    """The graph of the parts of a transformer in one round. There is an edge from each source,
+    which writes to the residual stream, to each destination that reads it later. A circuit is a set
+    of edges.
 
     Args:
-        model: the transformer; a model without heads is refused.
+        model: the transformer; a model without heads is an error.
 
     Attributes:
-        sources: names: "embed", "L0H0", ..., "mlp 0", ...
-        destinations: names: "L0H0.q", ..., "mlp 0", "prediction", "update".
-        exists: whether there is an edge, that is, whether the source is computed before the
+        sources: names of the embedding, heads and MLPs in the order of computation: "embed",
+            "L0H0", ..., "mlp 0", ...
+        destinations: names of the inputs of heads (queries, keys, values), of MLPs and of the two
+            outputs of a round, in the order of computation: "L0H0.q", ..., "mlp 0", ...,
+            "prediction", "update".
+        exists: True if there is an edge, which means that the source is computed before the
             destination, ``[source, destination]``.
     """
 
@@ -142,8 +147,8 @@ class EdgeGraph:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Which edges can have an effect, ``[source, destination]``. Edges from heads and MLPs with
-        output weights of 0 have none.
+        """True for edges that can have an effect, ``[source, destination]``. Edges from or to heads
+        and MLPs have none if their output weights are 0.
         """
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
@@ -170,11 +175,12 @@ class EdgeGraph:
         return f"{self.sources[source]} -> {self.destinations[destination]}"
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
-        """Return the indices (source, destination) of an edge; refuse a destination that is not
-        computed after the source.
+        """Return the indices (source, destination) of an edge from the names of its ends. It is an
+        error if the destination is not computed after the source.
 
         Args:
-            source, destination: names of the nodes, such as "L0H0" and "L1H0.q".
+            source, destination: names from :attr:`sources` and :attr:`destinations`, such as "L0H0"
+                and "L1H0.q".
         """
         require_known("source", source, self.sources, limit=40)
         require_known("destination", destination, self.destinations, limit=40)
@@ -186,8 +192,8 @@ class EdgeGraph:
     def mask(
         self, edges: Sequence[tuple[int, int]] | None = None
     ) -> Bool[np.ndarray, "source destination"]:
-        """Return the circuit that consists of exactly ``edges`` (all edges if None), as booleans
-        ``[source, destination]``.
+        """Return a circuit as booleans ``[source, destination]``: True for the pairs of indices in
+        ``edges``, or for all edges if it is None. Pairs without an edge stay False.
         """
         keep = np.full_like(self.exists, edges is None)
         n_sources, n_destinations = keep.shape
@@ -205,13 +211,13 @@ class EdgeGraph:
     def require_edge_values(
         self, what: str, values: Any, low: float = -np.inf, high: float = np.inf
     ) -> NDArray[Any]:
-        """Check that ``values`` has a finite number for every edge, and return it as an array
-        ``[source, destination]``.
+        """Return ``values`` as an array ``[source, destination]``, after checking that it has a
+        finite number for every edge. Entries without an edge are not checked.
 
         Args:
             what: name of the values, for error messages.
             values: numbers or booleans, ``[source, destination]``.
-            low, high: allowed range.
+            low, high: smallest and largest allowed number.
         """
         array, shape = array_of(what, values), self.exists.shape
         require(
@@ -232,8 +238,8 @@ class EdgeGraph:
     def contributions(
         self, run: Rollout, round: int
     ) -> Float[Tensor, "source episode pos d_model"]:
-        """Return what every source (the embedding, each head and each MLP) writes to the residual
-        stream in one round, ``[source, episode, pos, d_model]``.
+        """Run one round of a rollout again, and return what every source (the embedding, each head
+        and each MLP) adds to the residual stream, ``[source, episode, pos, d_model]``.
 
         Args:
             run: the rollout that provides the input and the carried state.
@@ -255,17 +261,19 @@ class EdgeGraph:
         hooks: Hooks,
         before: tuple[int, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run a round with hooks. A hook that does not fire exactly once is an error.
+        """Run the model for one round with hooks, in every row of a batch. Each hook must be called
+        exactly once.
 
         Args:
-            rounds: encoded tokens and values of the rows.
-            latents: carried state that the round reads.
+            rounds: inputs of the round, encoded as tokens and values, one row per episode.
+            latents: state that the round reads, ``[row, latent, d_model]``.
             hooks: pairs of the name of a hook point and a hook function.
-            before: index of a layer, and the residual stream before this layer, from which to
-                start; by default the embedding is computed.
+            before: where to start: the pair (index of a layer, residual stream before this layer).
+                By default the computation starts with the embedding.
 
         Returns:
-            The prediction of the round, and the latents after it.
+            The prediction of the round, ``[row, ...]``, and the state after it,
+            ``[row, latent, d_model]``.
         """
         counter, model = FiringCounter(hooks), self.model
         with model.hooks(fwd_hooks=counter.hooks):
@@ -286,18 +294,20 @@ class EdgeGraph:
         ablated: Float[Tensor, "source episode pos d_model"],
         clean: tuple[Tensor, Sequence[Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Run a round once per circuit; cut edges carry ablated values. Computation starts at the
-        first layer with a cut.
+        """Run a round of the clean episodes once per circuit (set of edges). All other edges are
+        cut: they carry given values in place of what their source writes.
 
         Args:
             run: the clean rollout.
             round: index of the round.
-            keeps: for each circuit, how much each edge keeps, ``[source, destination]``. With 1 the
-                edge carries the source's current value, with 0 (cut) the ablated value, and with a
-                number between them a mixture.
-            ablated: ablated value of each source.
-            clean: what sources write without cuts, ``[source, episode, pos, d_model]``, and the
-                residual stream before every layer.
+            keeps: for each circuit, numbers from 0 to 1, ``[source, destination]``. With 1 the edge
+                carries what its source writes, with 0 (cut) the ablated value, and in between a
+                mixture.
+            ablated: the value that cut edges of each source carry,
+                ``[source, episode, pos, d_model]``.
+            clean: the same run without cuts, which saves computation up to the first cut: what
+                sources write, ``[source, episode, pos, d_model]``, and the residual stream before
+                every layer.
 
         Returns:
             Predictions, and latents after the round, ``[circuit, episode, ...]`` each.
@@ -370,23 +380,21 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Return hooks that change what destinations read. In each circuit, they add to what the
-    destination d reads ``sum_s weights[s, d] * shifts[s]``. The sum is over all sources s that are
-    computed before d.
+    """Return hooks that change what destinations read from the residual stream. In each circuit,
+    destination d reads its usual input plus ``sum_s weights[s, d] * shifts[s]``. The sum is over
+    all sources s that are computed before d.
 
-    With the weight 1 and the shift "ablated value minus current value", an edge carries the ablated
-    value. With the weight 0, it carries the current value.
+    To cut an edge, use the weight 1, and the shift "ablated value minus current value" of its
+    source. With the weight 0, the edge carries the current value.
 
     Args:
         graph: the graph.
         weights: weight of each edge in each circuit. An edge that is not cut in a circuit must have
             the weight 0 there.
-        shifts: shift of each source, as a list of tensors ``[source, circuit, episode, pos,
-            d_model]``, each for some consecutive sources; joined, they are in the order of the
-            graph's sources. The axis ``circuit`` has length 1 if the shift is the same for all
-            circuits. A hook reads only the shifts of the sources before its destination, at the
-            time when it fires. The caller may therefore fill in the tensors during the run, each
-            shift once its source has written.
+        shifts: shift of each source, ``[source, circuit, episode, pos, d_model]``, divided along
+            the first axis into a list of tensors. The axis ``circuit`` has length 1 if the shift is
+            the same for all circuits. The caller may fill in the tensors during the run: when a
+            destination is computed, its hook reads only the shifts of earlier sources.
         cut: True for edges that are cut in at least one circuit; a destination without such an edge
             needs no hook.
     """
@@ -474,11 +482,12 @@ def attribute(
 ) -> _AttributionResult:
     """Estimate the effect of every edge on a metric by gradients: edge attribution patching with
     integrated gradients (EAP-IG). The score of an edge estimates by how much the metric of the
-    clean run drops if the edge is cut, which means that it carries the corrupted run's value.
+    clean run drops if the edge is cut. A cut edge carries what its source writes in the corrupted
+    run.
 
     Args:
-        pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`); the round that
-            is read must be the round that is changed.
+        pair: clean and corrupted runs (:func:`interp.interventions.pairs.prepare`). The metric must
+            be read in the round that is changed (``read_round`` equal to ``round``).
         metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
             predicted.
         steps: number of points at which gradients are taken, evenly spaced on the line from the

@@ -57,23 +57,24 @@ from interp.support.errors import InputError, require, require_known, theirs
 class Effects(Result):
     """The result of an experiment: the outcomes of every edit, and those of the unedited run.
 
-    An outcome is a number that is read from a round, such as the predicted probability of a label.
-    A *pair* is a round that is edited and a round that is read.
+    An edit is a change of an activation in one round. An outcome is a number that is read from a
+    round, such as the predicted probability of a label. A *pair* is a round that is edited and a
+    round that is read.
 
     Attributes:
         edits: names of the edits.
         rounds: the pairs, (index of the round edited, index of the round read).
         outcomes: names of the outcomes.
         values: outcomes with the edits, ``[edit, episode, pair, outcome]``.
-        unpatched: outcomes of the unedited run, ``[episode, pair, outcome]``.
-        seen: for each edit, a dictionary: watched site -> its activation, ``[episode, round
-            edited, ...]``.
-        counted: True if neither round of a pair is missing in an episode, ``[episode, pair]``;
-            None if this is so everywhere. Other values are NaN and are left out of means. Values
-            are also NaN if the edit is at an iteration of a loop that the model did not run.
+        unpatched: outcomes without edits, ``[episode, pair, outcome]``.
+        seen: for each edit, the activations that the experiment was asked to watch: site ->
+            activation, ``[episode, round edited, ...]``.
+        counted: True if both rounds of a pair took place in the episode, ``[episode, pair]``; None
+            if all did. Otherwise values are NaN, and are left out of means. Values are also NaN if
+            a looped model did not run the iteration that was edited.
         participants: index of the participant who played each episode, ``[episode]``; intervals
-            resample participants. Without recorded participants, every episode counts as one. None
-            if the rollout was stored without its episodes.
+            resample participants. Without recorded participants, every episode counts as one. The
+            attribute is None if the rollout was stored without its episodes.
     """
 
     edits: tuple[str, ...]
@@ -87,12 +88,15 @@ class Effects(Result):
 
     @property
     def effects(self) -> Float[Tensor, "edit episode round outcome"]:
-        """Outcomes with each edit minus outcomes without it."""
+        """Outcomes with each edit minus outcomes without it, ``[edit, episode, pair, outcome]``. A
+        pair is a round that is edited and a round that is read.
+        """
         return self.values - self.unpatched
 
     def require_all_edits(self, analysis: str) -> Effects:
-        """Return these effects. Raise an error if an edit could not be made in some episode and
-        round, because a looped model did not run the iteration ("cycle") of the edited site there.
+        """Return this object unchanged, or raise an error if an edit could not be made in some
+        episode and round. This happens in looped models, which run a variable number of iterations
+        ("cycles"), if the edited iteration was not run.
 
         Args:
             analysis: name of the analysis, for the error message.
@@ -114,8 +118,9 @@ class Effects(Result):
         the largest absolute effect first.
 
         ``effect`` is the mean over episodes of the outcome with the edit minus the outcome without
-        it, with its 95 % interval ``effect_low`` to ``effect_high``. A column ``n_episodes`` is
-        added if not every episode counts. ``seed`` is that of the bootstrap.
+        it, with its 95 % interval ``effect_low`` to ``effect_high``. The column ``n_episodes`` is
+        the number of counted episodes; it is left out if all are counted. ``seed`` is that of the
+        bootstrap.
         """
         mean, low, high, n_episodes = self._summarize(seed)
         names = [
@@ -194,7 +199,8 @@ class Tabulated(Result):
     Attributes:
         sentence: the finding.
         table: the table.
-        picture: function that maps the module :mod:`interp.results.figures` to the figure.
+        picture: function that draws the figure: it is called with the module
+            :mod:`interp.results.figures`, and returns a matplotlib figure.
         settings: settings of the analysis, name and digest of the model, versions of packages.
     """
 
@@ -218,7 +224,7 @@ def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
 
 
 def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
-    """Make a table for :func:`interp.results.figures.curves`, which draws several lines over one
+    """Make the table from which :func:`interp.results.figures.curves` draws several lines over one
     axis.
 
     Args:
@@ -234,7 +240,8 @@ def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataF
 
 
 def make_interval_table(rows: Mapping[str, Interval]) -> pd.DataFrame:
-    """Make a table for :func:`interp.results.figures.intervals`, which draws one interval per row.
+    """Make the table from which :func:`interp.results.figures.intervals` draws one interval per
+    row.
 
     Args:
         rows: name of a row -> its interval.
@@ -253,8 +260,8 @@ Again = Callable[[int, int, Tensor], Tensor]
 
 
 class Rows(NamedTuple):
-    """Rounds of many episodes as one batch. A row is one round of one episode: row ``e *
-    len(rounds) + i`` is the i-th of the rounds of episode e.
+    """Some rounds of every episode of a run, as one batch of rows. A row is one round of one
+    episode: row ``e * len(rounds) + i`` is the i-th of these rounds in episode e.
 
     Attributes:
         latents: carried state that the model reads in each row, ``[row, latent, d_model]``.
@@ -266,7 +273,8 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
-        """Return some rounds of every episode of a rollout, as one batch of rows.
+        """Return some rounds of every episode of a rollout, as one batch with a row per episode and
+        round.
 
         Args:
             run: the rollout.
@@ -291,7 +299,7 @@ def run_one_round(
     gradient: bool = False,
     before: tuple[int, Tensor] | None = None,
 ) -> tuple[Step, dict[Site, Tensor]]:
-    """Run the model in one round of every row of a batch, with the activations at some sites
+    """Run the model for one round in every row of a batch, with the activations at some sites
     changed.
 
     Args:
@@ -300,11 +308,11 @@ def run_one_round(
         layout: token layout of the rounds.
         changes: pairs of a site and a function from its activation ``[row, ...]`` to the new one.
         watched: sites whose activations are returned.
-        commit: for rounds that contain a choice: "target" keeps the choice in the tokens, "own"
-            replaces it by the model's choice in this round.
+        commit: which choice the model reads in rounds whose tokens contain a choice: "target" for
+            the recorded choice, "own" for the model's own choice in this round.
         gradient: whether gradients are computed.
-        before: index of a layer, and the residual stream before this layer, from which to start; by
-            default the round starts from its tokens.
+        before: where to start: the pair (index of a layer, residual stream before this layer). By
+            default the computation starts from the tokens.
 
     Returns:
         The step (prediction and new state), and a dictionary of the activations at the watched
@@ -344,23 +352,25 @@ def run_one_round(
 class Edit:
     """A change of the activation at one place (a site, or a subspace of it).
 
-    An :class:`Experiment` makes the edit in each of its rounds separately: each of them starts one
-    edited run. With ``rounds``, one edited run has the edit in several rounds.
+    An :class:`Experiment` starts a separate edited run in each of its rounds, and makes the edit
+    there. With ``rounds``, the same run also has the edit in later rounds.
 
     Attributes:
-        place: the place; None changes the input of the rounds.
-        value: the new value. A rollout provides its own activation in the same round. A tensor has
-            axes ``[episode, round, ...]``, where the rounds are those in which the edit is made.
-            Encoded rounds replace the input. A function ``(current, rows)`` returns the new value,
-            ``[row, ...]``, where a row is one round of one episode. ``current`` is the current
-            value of a chunk of rows, and ``rows`` the slice of this chunk among all edited rows.
-        add: whether the tensor is added to the current value instead of replacing it.
-        again: optional function that also changes the state in later rounds. Its arguments are the
-            round edited, the later round, and the state ``[episode, row, width]`` that the later
-            round would read. It returns the state that the later round reads instead.
-        rounds: all rounds in which one edited run has the edit: an int, a slice, a list or "all".
-            The experiment must start in one of them. By default, the edit is made only in the round
-            in which the edited run starts.
+        place: the place; None if the edit changes the inputs of the rounds instead.
+        value: the new value. If it is a rollout, its activation in the same round is the new value.
+            A tensor is ``[episode, round, ...]``, where the rounds are those in which the edit is
+            made. Encoded rounds replace the inputs. A function ``(current, rows)`` returns the new
+            value, ``[row, ...]``, where a row is one round of one episode. It is called with chunks
+            of rows: ``current`` has their current values, and ``rows`` is the slice of these rows
+            among all edited ones.
+        add: True if the tensor is added to the current value, False if it replaces it.
+        again: optional function that changes the state before every later round. It is called with
+            the index of the edited round, that of the later round, and the state
+            ``[episode, row, width]`` that the later round would read. It returns the state that the
+            round reads instead.
+        rounds: all rounds in which an edited run has the edit: an int, a slice, a list or "all".
+            The rounds in which the experiment starts must be among them. By default, the edit is
+            made only in the round in which the edited run starts.
     """
 
     place: Place | None
@@ -382,13 +392,13 @@ class Edit:
 
         Args:
             site: a place, a site, or the text of a site, such as "latent" or "L1H0@p?".
-            value: the new value: a rollout (its own activation in the same round), a tensor
+            value: the new value: a rollout whose activation in the same round is taken, a tensor
                 ``[episode, round, ...]``, or a function ``(current, rows)`` -> the new value
                 (:attr:`Edit.value`).
-            model: the model that has the site; by default any transformer.
-            add: whether the tensor is added to the current value instead of replacing it.
-            rounds: all rounds in which one edited run has the edit; by default, only the round in
-                which it starts.
+            model: the model whose sites are looked up; by default those of any transformer.
+            add: True if the tensor is added to the current value, False if it replaces it.
+            rounds: all rounds in which an edited run has the edit; by default, only the round in
+                which the run starts.
         """
         place = site if isinstance(site, Place) else Place.of(site, model=model)
         return cls(place, value, add, rounds=rounds)
@@ -403,8 +413,8 @@ class Edit:
         return site.component == "latent" and site.position is None and place.basis is None
 
     def acts_in(self, t: int, n_rounds: int) -> bool:
-        """Return whether the edit is made in round ``t`` of a run that was edited from an earlier
-        round on. False without :attr:`rounds`: such an edit is made only in the first edited round.
+        """Return whether the edit is made again in round ``t`` of a run that was first edited in an
+        earlier round. False if :attr:`rounds` is None: the edit is then made only once.
 
         Args:
             t: index of the round.
@@ -414,10 +424,10 @@ class Edit:
         return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
-        """Return the values of the edit's tensor in some rounds, ``[row, ...]``. Row ``e *
-        len(rounds) + i`` is the i-th of the rounds in episode e. Rows of rounds in which the edit
-        is not made have arbitrary values. For an edit without :attr:`rounds`, return its whole
-        tensor.
+        """Return the edit's tensor in some rounds, as rows ``[row, ...]``: row
+        ``e * len(rounds) + i`` is the i-th of these rounds in episode e. In rounds in which the
+        edit is not made, rows have arbitrary values. If :attr:`rounds` is None, the whole tensor is
+        returned, whatever ``rounds`` says.
 
         Args:
             rounds: indices of the rounds.
@@ -435,7 +445,7 @@ class Edit:
 @dataclass(frozen=True)
 @checked_fields
 class Outcome:
-    """The numbers that are read from a round.
+    """Which numbers an analysis reads from a round of a model.
 
     Attributes:
         key: "prediction" (the predicted distribution), "state" (the part of the algorithm's state
@@ -453,7 +463,9 @@ class Outcome:
 
     @classmethod
     def from_key(cls, outcome: str | Outcome) -> Outcome:
-        """Return the outcome with this key; an :class:`Outcome` is returned unchanged."""
+        """Return the outcome with the key ``outcome`` ("prediction", "state" or "latents"). An
+        :class:`Outcome` is returned unchanged.
+        """
         return cls(outcome) if isinstance(outcome, str) else fit("outcome", outcome, Outcome)
 
     def values(
@@ -464,18 +476,19 @@ class Outcome:
         carried: Tensor,
         slots: Tensor,
     ) -> Float[Tensor, "*axes number"]:
-        """Compute the numbers that this outcome reads from rounds. ``*axes`` are any leading axes,
-        such as episode and round.
+        """Compute the numbers of this outcome for some rounds that were run. ``*axes`` are any
+        leading axes, such as episode and round.
 
         Args:
             model: the model.
             layout: token layout of the rounds.
             prediction: predictions, ``[*axes, ...]``.
             carried: carried state after the rounds, ``[*axes, row, width]``.
-            slots: index of the latent that each round wrote to, ``[*axes]``; used for "state".
+            slots: index of the latent (vector of the carried state) that each round wrote to,
+                ``[*axes]``; used only for "state".
 
         Returns:
-            The numbers, flattened into the last axis, in float64.
+            The numbers, ``[*axes, number]``, in float64.
         """
         if self.key == "prediction":
             return layout.distribution(prediction).double()
@@ -489,16 +502,19 @@ class Outcome:
 
 
 class Outputs(NamedTuple):
-    """Predictions and carried states of the edited runs, as :func:`batches` yields them.
+    """Predictions and carried states of edited runs, as :func:`batches` yields them for one or
+    several edits.
 
     Attributes:
-        edits: which edits these are, as indices into the names in ``Experiment.edits``.
-        predictions: ``[edit, episode, round edited, lag, ...]``; the lag is the number of rounds
-            since the edit.
-        carried: carried state, ``[edit, episode, round edited, read, row, width]``, after each
-            round that is read, or after the last one only.
-        seen: watched site -> its activation, ``[episode, round edited, ...]``; empty if there are
-            several edits.
+        edits: which edits these are: indices of the entries of ``Experiment.edits``.
+        predictions: predictions, ``[edit, episode, round edited, lag, ...]``; the lag is the number
+            of rounds since the edit, from 0.
+        carried: state that the model carries out of the rounds that are read,
+            ``[edit, episode, round edited, read, row, width]``. The axis ``read`` has one entry per
+            lag if ``Experiment.reads`` is "each", and a single one, for the last round, if it is
+            "last".
+        seen: site of ``Experiment.watched`` -> its activation, ``[episode, round edited, ...]``;
+            empty if there are several edits.
     """
 
     edits: Sequence[int]
@@ -516,23 +532,28 @@ class Experiment:
     Attributes:
         model: the model.
         run: the rollout to edit, made without hooks.
-        edits: name -> edits that are made together. Edits of different names are made separately.
-        rounds: an int, a slice or a list of rounds; edits are made in each of them separately.
-        horizon: number of rounds for which the model continues after the edited one; fewer at the
+        edits: name -> edits that are made together, in one run. Edits of different names are made
+            in different runs.
+        rounds: rounds that are edited, each in a separate run: an int, a slice or a list.
+        horizon: number of rounds for which the model continues after the edited round; fewer at the
             end of the run.
-        reads: "last" reads only the last of these rounds, "each" reads all of them, including the
-            edited one.
-        readout: what is read: an :class:`Outcome` or its key, or a function from :class:`Outputs`
-            to numbers ``[edit, episode, (round edited, round read), outcome]``.
-        propagate: whether later rounds read the changed state; False gives them the state and the
-            predictions that they have in ``run``.
-        commit: for rounds that contain a choice: "own" uses the choice of the edited model,
-            "target" the choice in ``run``.
-        update: False skips the part of a round after the prediction, if it is not read.
-        watched: sites whose activations in the edited rounds are returned.
-        known: site -> its activation in the unedited rounds, as another experiment watched it. If
-            the residual stream before the first edited layer is among the sites, the computation
-            starts there instead of at the tokens, to save time.
+        reads: which rounds are read: "last" for the last round that is run, "each" for all, from
+            the edited one on.
+        readout: what is read: an :class:`Outcome` or its key; or a function that is called with
+            :class:`Outputs` and returns numbers ``[edit, episode, pair, outcome]``, where the pairs
+            are those of :attr:`pairs`.
+        propagate: True if rounds after the edited one read the changed state. False if they keep
+            the state and the predictions that they have in ``run``.
+        commit: which choice the model reads in rounds whose tokens contain a choice: "own" for the
+            choice of the edited model, "target" for that in ``run``. By default as in ``run``.
+        update: False skips the part of a round after the prediction, to save time; the readout must
+            then not need the state.
+        watched: sites whose activations in the edited rounds are stored in the result
+            (:attr:`Effects.seen`).
+        known: site -> its activation in the same rounds without edits,
+            ``[episode, round edited, ...]``, from an earlier experiment. It only saves time: if the
+            residual stream before the first edited layer is among the sites, the computation starts
+            there.
     """
 
     model: Machine
@@ -619,7 +640,9 @@ class Experiment:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (round edited, round read), one for each entry of the round axis."""
+        """The pairs (index of the round edited, index of the round read), in the order of the axis
+        ``pair`` of the results.
+        """
         pairs: list[tuple[int, int]] = []
         for t in self.starts:
             end = min(t + self.horizon, self.run.n_rounds - 1)
@@ -628,8 +651,8 @@ class Experiment:
         return tuple(pairs)
 
     def read(self, outputs: Outputs) -> Float[Tensor, "edit episode round outcome"]:
-        """Compute the experiment's readout, with one entry of the round axis per pair (round
-        edited, round read).
+        """Apply the experiment's :attr:`readout` to outputs of edited runs. Return numbers
+        ``[edit, episode, pair, outcome]``, where the pairs are those of :attr:`pairs`.
 
         Args:
             outputs: predictions and carried states of edited runs.
@@ -687,7 +710,9 @@ def _format_rounds(rounds: Sequence[int]) -> str:
 
 @checked
 def run(experiment: Experiment) -> Effects:
-    """Run an experiment, and return the effects of its edits."""
+    """Run an experiment: make each of its edits in each of its rounds, and compare the outcomes
+    with those of the unedited run.
+    """
     base = experiment.run
     select_rounds(experiment.rounds, base.n_rounds)  # means over rounds would count one twice
     require_own(base, experiment.model)
@@ -763,11 +788,12 @@ def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
 
 
 def batches(experiment: Experiment) -> Iterator[Outputs]:
-    """Run every edit of an experiment, and yield the results without keeping them all in memory.
-    Edits that share computations are run together.
+    """Run every edit of an experiment, and yield the results as they are computed, so that they
+    need not be in memory together. Edits that share computations are run together.
 
     Yields:
-        Predictions and carried states of one or several edits.
+        :class:`Outputs` of one or several edits, whose field ``edits`` says which: predictions
+        ``[edit, episode, round edited, lag, ...]`` and carried states.
     """
     source, cells = _find_cells(experiment)
     if source is not None:
@@ -821,16 +847,16 @@ def run_on(
     latents: Tensor,
     again: Again | None = None,
 ) -> Outputs:
-    """Continue the model from chosen carried states, with the inputs of a rollout.
+    """Run the model from chosen carried states for some rounds, with the inputs of a rollout.
 
     Args:
         model: the model.
         run: the rollout that provides the input of the rounds.
         rounds: index of the first round for each continuation.
-        horizon: number of rounds to run from each first round, which is included.
+        horizon: number of rounds to run, including the first.
         latents: state that each first round reads, ``[episode, round, row, width]``.
         again: function ``(first round, later round, state)`` -> the state that the later round
-            reads instead; None for no change.
+            reads instead of ``state``; None for no change.
 
     Returns:
         Predictions of all rounds that were run, ``[1, episode, first round, lag, ...]``, and the

@@ -53,30 +53,30 @@ from interp.support.provenance import provenance
 @checked_result
 @checked
 class InterchangeResult(Result):
-    """Accuracy and effects of interchanging one variable between base and source episodes.
+    """Result of interchange interventions. The model runs base episodes with some of its
+    activations taken from source episodes. The algorithm does the same with one of its variables.
+    Their outcomes are compared.
 
-    A pair is a base episode and its source episode, in one round. Arrays have one entry per pair,
-    ``[episode, round]``; ``effect`` and ``wanted`` are ``[episode, round, number]``, with one
-    number per outcome or element of the state.
+    A pair is a base episode and its source episode, in one round. The *counterfactual* is the
+    algorithm's outcome on the base with the variable set to its value in the source. Arrays have
+    one entry per pair, ``[episode, round]``; ``effect`` and ``wanted`` are
+    ``[episode, round, number]``, with one number per outcome or element of the state.
 
     Attributes:
         variable: key of the variable.
-        places: the sites (or subspaces) that were interchanged, as texts.
+        places: the sites (or subspaces of activations) that were interchanged, as texts.
         outcome: the compared outcome, "prediction" or "state".
-        correct: whether the model's outcome with the intervention equals the counterfactual: the
-            algorithm's outcome on the base with the variable set to its value in the source.
-            Probabilities are equal if the same outcome is most probable; other numbers are equal
-            within a tolerance (docs/method/interchange.md).
+        correct: whether the model's outcome with the intervention equals the counterfactual.
+            Predicted distributions count as equal if the same outcome is most probable, other
+            numbers if they agree within a tolerance (docs/method/interchange.md).
         unpatched: whether the model's outcome without the intervention equals the counterfactual.
-        informative: whether the counterfactual differs from the algorithm's outcome on the base.
-        error: absolute difference between the model's outcome with the intervention and the
-            counterfactual; the largest over the numbers of the outcome. For decoded states, and for
-            real numbers that a learned model predicts, it is the difference between ``effect`` and
-            ``wanted``.
-        effect: change of each number of the model's outcome by the intervention (outcome with it
-            minus outcome without it).
-        wanted: change of each number of the algorithm's outcome when the variable is set
-            (counterfactual minus outcome on the base).
+        informative: whether setting the variable matters: the counterfactual differs from the
+            algorithm's outcome on the base.
+        error: largest absolute difference, over the numbers of the outcome, between the model's
+            outcome with the intervention and the counterfactual. For decoded states, and for real
+            numbers that a learned model predicts, ``effect`` and ``wanted`` are compared instead.
+        effect: the model's outcome with the intervention minus its outcome without it.
+        wanted: the counterfactual minus the algorithm's outcome on the base.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: index of the participant who played each episode, ``[episode]``; intervals
             resample participants. Without recorded participants, every episode counts as one.
@@ -96,45 +96,48 @@ class InterchangeResult(Result):
 
     @property
     def iia(self) -> float:
-        """Interchange intervention accuracy over all pairs of a base and a source episode in a
-        round.
+        """Interchange intervention accuracy over all pairs (a base and its source episode, in one
+        round).
 
-        The counterfactual is the algorithm's outcome on the base if the variable is set to its
-        value in the source. The accuracy is the share of pairs in which the model's outcome with
-        the intervention equals the counterfactual.
+        It is the share of pairs in which the model's outcome with the intervention equals the
+        counterfactual. The counterfactual is the algorithm's outcome on the base with the variable
+        set to its value in the source.
         """
         return float(self.correct.mean())
 
     @property
     def iia_informative(self) -> float:
-        """The accuracy of :attr:`iia`, over informative pairs only: those in which setting the
-        variable changes the algorithm's outcome. NaN if there are none.
+        """Interchange intervention accuracy (:attr:`iia`) over the informative pairs only: those in
+        which setting the variable changes the algorithm's outcome. NaN if there are none.
         """
         return self.interval().estimate
 
     def interval(self, seed: int = 0) -> Interval:
-        """Return :attr:`iia_informative`, the interchange intervention accuracy over pairs in which
-        setting the variable changes the algorithm's outcome, with its 95 % bootstrap interval over
-        episodes.
+        """Return the interchange intervention accuracy over informative pairs
+        (:attr:`iia_informative`), with its 95 % bootstrap interval over episodes. In informative
+        pairs, setting the variable changes the algorithm's outcome.
         """
         hits = (self.correct & self.informative).sum(1)
         pairs = self.informative.sum(1)
         return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
-        """Return ``1 - sum |effect - wanted|^2 / sum |wanted|^2``, with sums over pairs of a base
-        and a source episode in a round, and its 95 % interval.
+        """Return a score for the sizes of effects,
+        ``1 - sum |effect - wanted|^2 / sum |wanted|^2``, with its 95 % interval. Sums are over all
+        episodes and rounds.
 
-        ``effect`` is the change of the model's outcome, ``wanted`` that of the algorithm's. 1 means
-        that they are equal in every pair, and 0 is no better than no effect. It is NaN if no pair
-        has a wanted effect.
+        ``effect`` is the change of the model's outcome by the intervention, and ``wanted`` the
+        change of the algorithm's outcome when its variable is set. 1 means that they are always
+        equal, and 0 is no better than no effect. It is NaN if the algorithm's outcome never
+        changes.
         """
         missed, wanted = self._sums
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
-        """Return the least-squares slope (without intercept) of the model's effects over the
-        algorithm's effects, with its 95 % interval; 1 means effects of the same size.
+        """Return the size of the model's effects relative to the algorithm's, with its 95 %
+        interval: the least-squares slope of :attr:`effect` over :attr:`wanted`, without intercept.
+        1 means effects of the same size.
         """
         along = _sum_products(self.effect, self.wanted)
         _, wanted = self._sums
@@ -167,11 +170,16 @@ class InterchangeResult(Result):
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """Return a table with one row. ``seed`` is that of the bootstrap.
 
-        ``iia`` is the accuracy over all pairs, and ``chance`` is this accuracy without an
-        intervention. ``iia_informative`` (with its 95 % interval ``low`` to ``high``) and
-        ``chance_informative`` are the same over the informative pairs. ``score`` and ``slope`` have
-        intervals as well (``score_low``, ...). ``n_pairs`` and ``n_informative`` are numbers of
-        pairs, and ``max_error`` is the largest difference from the counterfactual.
+        ``iia`` is the share of pairs in which the model's outcome with the intervention equals the
+        algorithm's with the variable set. ``chance`` is this share without an intervention in the
+        model. ``iia_informative`` (with its 95 % interval ``low`` to ``high``) and
+        ``chance_informative`` are the same over informative pairs, in which setting the variable
+        changes the algorithm's outcome.
+
+        ``score`` and ``slope`` compare the sizes of effects (:meth:`score`, :meth:`slope`), and
+        have intervals as well (``score_low``, ...). ``n_pairs`` and ``n_informative`` are numbers
+        of pairs. ``max_error`` is the largest absolute difference between the two outcomes. The
+        other columns are ``variable``, ``places`` and ``outcome``.
         """
         interval = self.interval(seed)
         chance = float("nan")
@@ -216,7 +224,8 @@ def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
-    """Raise an error if the algorithm's outcome cannot be compared with the model's.
+    """Raise an error if the algorithm's outcome cannot be compared with the model's: it is of
+    another task, or does not define what a round writes into its state.
 
     Args:
         model: the model.
@@ -365,18 +374,18 @@ def compare_outcomes(
     counterfactual: tuple[Values, Values],
     **settings: Any,
 ) -> InterchangeResult:
-    """Run the edits of one variable, and compare the model's outcome with the algorithm's
-    counterfactual.
+    """Make the edits that should set one variable in the model, and compare the model's outcome
+    with the algorithm's after its variable was set.
 
     Args:
         model: the model.
-        base: the rollout of the base episodes, in which the edits act.
+        base: the model's rollout, in which the edits are made.
         edits: name of the variable -> its edits, which are made together; one entry.
         rounds: indices of the edited rounds.
         outcome: what is compared.
         algorithm: the algorithm.
-        counterfactual: the algorithm's variables on the base, and its variables after one of them
-            was set: key -> values ``[episode, round, ...]`` each.
+        counterfactual: two mappings key -> values ``[episode, round, ...]``: the algorithm's
+            variables in these rounds, and its variables after the one was set.
         **settings: further settings to record in the result.
     """
     of_state = outcome.key == "state"
@@ -465,26 +474,28 @@ def interchange(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> InterchangeResult:
-    """Measure how often the model's outcome, with some sites set to their values in another
-    episode, equals that of an algorithm with a variable set to its value in this other episode.
+    """Test whether some sites of a model carry a variable of an algorithm. The sites are set to
+    their values in another episode, and so is the algorithm's variable. Measure how often the two
+    then have the same outcome.
 
-    The i-th episode of ``base`` is run with the sites set to their values in the i-th episode of
-    ``source``. The algorithm's counterfactual is its outcome on the base episode with the variable
-    set to its value in the source episode.
+    The model runs the i-th episode of ``base`` with the sites set to their values in the i-th
+    episode of ``source``. The *counterfactual* is the algorithm's outcome on the base episode, with
+    the variable set to its value in the source episode.
 
-    What is not set comes from the base: the state before the round, and the round's inputs. If the
-    tokens of a round contain a choice (such as an action), the edited model therefore reads the
-    choice in the tokens of the base run, even if its new prediction favours another one. The
-    algorithm recomputes every variable that depends on the one that is set, also a choice that it
-    computes.
+    Everything else comes from the base: the state before the round, and the round's inputs. If the
+    tokens of a round contain a choice (such as an action), the model reads the choice of the base
+    run, even if its new prediction favours another one. The algorithm, however, recomputes all
+    variables that depend on the one that is set, including its choice.
 
     Args:
         model: the model.
         base, source: episodes of the same sizes, or the model's rollouts of them.
         algorithm: the algorithm.
         variable: key of a variable ("votes"), or of one element of it ("votes[0]").
-        sites: the sites that are interchanged together, or places: sites with a subspace each.
-        outcome: what is compared: "prediction" or "state", or an
+        sites: the sites that are interchanged together, or places (subspaces of the activations at
+            sites).
+        outcome: what is compared: "prediction" (the predicted distribution), "state" (what the
+            round writes into the algorithm's state), or an
             :class:`~interp.interventions.experiment.Outcome` with a decoder of a learned model's
             state.
         round: an int, a slice, a list or "all": rounds in which the sites are set, each separately.
@@ -527,10 +538,10 @@ class Claim:
 
     Attributes:
         variable: key of the variable.
-        places: the places: sites, with a subspace or whole.
+        places: the places: sites, each with its whole activation or a subspace of it.
         outcome: the outcome that must change, "prediction" or "state".
-        control: True for places that cannot carry the variable; the accuracy should then be the
-            same as without an intervention.
+        control: True if the places cannot carry the variable. Replacing their activations should
+            then change nothing.
     """
 
     variable: str
@@ -572,9 +583,9 @@ class Claim:
     def make_for_state(
         cls, model: Machine, variable: str, outcome: str = "prediction"
     ) -> tuple[Claim, ...]:
-        """Make claims that a model's carried state contains a variable: one claim for the whole
-        state and, if the state has several channels (named parts, such as an LSTM's ``h`` and
-        ``c``), one for each channel.
+        """Make claims that a model's carried state contains a variable. One claim is about the
+        whole state. If the state has several channels (named parts, such as an LSTM's ``h`` and
+        ``c``), there is also one for each channel.
 
         Args:
             model: the model.
@@ -612,13 +623,13 @@ def carriers(
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Test claims about which sites carry which variables, each with a random subspace as the
-    control.
+    """Test claims that some sites of a model carry a variable of an algorithm. The control of each
+    claim is a random subspace at the same sites.
 
     A pair is a base episode and the source episode at the same index, in one round. The model runs
-    the base with the claim's sites set to their values in the source. Its outcome is compared with
-    the *counterfactual*: the algorithm's outcome on the base with the variable set to its value in
-    the source.
+    the base episode with the claim's sites set to their values in the source. Its outcome is
+    compared with the *counterfactual*: the algorithm's outcome on the base episode with the
+    variable set to its value in the source.
 
     Args:
         model: the model.
@@ -632,14 +643,16 @@ def carriers(
 
     Returns:
         A table with one row per claim. ``iia_informative`` is the share of pairs in which the
-        model's outcome equals the counterfactual, among the pairs in which the counterfactual
-        differs from the algorithm's outcome on the base. Its 95 % interval is ``low`` to ``high``.
-        ``score`` compares sizes of effects (:meth:`InterchangeResult.score`): 1 means that every
-        effect is the algorithm's, 0 is no better than no effect. ``random`` and ``random_score``
-        are this accuracy and this score if a random subspace of the same site is replaced instead.
-        A site with a single number has no other direction: ``random`` is NaN there, and a column
-        ``no_random`` says so. ``control`` is True for claims that should fail
-        (:attr:`Claim.control`). Other columns are those of :meth:`InterchangeResult.to_frame`.
+        model's outcome equals the counterfactual. Only pairs count in which setting the variable
+        changes the algorithm's outcome. Its 95 % interval is ``low`` to ``high``. ``score``
+        compares sizes of effects (:meth:`InterchangeResult.score`): 1 means that all effects equal
+        the algorithm's, 0 is no better than no effect.
+
+        ``random`` and ``random_score`` are the same accuracy and score if a random subspace of the
+        same sites is replaced instead. They are NaN without such a control: at heads, at attention
+        scores, and at single numbers, for which the column ``no_random`` says so. ``control`` is
+        True for claims that should fail (:attr:`Claim.control`). Other columns are those of
+        :meth:`InterchangeResult.to_frame`.
     """
     claims = non_empty("claims", claims, "at least one claim")
     runs = paired_runs(model, base, source, "interchange")
@@ -675,8 +688,8 @@ def _is_plain_vector(place: Place) -> bool:
 
 
 def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
-    """Return the control of each place that has one: the same site with a random subspace
-    (:meth:`Place.placebo`).
+    """Return controls for some places: the same sites, each with a random subspace of the
+    activation (:meth:`Place.placebo`). Places without a possible control are left out.
 
     Args:
         model: the model.

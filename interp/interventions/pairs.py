@@ -35,13 +35,14 @@ from interp.support.errors import InputError, require, require_known
 @dataclass(frozen=True)
 @checked_result
 class Readout:
-    """Predictions and carried state of a run, from which a metric is computed. ``*cell`` are any
-    leading axes, such as one for the patched sites.
+    """What a metric is computed from: predictions and carried state of one or several runs.
+    ``*cell`` are any leading axes, such as one for the patched sites.
 
     Attributes:
-        predictions: predictions in the layout's form, ``[*cell, episode, round, ...]``, from the
-            round of the intervention to the round that is read.
-        latents: carried state after the round that is read, ``[*cell, episode, latent, d_model]``.
+        predictions: the model's raw predictions, such as log-probabilities of the outcomes,
+            ``[*cell, episode, round, ...]``, from the changed round to the round that is read.
+        latents: state that the model carries out of the round that is read,
+            ``[*cell, episode, latent, d_model]``.
     """
 
     predictions: Tensor
@@ -58,17 +59,18 @@ class Readout:
 @checked_result
 @checked
 class Pair:
-    """Clean and corrupted rollouts of one model, episode by episode, with the round to change and
-    the round to read.
+    """Clean and corrupted rollouts of one model, with the round to change and the round to read.
+    The i-th corrupted episode is the i-th clean one with one thing changed.
 
     Attributes:
         model: the model.
         clean, corrupted: rollouts without hooks, up to the round that is read.
         clean_episodes: the clean episodes; losses are computed with their labels.
-        round: index of the round of the intervention.
-        read_round: index of the round that is read (its prediction, and the state after it); not
-            before ``round``.
-        counted: how many of the episodes are in the pair, in words; empty if all are.
+        round: index of the round to change (the round of the intervention).
+        read_round: index of the round to read (its prediction, and the state after it); at least
+            ``round``.
+        counted: if episodes with missing rounds were left out, how many are left, in words;
+            otherwise empty.
     """
 
     model: Machine
@@ -86,15 +88,15 @@ class Pair:
 
     @cached_property
     def clean_readout(self) -> Readout:
-        """The clean run's predictions from the changed to the read round, and its state after the
-        read round.
+        """The clean run's predictions from :attr:`round` to :attr:`read_round`, and its carried
+        state after :attr:`read_round`.
         """
         return self.readout(self.clean)
 
     @cached_property
     def corrupted_readout(self) -> Readout:
-        """The corrupted run's predictions from the changed to the read round, and its state after
-        the read round.
+        """The corrupted run's predictions from :attr:`round` to :attr:`read_round`, and its carried
+        state after :attr:`read_round`.
         """
         return self.readout(self.corrupted)
 
@@ -104,8 +106,8 @@ class Pair:
         return slice(self.round, self.read_round + 1)
 
     def readout(self, run: Rollout) -> Readout:
-        """Return a run's predictions from :attr:`round` to :attr:`read_round`, and its carried
-        state after :attr:`read_round`.
+        """Return what metrics read from a run on the same episodes: predictions from :attr:`round`
+        to :attr:`read_round`, and the carried state after :attr:`read_round`.
         """
         predictions = run.predictions[:, self._span]
         return Readout(predictions, run.latents[:, self.read_round + 1])
@@ -167,11 +169,13 @@ def prepare(
 
     Args:
         model: the model.
-        clean, corrupted: paired episodes, such as those that a corruption builds.
-        round: index of the round of the intervention; negative numbers count from the end.
-        read_round: index of the round that is read; by default ``round``.
-        commit: for rounds that contain a choice: "own" feeds the model's choice into the round's
-            tokens, "target" keeps the recorded choice.
+        clean, corrupted: paired episodes: the i-th corrupted episode is the i-th clean one with one
+            thing changed, as corruptions of the task build them.
+        round: index of the round to change (the round of the intervention); negative numbers count
+            from the end.
+        read_round: index of the round to read; by default ``round``.
+        commit: which choice the model reads in rounds whose tokens contain a choice: "own" for the
+            model's own choice, "target" for the recorded one.
 
     Returns:
         The pair. Episodes in which a round from ``round`` to ``read_round`` is missing in either
@@ -227,11 +231,12 @@ episodes."""
 
 
 def warn_about_mismatch(pair: Pair, stacklevel: int = 4) -> None:
-    """Issue a ``UserWarning`` if, in every round, the inputs of paired clean and corrupted episodes
-    differ as much as those of unpaired ones.
+    """Issue a ``UserWarning`` if clean and corrupted episodes do not seem to be paired. This is so
+    if, in every round, the inputs of an episode and its partner differ as much as those of two
+    arbitrary episodes.
 
-    A patch would then insert activations of an unrelated episode, but be scored with the labels of
-    the clean one.
+    Patches would then insert activations of unrelated episodes, but be scored with the labels of
+    the clean ones.
 
     Args:
         pair: clean and corrupted runs.
@@ -271,9 +276,10 @@ def _list_inputs(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
 
 
 def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
-    """Return the model's rollout of some episodes; a rollout is returned unchanged, after checks.
+    """Run the model over some episodes, and return the rollout. If a rollout is passed, it is
+    checked and returned unchanged.
 
-    Episodes with missing rounds are refused.
+    Episodes with missing rounds are an error.
 
     Args:
         model: the model.
@@ -321,7 +327,8 @@ CLIP = 1e-6
 @dataclass(frozen=True)
 @checked_fields
 class Metric:
-    """A metric of patched runs: one number per episode.
+    """A metric of patched (or otherwise changed) runs: one number per episode, such as the
+    difference of two logits.
 
     Attributes:
         key: its key.
@@ -330,7 +337,8 @@ class Metric:
         measure: function of a :class:`Readout` (the patched runs) and a :class:`Pair` (the clean
             and the corrupted run) that returns numbers ``[*cell, episode]``; ``*cell`` are any
             leading axes of the readout, such as one for the patched sites.
-        needs_update: whether it reads the state after a round, and not only its prediction.
+        needs_update: True if it reads the carried state after a round, False if it reads only
+            predictions.
         kinds: kinds of prediction that it can read: "classes" (probabilities of outcomes), "mean"
             (of a real number) or "normal" (mean and log variance of a real number).
     """
@@ -502,23 +510,23 @@ METRICS: dict[str, Metric] = unique(
 
 
 def exits(layout: RoundLayout) -> tuple[str, str]:
-    """Return the keys of two metrics, one for each output ("exit") of a round: first the metric of
-    the prediction, then the metric of the carried state.
+    """Return the keys of two metrics, one for each output of a round: (metric of the prediction,
+    metric of the carried state).
 
-    A component that affects only one of the outputs does not show in the other metric. With both
-    metrics, methods find far more of the relevant components than with one (``interp benchmark``).
+    A head or MLP that affects only one of the outputs does not show in the metric of the other.
+    Methods find far more of the relevant ones with both metrics (``interp benchmark``).
     """
     return "logit_diff" if layout.kind == "classes" else "prediction", "state"
 
 
 def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
-    """Return the metric with this key; a :class:`Metric` is returned unchanged.
+    """Return the metric with the key ``name``; a :class:`Metric` is returned unchanged.
 
     Args:
         name: key of a metric, or a metric; by default "logit_diff", or "prediction" for a layout
             with real-valued predictions.
-        layout: token layout of the task; with it, a metric that cannot read the task's predictions
-            is refused.
+        layout: token layout of the task. If passed, a metric that cannot read the task's kind of
+            prediction is an error.
     """
     if name is None:
         name = "logit_diff" if layout is None else exits(layout)[0]

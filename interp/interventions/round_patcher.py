@@ -72,16 +72,17 @@ class _Patched:
 
 
 class RoundPatcher:
-    """Patches sites in one round of a rollout, each separately, and stores the activations of the
-    unpatched round that all patches need.
+    """Patches sites in one round of a rollout, each separately: the activation at the site is
+    replaced by that of another rollout. The activations of the unpatched round, which all patches
+    need, are computed once.
 
     Args:
         model: the model.
         run: the rollout to patch.
         round: index of the round.
         source: the rollout that activations are taken from.
-        update: whether to compute what follows the prediction: the update of the state, and the
-            model's choice in rounds that contain one.
+        update: False skips what follows the prediction, to save time: the update of the state, and
+            the model's choice in rounds that contain one.
     """
 
     def __init__(
@@ -109,15 +110,16 @@ class RoundPatcher:
             self.known = _replay_activations(model, run, round, names)
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
-        """Patch each site separately, and yield results in batches. Patches without an effect, if
-        any, come in the first batch.
+        """Patch each site separately, and yield results in batches. Patches that cannot have an
+        effect, if any, come first, in one batch.
 
         Args:
-            cells: the sites.
+            cells: the sites to patch; a cell is one patch, at one site.
 
         Yields:
-            A batch of patches: which sites (as indices into ``cells``), and the predictions and
-            carried states of these patched rounds.
+            Results of some patches: ``cells``, their indices in the argument; ``predictions`` in
+            the patched round, ``[cell * episode, ...]``; and ``latents``, the carried state after
+            it, ``[cell * episode, latent, d_model]``.
         """
         layout = self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))

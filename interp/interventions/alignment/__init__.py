@@ -79,20 +79,21 @@ UNTRAINED, _ARBITRARY = "untrained model", "arbitrary labels"
 
 
 class AlignmentError(InputError):
-    """The error of :func:`align` if predictions cannot show whether the site carries the variable;
-    the message says why, and what to do.
+    """The error that :func:`align` raises if the model's predictions cannot show whether a site
+    carries a variable. The message says why, and what to do.
     """
 
 
 @dataclass(frozen=True)
 @checked_result
 class AlignmentResult(Result):
-    """Interchange accuracy of a learned subspace and of its controls, on held-out episodes.
+    """Result of a search for a subspace of activations that carries a variable: interchange
+    accuracy of the learned subspace and of its controls, on held-out episodes.
 
-    A pair is a base round and a source round. The model runs the base with the subspace taken from
-    the source. The *counterfactual* is the algorithm's choice in the base with the variable taken
-    from the source. A pair is *informative* if this differs from the algorithm's choice in the
-    base.
+    A pair is a base round and a source round. The model runs the base round with its activation in
+    the subspace taken from the source. The *counterfactual* is the algorithm's choice in the base
+    round with the variable taken from the source. A pair is *informative* if the counterfactual
+    differs from the algorithm's choice without this change.
 
     A *condition* is "learned" or the name of a control: "arbitrary labels" (a subspace trained to
     produce random outcomes), "untrained model" (a subspace trained on a copy with random weights),
@@ -102,13 +103,14 @@ class AlignmentResult(Result):
         variable: key of the variable.
         site: the site, as text.
         rank: number of dimensions of the subspace.
-        hits: condition -> True if the model's choice is the counterfactual, for each scored pair,
-            ``[episode, pair]``.
-        train_accuracy: condition -> share of hits among the informative training pairs; NaN for
-            controls that are not trained.
-        informative: True for scored pairs that are informative, ``[episode, pair]``.
-        decided: False for scored pairs with a tied choice of the algorithm, which a tiny change of
-            the variable changes, ``[episode, pair]``; these pairs are left out.
+        hits: condition -> for each scored pair, True if the model's choice is the counterfactual
+            (for "arbitrary labels", the random outcome), ``[episode, pair]``.
+        train_accuracy: condition -> share of hits among the informative pairs that it was trained
+            on; NaN for controls that are not trained.
+        informative: True for informative pairs, ``[episode, pair]``.
+        decided: True for pairs in which the algorithm's choice is clear, ``[episode, pair]``. The
+            others are tied: a tiny change of the variable would change the choice. They are not
+            counted in any accuracy.
         fits: condition -> the trained subspace.
         settings: settings of the analysis, name and digest of the model, versions of packages.
         participants: index of the participant who played each scored episode, ``[episode]``;
@@ -133,21 +135,23 @@ class AlignmentResult(Result):
 
     @property
     def basis(self) -> Tensor:
-        """The learned orthonormal basis, ``[width, rank]``. If several rows of the carried state
-        are aligned, ``width`` counts the numbers of all these rows.
+        """Orthonormal basis of the learned subspace, ``[width, rank]``. If the site is several
+        vectors of the carried state, they are concatenated, and ``width`` is their total length.
         """
         return self.fits["learned"].basis
 
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
         """Return the interchange accuracy with its 95 % bootstrap interval over episodes.
 
-        The accuracy is the share of pairs in which the model, with the subspace taken from the
-        source, chooses what the algorithm would with the variable taken from the source.
+        It is the share of pairs (a base and a source round) in which the model chooses what the
+        algorithm would. The model's activation in the subspace is taken from the source round, and
+        so is the algorithm's variable.
 
         Args:
             condition: "learned" or the name of a control.
             informative: True counts only pairs in which setting the variable changes the
-                algorithm's choice. False counts all pairs without a tied choice (:attr:`decided`).
+                algorithm's choice. False counts all pairs in which its choice is not tied
+                (:attr:`decided`).
         """
         require_known("condition", condition, self.hits)
         counted = self.informative if informative else self.decided
@@ -155,21 +159,25 @@ class AlignmentResult(Result):
         return ratio_interval(hits, counted.sum(1), participants=self.participants)
 
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
-        """Return the interchange accuracy: the share of pairs in which the model, with the subspace
-        taken from the source, chooses what the algorithm would with the variable taken from the
-        source.
+        """Return the interchange accuracy.
+
+        It is the share of pairs (a base and a source round) in which the model chooses what the
+        algorithm would. The model's activation in the subspace is taken from the source round, and
+        so is the algorithm's variable.
 
         Args:
             condition: "learned" or the name of a control.
             informative: True counts only pairs in which setting the variable changes the
-                algorithm's choice. False counts all pairs without a tied choice (:attr:`decided`).
+                algorithm's choice. False counts all pairs in which its choice is not tied
+                (:attr:`decided`).
         """
         return self.interval(condition, informative).estimate
 
     @property
     def sentence(self) -> str:
         """The finding in a sentence: how often the learned subspace makes the model choose as the
-        algorithm does, and how often the best control does (without "arbitrary labels").
+        algorithm does, and how often the best control does. The control "arbitrary labels" is left
+        out here.
         """
         others = {
             name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)
@@ -190,13 +198,13 @@ class AlignmentResult(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per condition: "learned" or the name of a control.
 
-        ``iia`` is the interchange accuracy over all pairs without a tied choice, with its 95 %
-        interval ``low`` to ``high``. ``iia_informative`` is the accuracy over the pairs in which
-        setting the variable changes the algorithm's choice, with its interval ``low_informative``
-        to ``high_informative``; ``n_informative`` is the number of these pairs. The accuracy and
-        its interval are NaN for the control "arbitrary labels", which is trained to produce random
-        outcomes. ``train_accuracy`` is the accuracy on the informative training pairs. Further
-        columns are ``variable``, ``site`` and ``rank``.
+        ``iia`` is the interchange accuracy (:meth:`accuracy`) over all pairs without a tied choice,
+        with its 95 % interval ``low`` to ``high``. ``iia_informative`` is the accuracy over the
+        pairs in which setting the variable changes the algorithm's choice, with its interval
+        ``low_informative`` to ``high_informative``. It is NaN for the control "arbitrary labels",
+        which is trained to produce random outcomes. ``n_informative`` is the number of these pairs,
+        and ``train_accuracy`` the accuracy on such pairs in training. The other columns are
+        ``variable``, ``site`` and ``rank`` (number of dimensions of the subspace).
         """
         rows = []
         n_informative = int(self.informative.sum())
@@ -236,18 +244,21 @@ def align(
     round: Rounds = "all",
     search: Search | None = None,
 ) -> AlignmentResult:
-    """Train a subspace at a site to carry a variable, and train its controls.
+    """Search a subspace of the activation at a site that carries a variable of an algorithm
+    (distributed alignment search), and train controls in the same way. The subspace is trained so
+    that taking it from another episode acts on the model's choice as taking the variable does on
+    the algorithm's.
 
     Args:
         model: a model that predicts one of several outcomes.
-        base, source: paired episodes, or the model's rollouts of them. The source's variable is put
-            into the base.
+        base, source: episodes of the same sizes, or the model's rollouts of them. Activations and
+            variables are taken from source episodes, and put into base episodes.
         algorithm: the algorithm; its choices after an interchange of the variable are the targets.
         variable: key of the variable.
         sites: one site. In a transformer: a site of the residual stream with a position up to the
             prediction, such as "resid_post[1]@p?". In any model: the carried state ("latent"), a
             channel of it ("latent@h"), or a hook point that affects the prediction.
-        round: rounds to take pairs from.
+        round: rounds to take pairs from: an int, a slice, a list or "all".
         search: settings of the training; by default ``Search()``.
 
     Returns:

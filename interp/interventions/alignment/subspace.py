@@ -54,20 +54,22 @@ _SMALLEST = 1e-3  # singular values below this share of the largest count as zer
 @dataclass(frozen=True)
 @checked_fields
 class Pairs:
-    """Pairs of a base round and a source round, ordered by base episode, then by source episode,
-    then by round.
+    """Pairs of rounds for interchange interventions. The model runs the base round with an
+    activation from the source round; the algorithm does so with the value of a variable. Pairs are
+    ordered by base episode, then by source episode, then by round.
 
     Attributes:
         n_episodes: number of base episodes.
-        base, source: index of the pair's base round and of its source round among the rounds of all
-            episodes, ``episode * n_rounds + round``, ``[pair]``.
-        rounds: index of the round within its episode, the same for base and source, ``[pair]``.
+        base, source: index of the base and of the source round, ``[pair]``. Rounds of all episodes
+            are numbered ``episode * n_rounds + round``.
+        rounds: index of the round within its episode, which is the same for base and source,
+            ``[pair]``.
         target: the algorithm's distribution over outcomes in the base round, with the variable set
             to its value in the source round, ``[pair, outcome]``.
-        informative: whether the most probable outcome of ``target`` differs from the algorithm's
-            choice in the base round, ``[pair]``; False if either choice is tied.
-        tied: whether a tiny change of the variable changes the algorithm's choice, before or after
-            the variable is set, ``[pair]``; such pairs are not trained on.
+        informative: True if setting the variable changes the algorithm's choice (the most probable
+            outcome), and the choice is tied neither before nor after, ``[pair]``.
+        tied: True if the algorithm's choice is tied before or after the variable is set: a tiny
+            change of the variable would change it, ``[pair]``. Such pairs are not trained on.
     """
 
     n_episodes: int
@@ -87,8 +89,9 @@ class Pairs:
         return int(self.informative.sum())
 
     def draw_pairs(self, n: int, seed: int) -> Int[Tensor, " n"]:
-        """Draw pairs with replacement: half of them informative (setting the variable changes the
-        algorithm's choice) and half not, with every round equally often in each half.
+        """Draw pairs at random, with replacement. On average, half of them are informative (setting
+        the variable changes the algorithm's choice) and half are not. In both halves, every round
+        is equally likely.
 
         Args:
             n: number of pairs.
@@ -120,7 +123,7 @@ def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.nd
         held_out: share of the participants in the scoring part (the last ones).
 
     Returns:
-        For each part, the indices of its episodes.
+        The indices of the episodes in each part: [training, stopping, scoring].
     """
     n_episodes = int(whose.max()) + 1
     scored = max(1, round(held_out * n_episodes))
@@ -142,15 +145,16 @@ def make_pairs(
     variable: str,
     episodes: Int[np.ndarray, " chosen"],
 ) -> Pairs:
-    """Pair each chosen base episode with one or more of the chosen source episodes, round by round.
+    """Pair each chosen base episode with one or more of the chosen source episodes. Each of their
+    rounds makes one pair.
 
     Every base episode has equally many sources: as many as are possible with at most 8192 pairs in
     all, but at least one.
 
     Args:
-        algorithm: the algorithm; its choices after the interchange are the targets.
-        base_values, source_values: the algorithm's variables in base and source episodes,
-            ``[episode, round, ...]``.
+        algorithm: the algorithm; its predictions after the interchange are the targets.
+        base_values, source_values: the algorithm's variables in base and source episodes: key ->
+            values ``[episode, round, ...]``.
         variable: key of the variable that is set to its value in the source.
         episodes: indices of the chosen episodes, the same for base and source.
 
@@ -239,19 +243,20 @@ def _read_outcome(
 def identified_rank(
     algorithm: Algorithm, base_values: Values, source_values: Values, variable: str, pairs: Pairs
 ) -> int:
-    """Count the directions of a variable on which the algorithm's choices depend, from the
-    informative pairs, in which setting the variable changes the choice.
+    """Estimate on how many directions of a variable (such as a vector of weights) the algorithm's
+    choices depend.
 
-    Each pair has two values of the variable, one in the base and one in the source. On the line
-    between them, there is a point at which the algorithm's choice changes. How this point shifts
-    when an element of the variable is changed gives the normal of the decision boundary. The result
-    is the rank of the normals of all pairs; if none can be computed, it is the number of elements.
-    For a class variable with k classes, it is k - 1 times the number of elements.
+    Only informative pairs are used, in which setting the variable to its value in the source
+    changes the choice. On the line between the two values, there is a point at which the choice
+    changes. The shift of this point when an element of the variable is changed gives the normal of
+    the decision boundary. The result is the rank of the normals of all pairs, or the number of
+    elements if there are no normals. For a variable with k classes, it is k - 1 times the number of
+    elements.
 
     Args:
         algorithm: the algorithm.
-        base_values, source_values: the algorithm's variables in base and source episodes,
-            ``[episode, round, ...]``.
+        base_values, source_values: the algorithm's variables in base and source episodes: key ->
+            values ``[episode, round, ...]``.
         variable: key of the variable.
         pairs: pairs of rounds of these episodes.
     """
@@ -341,8 +346,8 @@ _SEEDS_APART = 1000  # distance between the seeds of two starts
 
 
 class RoundsWithSite:
-    """Rounds of a base and a source rollout of any model, which are run with the activation at one
-    site changed.
+    """Rounds of two rollouts of a model, base and source. Base rounds can be run again with the
+    activation at one site changed, for example to that of a source round.
 
     Row ``episode * len(rounds) + i`` is the i-th of the rounds of an episode.
 
@@ -353,9 +358,9 @@ class RoundsWithSite:
         site: the site at which the activation is changed.
 
     Attributes:
-        own, source: activations at the site in base and source, ``[row, width]``. At several
-            latents (rows of the carried state), they are concatenated.
-        is_used: False for numbers that only pad a channel of the carried state, ``[width]``.
+        own, source: activations at the site in base and source, ``[row, width]``. If the site is
+            several latents (vectors of the carried state), they are concatenated.
+        is_used: False for numbers of the activation that are only padding, ``[width]``.
     """
 
     def __init__(
@@ -378,7 +383,8 @@ class RoundsWithSite:
             self.is_used = site.read(rows.unsqueeze(0), self.layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
-        """Draw an orthonormal basis of a random subspace, for the control; it is 0 in padding.
+        """Draw an orthonormal basis of a random subspace of the activation, for the control,
+        ``[width, rank]``. It is 0 for numbers that are only padding.
 
         Args:
             rank: number of dimensions.
@@ -390,8 +396,8 @@ class RoundsWithSite:
         return basis
 
     def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
-        """Return an orthonormal basis of the directions in which the source's activations differ
-        from the base's, over all ``pairs``.
+        """Return an orthonormal basis of the space that the differences between source and base
+        activations span, over all ``pairs``: ``[width, direction]``.
         """
         moves = self.source[pairs.source] - self.own[pairs.base]
         values, vectors = torch.linalg.eigh(moves.T @ moves)
@@ -400,11 +406,11 @@ class RoundsWithSite:
 
     def run_pairs(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """Run the base rounds of some pairs with the activation at the site changed, and return the
-        outcomes, with gradients.
+        model's outputs. Gradients are computed if they are enabled in torch.
 
         Args:
-            intervention: function ``(base, source)`` from the activations of the pairs at the site
-                in base and source, ``[pair, width]`` each, to the new activations.
+            intervention: function that is called with the activations at the site in base and
+                source, ``[pair, width]`` each, and returns the new activations.
             pairs: the pairs.
             at: indices of the pairs to run.
 
@@ -432,8 +438,8 @@ class RoundsWithSite:
         gradients.
 
         Args:
-            intervention: function ``(base, source)`` from the activations of the pairs at the site
-                in base and source, ``[pair, width]`` each, to the new activations.
+            intervention: function that is called with the activations at the site in base and
+                source, ``[pair, width]`` each, and returns the new activations.
             pairs: the pairs.
 
         Returns:
@@ -544,8 +550,9 @@ class _RoundsFromSite(RoundsWithSite):
 def rounds_with(
     model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
 ) -> RoundsWithSite:
-    """Return an object that runs the rounds with the activation at a site changed. For the residual
-    stream of a transformer, it computes rounds only from the site on.
+    """Return the object that runs rounds of the base rollout with the activation at a site changed.
+    For a site in the residual stream of a transformer, it saves time by computing only what comes
+    after the site.
 
     Args:
         model: the model.
@@ -560,20 +567,22 @@ def rounds_with(
 @dataclass(frozen=True)
 @checked_fields
 class Search:
-    """Settings of the search for a subspace that carries a variable.
+    """Settings of :func:`~interp.interventions.alignment.align`, the search for a subspace of
+    activations that carries a variable.
 
     Attributes:
-        rank: number of dimensions of the subspace; by default, the number of directions of the
-            variable on which the algorithm's choices depend.
+        rank: number of dimensions of the subspace. By default, the number of directions of the
+            variable on which the algorithm's choices depend (:func:`identified_rank`).
         steps: maximum number of Adam steps from each random start.
         restarts: maximum number of random starts.
         seed: seed of the starts and the batches.
-        held_out: share of the participants (of the episodes, if no participants are recorded) that
-            are used only for scoring: the last ones. The others are for training and for deciding
-            when to stop.
-        smooth: model to train with if the model itself has hard choices without gradients, such as
-            ``circuits.differentiable(model)``. The learned subspace is scored in the model itself;
-            the untrained control is a copy of ``smooth`` with random weights.
+        held_out: share of the participants whose episodes are used only for scoring; the last ones
+            are taken. The other episodes are for training and for deciding when to stop. Without
+            recorded participants, it is a share of the episodes.
+        smooth: differentiable variant to train with, if the model has hard choices, which have no
+            gradients: for example ``circuits.differentiable(model)``. The learned subspace is
+            scored in the model itself. The untrained control is then a copy of ``smooth`` with
+            random weights. None to train with the model.
     """
 
     rank: int | None = None
@@ -595,10 +604,10 @@ class Fit:
 
     Attributes:
         basis: orthonormal basis of the subspace, ``[d_model, rank]``.
-        loss: mean loss on the pairs that decide when to stop: cross-entropy of the model's
-            prediction after the interchange, with the algorithm's distribution as the target
-            (:attr:`Pairs.target`); squared distance if the model outputs probabilities.
-        steps: number of steps that each start took.
+        loss: mean loss on the pairs that decide when to stop. It is the cross-entropy of the
+            model's prediction after the interchange, with the algorithm's distribution as the
+            target. For models that output probabilities, it is the squared distance of the two.
+        steps: number of training steps from each random start.
     """
 
     basis: Float[Tensor, "d_model rank"]
@@ -607,19 +616,19 @@ class Fit:
 
 
 def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, search: Search) -> Fit:
-    """Train a subspace from several random starts, and return the best. Later starts are skipped
-    after a start that nearly solves the task.
+    """Train a subspace of activations from several random starts, and return the best. No further
+    start is made after one that nearly solves the task: its loss is at most 1e-6 of the loss
+    without an intervention.
 
     Args:
-        rounds: runs rounds with the subspace interchanged.
+        rounds: runs rounds with the activation in the subspace interchanged.
         training: pairs to train on.
-        stopping: pairs on which the loss selects the step and the start.
+        stopping: pairs on which the loss is computed that selects the best step and start.
         rank: number of dimensions of the subspace.
-        search: settings. A start solves the task if its loss is a tiny share of the loss without an
-            intervention.
+        search: settings of the training.
 
     Returns:
-        The subspace with the smallest stopping loss.
+        The subspace with the smallest loss on ``stopping``.
     """
     fits: list[Fit] = []
     with freeze_parameters(rounds.model):
@@ -643,11 +652,11 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
 
 
 def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
-    """Return whether a gradient of the loss reaches the subspace, so that training can improve it.
-    Also True if base and source do not differ at the site.
+    """Return whether training can improve a subspace: whether the gradient of the loss with respect
+    to it is not 0. Also True if the activations of base and source do not differ at the site.
 
     Args:
-        rounds: runs rounds with the subspace interchanged.
+        rounds: runs rounds with the activation in the subspace interchanged.
         training: pairs to train on.
         rank: number of dimensions of the subspace.
         seed: seed of the subspace to test.
