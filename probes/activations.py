@@ -40,15 +40,18 @@ _ROUNDING = 8.0  # units in the last place of the largest activation; what varie
 @dataclass(frozen=True)
 @checked_fields
 class ProbedSite:
-    """A site that was looked up in a machine: what to read from a rollout of that machine.
+    """A site (activation in a round) that was looked up in a machine: what to read from a rollout
+    of that machine.
 
     Attributes:
         name: the site as the user wrote it.
-        hook: name of its hook point; None if the site is read from the carried latents.
+        hook: name of its hook point; None if the site is part of the latents, which the machine
+            carries from round to round.
         site: which part of the hook point's activation is read; None for all of it.
-        rows: for one channel (a named part of what the machine carries), the slice of latents that
+        rows: if the site is one channel (named part) of the latents, the slice of latents that
             belong to it; None for all latents.
-        width: number of coordinates that this channel uses in each latent; None for all.
+        width: number of coordinates that this channel uses in each latent; the rest is padding.
+            None for all.
     """
 
     name: str
@@ -71,8 +74,9 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
     """Look up a site in a machine, so that :func:`read` can read it from a rollout.
 
     Args:
-        site: the site as text, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`);
-            as an object; or as the result of an earlier call, which is returned unchanged.
+        site: the site: text, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`),
+            or a :class:`~interp.interventions.sites.Site`. The result of an earlier call is
+            returned unchanged.
         model: the machine; None assumes a transformer.
 
     Returns:
@@ -168,15 +172,15 @@ def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
 def read(
     run: Rollout, site: str | Site | ProbedSite, when: When = "after", model: Machine | None = None
 ) -> Float[Tensor, "episode round *rest"]:
-    """Read the activations at a site, ``[episode, round, ...]``.
+    """Return the activations at a site in all rounds of a rollout, ``[episode, round, ...]``.
 
     Args:
         run: the rollout.
         site: the site, such as "latents" or "resid_post[2]@w?" (:mod:`probes.activations`).
-        when: for the site "latents" and its channels: read what is carried "after" each round, or
-            "before" it.
-        model: the machine of the run; needed for channels and for hook points that transformers do
-            not have.
+        when: for the site "latents" and its channels (named parts): "after" reads the latents after
+            each round, "before" those before it. Other sites ignore it.
+        model: the machine of the run, which is needed to look up channels, and hook points that
+            transformers do not have.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -222,12 +226,12 @@ def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "ep
 
 
 def find_absent(run: Rollout, probed: ProbedSite) -> Bool[np.ndarray, "episode round"] | None:
-    """Return a boolean mask ``[episode, round]``, True for rounds in which the site has no
-    activation; None if it has one in every round.
+    """Return a mask ``[episode, round]``, True for rounds in which the site was not computed; None
+    if it was computed in every round.
 
-    Machines that loop a variable number of times skip a site in some rounds. The activation is then
-    NaN, while the carried latents are finite. If the latents are NaN, too, the round does not count
-    as skipped: an untrained copy has overflowed.
+    Machines with a variable number of iterations per round skip some sites in some rounds. The
+    activation is then NaN, while the latents after the round are finite. If the latents are not
+    finite either, the machine has overflowed, and the mask is False.
     """
     if probed.hook is None:
         return None
@@ -260,8 +264,8 @@ def _select_write_slot(
 def without_rounding(
     x: Float[np.ndarray, "episode round d"],
 ) -> tuple[Float[np.ndarray, "episode round d"], str]:
-    """Replace features by 0 if their standard deviation is within rounding error of the largest
-    absolute value in ``x``.
+    """Return features in which those that vary only by rounding errors are 0: their standard
+    deviation is at most 8 units in the last place of the largest absolute value in ``x``.
 
     docs/method/probes.md gives the reason.
 
@@ -269,8 +273,8 @@ def without_rounding(
         x: features ``[episode, round, feature]``.
 
     Returns:
-        The features; and a warning if at least half of the varying features were replaced,
-        otherwise "".
+        The pair (features, warning). The warning is a text if at least half of the varying features
+        were replaced by 0, otherwise "".
     """
     rounding = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
     is_read = x.std((0, 1), dtype=np.float64) > rounding
@@ -292,8 +296,8 @@ def without_rounding(
 def places(
     model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]
 ) -> list[ProbedSite]:
-    """Look up sites in a machine that runs these episodes; raise InputError for a site that it
-    lacks.
+    """Look up sites in a machine, so that :func:`read` can read them from its rollout of these
+    episodes. A site that it does not have is an error.
 
     Args:
         model: the machine.

@@ -50,25 +50,25 @@ class _Difference(Interval):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ProbeScore(_Difference):
-    """The score of a probe with its 95 % interval, and the sums per group of episodes from which it
-    was computed.
+    """The cross-validated score of a probe (R2 or accuracy) with its 95 % interval, and the sums
+    from which it was computed.
 
     A group is a set of episodes that may depend on each other, such as those of one participant.
 
     Attributes:
-        losses: sum of the errors in each group, ``[group]``, of probes that were not fitted on that
-            group: squared errors (for R2) or numbers of wrong predictions (for accuracy).
-        references: what the losses are divided by, ``[group]``: squared errors of predicting the
-            mean over all episodes and rounds (R2; see :func:`interp.stats.refit.totals`), or
-            numbers of scored entries (accuracy).
+        losses: squared errors (for R2) or number of wrong predictions (for accuracy), summed over
+            each group, ``[group]``. Each group is predicted by a probe that was not fitted on it.
+        references: what the losses are divided by, ``[group]``. For R2, squared errors if the mean
+            is predicted (:func:`interp.stats.refit.totals`). For accuracy, numbers of predictions
+            that are scored.
         kind: formula of the score: "skill" (1 - losses / references), "accuracy" (the same, clipped
             to [0, 1]) or "ratio" (losses / references). Losses and references are summed over
             groups first.
-        constant: the losses of the best constant prediction (mean or most frequent class),
+        constant: losses if the same value is always predicted, the mean or the most frequent class,
             ``[group]``.
-        graded: for rare classes, a pair of sums ``[group]``: squared errors of the predicted class
-            probabilities, and squared errors if the class frequencies are predicted. None for other
-            targets.
+        graded: for targets with a rare class, a pair of sums ``[group]``: squared errors of the
+            predicted class probabilities, and squared errors if class frequencies are predicted
+            instead. Otherwise None.
 
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
@@ -94,16 +94,17 @@ class ProbeScore(_Difference):
         constant: Shaped[Array, " group"] | None = None,
         graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
     ) -> ProbeScore:
-        """Compute a score and its interval from sums over the rounds of each independent group of
-        episodes, ``[group]``.
+        """Compute a score and its interval from losses that are summed over each independent group
+        of episodes. All arguments are ``[group]``, as the attributes of the same names.
 
         Args:
             losses: losses of the probe, such as squared errors.
             references: what the losses are divided by.
             kind: "skill" (1 - losses / references), "accuracy" or "ratio" (losses / references).
-            constant: losses of the best constant prediction; ``references`` when None.
-            graded: for rare classes, squared errors of the predicted probabilities, and squared
-                errors if the class frequencies are predicted.
+            constant: losses if the mean or the most frequent class is always predicted;
+                ``references`` when None.
+            graded: for targets with a rare class, squared errors of the predicted probabilities,
+                and squared errors if class frequencies are predicted instead; otherwise None.
         """
         lost = array_of("losses", losses).astype(np.float64)
         scale = array_of("references", references).astype(np.float64)
@@ -121,12 +122,12 @@ class ProbeScore(_Difference):
 
     @property
     def skill(self) -> Interval:
-        """The score on a scale where 0 is the best constant prediction and 1 is perfect, with its
-        interval.
+        """The score with its interval, on a scale where 0 is as good as the best constant
+        prediction and 1 is perfect.
 
         For real numbers it is R2. For classes it is 1 - (errors / errors of always guessing the
-        most frequent class). For rare classes it is the R2 of the predicted probabilities, since
-        the most probable class is never the rare one.
+        most frequent class). If a class is rare, the most probable class is almost never this one.
+        The skill is then the R2 of the predicted probabilities.
         """
         if self.kind == "skill":
             return Interval(self.estimate, self.low, self.high)
@@ -156,8 +157,8 @@ class ProbeScore(_Difference):
 
     @property
     def detectable(self) -> float:
-        """The smallest :attr:`skill` with an interval that would exclude 0 in a sample like this
-        one.
+        """The smallest :attr:`skill` that a sample like this one could tell from 0: the lowest with
+        a 95 % interval above 0.
         """
         losses, references = self.graded or (self.losses, self.constant)
         return refit.detectable(losses, references, N_FOLDS)
@@ -166,12 +167,13 @@ class ProbeScore(_Difference):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Fitted:
-    """A cross-validated probe of one target.
+    """A probe of one target, fitted and scored by cross-validation.
 
     Attributes:
         score: its score.
-        details: function that computes the other fields of a :class:`~probes.result.ProbeResult`;
-            it is called only when these are needed.
+        details: function without arguments that returns the other fields of a
+            :class:`~probes.result.ProbeResult`: name of a field -> value. It is called only if they
+            are needed.
     """
 
     score: ProbeScore
@@ -191,11 +193,16 @@ def score_predictions(
         target: the values to decode.
         predictions: ``[episode, round, output]``; each episode is predicted by a probe that was not
             fitted on it.
-        groups: index of the independent group of each episode.
-        refit_probe: function that fits a probe on all episodes, and returns the fields of
-            :class:`~probes.result.ProbeResult` that describe it: name of a field -> value.
+        groups: index of each episode's group, such as its participant, ``[episode]``; episodes of
+            different groups are independent.
+        refit_probe: function without arguments that fits a probe on all episodes, and returns the
+            fields of :class:`~probes.result.ProbeResult` that describe it: name of a field ->
+            value. It is called only if they are needed.
         probabilities: for each output, predicted class probabilities ``[episode, round, class]``,
-            if the probe predicts any.
+            if the probe predicts any; otherwise empty.
+
+    Returns:
+        The score, and a function that computes everything else about the probe.
     """
     decodes_classes = target.kind == "class"
     y = target.values if decodes_classes else target.values.astype(np.float64)
@@ -309,15 +316,16 @@ def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, A
 @dataclass(frozen=True, eq=False)
 @checked_result
 class ControlScore:
-    """The score of one control, and the difference between the probe's score and this one.
+    """The score of one control of a probe: the same fit on other data, such as the activations of
+    an untrained copy.
 
     Attributes:
         name: name of the control.
         score: its score.
         difference: the probe's score minus the control's, with a 95 % interval.
-        counts: True if the verdict "yes" requires the probe to beat this control. False if what the
-            control reads determines the target by construction, such as the inputs if the target is
-            an input.
+        counts: True if the verdict "yes" (the target can be decoded) requires the probe to beat
+            this control. False if the control must succeed by construction, such as a probe of the
+            inputs if the target is an input.
     """
 
     name: str
@@ -390,11 +398,14 @@ class Kind:
     """A kind of probe, such as ridge regression.
 
     Attributes:
-        name: the value of the argument ``method`` that selects it.
-        of_classes: True if it decodes classes. False if it decodes numbers; it then decodes
-            classes as numbers 0 and 1, one per class.
-        fit: (activations ``[episode, round, feature]``, targets, fold of each episode, group of
-            each episode) -> one cross-validated probe per target.
+        name: name of the kind, such as "ridge": the argument ``method`` of :func:`probes.fit` that
+            selects it, or the name of a scikit-learn estimator.
+        of_classes: True if it predicts classes. False if it predicts numbers; for a target of
+            classes, it then predicts one number per class, 1 for the true class and 0 for the
+            others.
+        fit: function that is called with activations ``[episode, round, feature]``, targets, the
+            fold of each episode and the group of each episode. It returns one cross-validated probe
+            per target.
     """
 
     name: str
@@ -426,24 +437,23 @@ class GroupedTargets:
         return int(self.groups.max()) + 1
 
     def of_copy(self, targets: Sequence[TargetValues]) -> GroupedTargets:
-        """Return the targets of an untrained copy, which may run on further episodes; each further
-        episode becomes one group.
+        """Return the targets for an untrained copy of the model, which may have run on more
+        episodes. Each further episode is a group of its own.
 
         Args:
-            targets: the targets in all episodes of the copy: the same episodes, then the further
-                ones.
+            targets: the targets in all episodes of the copy: those of this sample, followed by the
+                further ones.
         """
         n_further = len(targets[0].values) - len(self.groups)
         further = self.n_groups + np.arange(n_further)
         return GroupedTargets(targets, np.concatenate([self.groups, further]), self.seed)
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
-        """Fit cross-validated probes of all targets, and of further targets of the same episodes,
-        such as the random ones of controls.
+        """Fit a cross-validated probe for each target, and for further targets in the same
+        episodes, such as the random targets of controls.
 
-        If some rounds are missing, each round that took place is fitted as if it were an episode,
-        in the fold and group of its episode. Targets with the same missing rounds are fitted
-        together.
+        Missing rounds are left out: each round that took place is then treated as an episode of one
+        round, with the fold and group of its episode.
 
         Args:
             kind: kind of probe, such as ridge regression.
@@ -477,15 +487,17 @@ class GroupedTargets:
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class Problem:
-    """Targets of one kind of probe, together with what their controls need.
+    """Targets to which one kind of probe is fitted, together with what the controls of these probes
+    need.
 
     Attributes:
-        sample: the targets and groups.
+        sample: the targets, and the group of each episode.
         kind: kind of probe.
         drawn: (index of a target, "shuffled" or "control_task") -> the random target that this
-            control decodes in its place.
+            control decodes instead. It has the values of other episodes ("shuffled"), or a random
+            value for each kind of round ("control_task").
         baselines: (index of a target, "round" or "inputs") -> score of this control, which reads
-            the round index or the round's inputs and no activation.
+            the round index or the round's inputs instead of activations.
     """
 
     sample: GroupedTargets
@@ -495,12 +507,13 @@ class Problem:
 
     @classmethod
     def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
-        """Return targets with the random targets of their controls, which are drawn here.
+        """Draw the random targets of the controls "shuffled" and "control_task", and return them
+        together with the targets.
 
-        :meth:`with_baselines` adds the scores of the controls that read no activation.
+        The field ``baselines`` stays empty; :meth:`with_baselines` fills it.
 
         Args:
-            sample: the targets and groups.
+            sample: the targets, and the group of each episode.
             kind: kind of probe.
         """
         seed, groups = sample.seed, sample.groups
@@ -524,8 +537,8 @@ class Problem:
         return cls(replace(sample, targets=targets), kind, drawn)
 
     def with_baselines(self) -> Problem:
-        """Return a copy with the scores of the two controls that read no activation: probes of the
-        round index, and of the round's inputs.
+        """Return a copy whose field ``baselines`` has the scores of the two controls that read no
+        activations: probes of the round index, and of the round's inputs.
         """
         scores: dict[tuple[int, str], ProbeScore] = {}
         first = self.sample.targets[0]
@@ -541,16 +554,19 @@ class Problem:
         x: Float[Array, "episode round d"],
         copies: Iterable[tuple[Array, GroupedTargets]] = (),
     ) -> list[tuple[Fitted, dict[str, ControlScore]]]:
-        """Fit each target's probe and its controls.
+        """Fit a probe of each target to activations, together with its controls.
 
-        Of several untrained copies the one with the highest score counts.
+        If there are several untrained copies, the control "untrained" is the one with the highest
+        score.
 
         Args:
             x: activations of the model, ``[episode, round, feature]``.
-            copies: for each untrained copy, its activations and the targets of its episodes.
+            copies: for each untrained copy of the model, its activations
+                ``[episode, round, feature]``, and the targets in its episodes.
 
         Returns:
-            For each target, a pair: its probe; and name of a control -> score of the control.
+            For each target, the pair (its probe, controls). ``controls`` maps the name of a control
+            to its score.
         """
         targets = self.sample.targets
         fits = self.sample.fit(self.kind, x, list(self.drawn.values()))

@@ -58,8 +58,8 @@ def predict(
     """Return the predictions of fitted estimators, ``[episode, round, output]``.
 
     Args:
-        estimators: for each output, a fitted scikit-learn estimator; or a number, which is
-            predicted everywhere.
+        estimators: for each output, a fitted scikit-learn estimator; or a float, which is predicted
+            in all rounds.
         x: activations ``[episode, round, feature]``.
     """
     rows = x.reshape(-1, x.shape[-1])
@@ -102,7 +102,8 @@ def _fit(
 
 
 def kind(estimator: BaseEstimator) -> Kind:
-    """Make a kind of probe from a scikit-learn estimator, a regressor or a classifier.
+    """Make a kind of probe from a scikit-learn estimator, a regressor or a classifier. A clone of
+    it is fitted for every output and fold.
 
     Such probes get the same folds and controls as ridge and logistic probes.
     """
@@ -166,20 +167,20 @@ class _Rows(NamedTuple):
 
 @checked
 def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
-    """Convert activations and a target to the arrays that scikit-learn takes, with one row per
-    round of an episode.
+    """Convert activations and a target to the arrays that scikit-learn takes, with one row for each
+    round of each episode.
 
-    Cross-validate by ``groups``, since rounds of one episode are not independent. Missing rounds
-    are left out.
+    Missing rounds are left out. Pass ``groups`` to scikit-learn's cross-validation, since rounds of
+    one episode are not independent.
 
     Args:
         activations: ``[episode, round, ...]``.
-        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. A target's mask
-            is ignored, since it only restricts what is scored.
+        target: the values to decode: the result of a target of :mod:`probes.targets`, or an array
+            ``[episode, round, output]``. A mask of entries to score is ignored.
 
     Returns:
-        (x, y, groups): features ``[row, feature]``, values ``[row, output]``, and the index of the
-        episode of each row.
+        The named tuple (x, y, groups): features ``[row, feature]``, values ``[row, output]``, and
+        the index of each row's episode, ``[row]``.
 
     Example:
         >>> import interp, probes

@@ -87,40 +87,41 @@ def fit(
     seed: int = 0,
     model: Machine | None = None,
 ) -> ProbeResult:
-    """Fit a probe that decodes ``target`` from ``activations``, with up to five controls.
+    """Fit a probe that decodes ``target`` from ``activations``, and up to five controls.
 
-    A control is the same fit on other data. It shows which score is possible although the model
-    does not encode the target. The controls are "shuffled" (the target of another episode),
-    "untrained" (activations of an untrained copy of the model), "inputs" (the round's inputs in
-    place of activations), "round" (the round index in place of activations) and "control_task" (a
-    random target for each kind of round).
+    A control is the same fit on other data. It shows which score is possible even if the model does
+    not encode the target. The controls are "shuffled" (the target of another episode), "untrained"
+    (activations of an untrained copy of the model), "inputs" (the round's inputs in place of
+    activations), "round" (the round index in place of activations) and "control_task" (a random
+    target for each kind of round).
 
     Args:
         activations: a rollout; or a tensor, array or pandas object ``[episode, round, ...]`` with
             features in the trailing axes.
-        target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Values alone
-            lack the round's inputs, which a control needs: pass a rollout, ``episodes`` or
-            ``inputs``, too, or the verdict is "undecided" at best.
-        groups: independent units of the data, such as participants, which are not split in
-            cross-validation and which intervals resample: "episode", or one group id per episode.
-            None takes the participants of the episodes; if there are none, each episode is a group,
-            and identical episodes are one group.
+        target: the values to decode: the result of a target of :mod:`probes.targets`, or an array
+            ``[episode, round, output]``. With an array, also pass a rollout, ``episodes`` or
+            ``inputs``, since the control "inputs" needs the round's inputs. Without this control
+            the verdict is never "yes".
+        groups: id of each episode's group, such as its participant, or "episode", which makes each
+            episode a group. Groups must be independent of each other; cross-validation and
+            intervals treat a group as one unit. With None, participants are the groups if they are
+            known. Otherwise each episode is a group, and identical episodes are one.
         untrained: activations or rollout of an untrained model (see :func:`probes.untrained`). When
             None, ``n_untrained`` copies of the rollout's model are run. Without this control the
             verdict is never "yes".
-        n_untrained: number of untrained copies; the one with the highest score counts.
+        n_untrained: number of untrained copies to run; the one with the highest score counts.
         episodes: the episodes of the activations, from which the inputs for the control "inputs"
             are computed; those of the rollout when None.
         inputs: inputs of each round for the same control, ``[episode, round, ...]``, or a list of
             several encodings of them; zeros for rounds without inputs.
-        sites: the one site of a rollout to read (:mod:`probes.activations`), such as "latents" or
-            "L1H0@p?".
-        method: "ridge", "logistic" (the default for class targets), or a scikit-learn estimator,
-            which is cloned for every fold. If it is a classifier, whole numbers in ``target`` are
-            classes.
+        sites: the site of a rollout to read (:mod:`probes.activations`), such as "latents" or
+            "L1H0@p?"; only one.
+        method: "ridge", "logistic", or a scikit-learn estimator, which is cloned for every fold. If
+            it is a classifier, whole numbers in ``target`` are classes. The default is "logistic"
+            for classes and "ridge" for numbers.
         seed: seed of folds, shuffles, and untrained copies with their further episodes.
-        model: the model of a rollout that was read from a file and does not have it. Untrained
-            copies then need ``episodes``, too.
+        model: the model of a rollout that was read from a file, which does not contain the model.
+            For untrained copies, pass ``episodes``, too.
 
     Returns:
         The probe, its cross-validated score (R2 or accuracy) with a 95 % interval, the scores of
@@ -250,17 +251,20 @@ def probe(
     Args:
         model: the machine.
         episodes: the episodes.
-        targets: keys of :mod:`probes.targets`, or ``key:before`` for a state before each round.
-            None takes the default targets of the task; if it has none, every variable.
+        targets: keys of :mod:`probes.targets`, such as "log_weights"; or ``key:before`` for a state
+            before each round instead of after it. None takes the default targets of the task, or
+            every variable if it has none.
         sites: one site or several (:mod:`probes.activations`).
         method: "ridge", "logistic" or a scikit-learn estimator, as for :func:`fit`.
         seed: seed of folds, shuffles and untrained copies.
-        n_untrained: number of untrained copies; the best one counts.
-        run: the machine's rollout on these episodes, if it exists already, with the hook points of
-            the sites cached.
+        n_untrained: number of untrained copies of the machine, for the control "untrained"; the
+            best score counts.
+        run: the machine's rollout on these episodes, if it exists already. It must have cached the
+            activations at the sites. None makes the rollout.
 
     Returns:
-        One result per site and target, site by site.
+        One result per site and target: all targets at the first site, then all at the second, and
+        so on.
     """
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
@@ -384,20 +388,21 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    A probe that is fitted to fewer than 256 episodes decodes less from a copy than is possible. If
-    there are fewer, the copies also run on newly sampled episodes, unless the episodes were
-    recorded (docs/method/probes.md).
+    If there are fewer than 256 episodes, the copies also run on newly sampled ones, since few
+    episodes show less than can be decoded from a copy. Recorded episodes cannot be sampled
+    (docs/method/probes.md).
 
     Args:
         run: the rollout.
-        targets: the targets that are decoded from this rollout.
+        targets: the targets that are decoded from ``run``.
         hooks: names of the hook points that the rollouts of the copies cache.
         n: number of copies.
         seed: seed of the first copy, and of the further episodes.
 
     Returns:
-        For each copy, a function that returns its rollout; and the values of the targets in all
-        episodes of the copies, or None if these are just the episodes of ``run``.
+        The pair (copies, targets). ``copies`` has, for each copy, a function without arguments that
+        returns its rollout. ``targets`` has the values in all episodes of the copies, or is None if
+        these are the episodes of ``run``.
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
@@ -448,7 +453,9 @@ def _count_bytes(run: Rollout) -> int:
 
 
 def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
-    """Return the arrays, such as token ids, that a machine reads as input for these episodes."""
+    """Return the inputs that a machine reads in these episodes, as a list of arrays
+    ``[episode, round, ...]``, such as token ids.
+    """
     tensors = model.layout.fit(episodes).encode_with_missing(episodes).tensors()
     return [tensor.numpy() for tensor in tensors.values()]
 
@@ -531,19 +538,20 @@ def fit_targets(
 ) -> list[ProbeResult]:
     """Fit probes of several targets of the same activations, as :func:`fit` does for one target.
 
-    All ridge probes share one eigendecomposition.
+    This is quicker than one call per target, since all ridge probes share one eigendecomposition.
 
     Args:
         activations: ``[episode, round, ...]``.
         targets: the targets.
-        groups: independent group of each episode, as for :func:`fit`.
-        copies: one pair per untrained copy: its activations, or a function that returns them so
-            that only one copy is in memory; and the targets in its episodes, or None if its
-            episodes are the same.
-        site: where the activations were read.
+        groups: id of each episode's independent group, such as its participant, as for :func:`fit`.
+        copies: for each untrained copy of the model, the pair (activations, targets in its
+            episodes). The targets are None if its episodes are the same. Instead of activations it
+            may be a function without arguments that returns them, so that only one copy is in
+            memory.
+        site: the site where the activations were read; None if unknown.
         method: "ridge", "logistic" or a scikit-learn estimator, as for :func:`fit`.
         seed: seed of folds and shuffles.
-        **settings: recorded in every result.
+        **settings: further settings to record in every result.
 
     Returns:
         One result per target.
@@ -756,8 +764,8 @@ def _fit_kind(
 
 
 def describe_probe(kind: Kind) -> str:
-    """Return the name of a kind of probe in sentences: "linear probe" for ridge and logistic
-    probes, otherwise "probe by Lasso", for example.
+    """Return the name of a kind of probe for use in sentences: "linear probe" for ridge and
+    logistic probes, otherwise for example "probe by Lasso".
     """
     return "linear probe" if kind.name in _KINDS else f"probe by {kind.name}"
 

@@ -183,8 +183,8 @@ def cross_validate(
 
     Args:
         x: activations ``[episode, round, d]``.
-        y: the outputs of all targets, concatenated, ``[episode, round, k]``.
-        folds: fold of each episode, numbered from 0; at least 3 folds.
+        y: the values to decode: the outputs of all targets, concatenated, ``[episode, round, k]``.
+        folds: fold of each episode, ``[episode]``, numbered from 0; at least 3 folds.
         blocks: index of the target of each output, ``[k]``; one penalty is chosen per target.
 
     Returns:

@@ -57,18 +57,21 @@ def measure_of(
     n_features: int = 0,
     probe: str = "linear probe",
 ) -> Measure:
-    """Return the measure of the claim that a probe can decode the target at its site, with the
-    verdict.
+    """Return the claim that a probe can decode the target at its site, as a measure: with the score
+    that decides it, the controls and the verdict.
 
     Args:
         target: the target.
         site: name of the site; None if activations were passed as an array.
         score: score of the probe.
         controls: name of a control -> its score.
-        untrained: why no untrained copy was run, if there is a special reason; otherwise "".
-        hidden: reason why most features were left out; "" if they were not.
-        n_features: number of features, if so many that the score is biased low; otherwise 0.
-        probe: name of the probe in sentences.
+        untrained: reason for the missing control "untrained", in place of the default text; "" for
+            the default text.
+        hidden: reason why at least half of the features were left out; "" if they were not. The
+            verdict is then never "no".
+        n_features: number of features, if they are so many that the score is biased low; otherwise
+            0. If not 0, the verdict is never "no".
+        probe: name of the probe in sentences, such as "linear probe".
     """
     name = target.noun
     if ":" in target.key:
@@ -155,29 +158,34 @@ def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProbeResult(Measured):
-    """A fitted probe with its scores and controls, and the verdict on whether it decodes the
-    target.
+    """A fitted probe: its scores, its controls, and the verdict on whether the target can be
+    decoded.
 
     Attributes:
         target: the target.
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
         score: cross-validated R2 (numbers) or accuracy (classes), with its 95 % interval.
-        by_output: name of an output (such as an expert, "e_1") -> the same score for this output.
-        metrics: name of a metric -> its cross-validated value: "r2" and "mae" (mean absolute
-            error), or "accuracy" and "log_loss" (mean of minus the log of the true class's
-            probability).
-        controls: name of a control, such as "untrained" -> its score.
-        predictions: ``[episode, round, output]``, each episode predicted by a probe that was not
-            fitted on it; for a logistic probe, the most probable classes.
-        weights, intercept: the probe refitted on all episodes, for raw activations, ``[feature,
-            column]`` and ``[column]``. Empty for scikit-learn estimators.
-        columns: name of each column of the weights: that of an output, or of an output and a class.
+        by_output: name of an output of the target (such as an expert, "e_1") -> the same score for
+            this output alone.
+        metrics: name of a metric -> its cross-validated value: "r2" and "mae" (mean absolute error)
+            for numbers; "accuracy" and, for logistic probes, "log_loss" (mean of minus the log of
+            the true class's probability) for classes.
+        controls: name of a control, such as "untrained" -> its score. A control is the same fit on
+            other data.
+        predictions: cross-validated predictions, ``[episode, round, output]``: each episode is
+            predicted by a probe that was not fitted on it. Classes are numbers 0, 1, ...
+        weights, intercept: the probe that is fitted on all episodes, ``[feature, column]`` and
+            ``[column]``: a decoded value is ``activation @ weights + intercept``. Empty for
+            scikit-learn estimators.
+        columns: name of each column of the weights: an output, or an output and a class, such as
+            "output 0=2".
         measure: the claim and its verdict.
-        shape: shape of one activation.
-        site, place: site of a rollout where activations were read: its name, and where it is in the
-            machine.
+        shape: shape of the activation in one round, before its axes are flattened into features.
+        site, place: where the activations were read in a rollout: the name of the site, and what
+            was looked up for it. None if activations were passed as an array.
         settings: folds, seed, penalties, model and versions, to reproduce the result.
-        warning: what weakens the intervals or the verdict; None for no warning.
+        warning: what makes the intervals or the verdict less reliable, in words; None for no
+            warning.
         estimators: fitted scikit-learn estimators, one per output.
     """
 
@@ -201,7 +209,9 @@ class ProbeResult(Measured):
 
     @property
     def measures(self) -> tuple[Measure, ...]:  # type: ignore[override]
-        """A tuple with the only measure of the probe: its claim and verdict."""
+        """A tuple with a single entry: the claim that the probe can decode the target, with its
+        number and verdict (:attr:`measure`).
+        """
         return (self.measure,)
 
     @property
@@ -216,8 +226,8 @@ class ProbeResult(Measured):
 
     @property
     def sentence(self) -> str:
-        """A sentence that says whether the probe decodes the target, with its score and the
-        strongest control.
+        """The finding in a sentence: whether the probe decodes the target, its score, and the score
+        of the strongest control.
         """
         measure = self.measure
         subject, _, rest = measure.claim.partition(" reads ")
@@ -241,8 +251,8 @@ class ProbeResult(Measured):
 
     @property
     def r2(self) -> float:
-        """R2 over all outputs; raises InputError if the probe decodes classes, which have an
-        accuracy instead.
+        """Cross-validated R2 over all outputs. Raises InputError if the probe predicts classes,
+        which are scored by accuracy.
         """
         require(
             "r2" in self.metrics,
@@ -260,13 +270,14 @@ class ProbeResult(Measured):
     @checked
     def direction(self, output: str | None = None) -> Float[Array, "*any"]:
         """Return the smallest change of an activation that raises one decoded value by 1 and leaves
-        all other decoded values unchanged.
+        all other decoded values equal.
 
-        It has the shape of one activation. It is the direction that the probe *reads*, not one that
-        the model must use (docs/method/probes.md). A scikit-learn estimator has none.
+        The change has the shape of the activation in one round. It is the direction that the probe
+        *reads*, and not necessarily one that the model uses (docs/method/probes.md). For a
+        scikit-learn estimator it is an error.
 
         Args:
-            output: a name from :attr:`columns`; may be None if there is only one.
+            output: name of the decoded value, from :attr:`columns`; None if there is only one.
         """
         require(
             not self.estimators,
@@ -281,16 +292,17 @@ class ProbeResult(Measured):
         return directions[self.columns.index(output)].reshape(self.shape)
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
-        """Apply the probe that was fitted on all episodes to a run of its model, or to activations.
+        """Apply the probe (the one that was fitted on all episodes) to a rollout of its model, or
+        to activations.
 
         Args:
             run: a rollout, or activations ``[episode, round, ...]``.
-            episodes: episodes from which the true values are computed; None leaves the true values
-                out. For a target of classes they are always left out.
+            episodes: the episodes of the run, from which the true values are computed; None leaves
+                the true values out. If the probe predicts classes, they are always left out.
 
         Returns:
-            The decoded values. For a logistic probe of two classes they are the log-odds of class
-            1, and for more classes one score before the softmax per output and class.
+            The decoded values. A logistic probe returns log-odds of class 1 if there are two
+            classes, otherwise one logit (score before the softmax) per class.
         """
         activations = self._read(run) if isinstance(run, Rollout) else run
         x = as_inputs(activations)
@@ -331,8 +343,8 @@ class ProbeResult(Measured):
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """Draw the predictions for one episode, by a probe that was not fitted on it, and the true
-        values (see :meth:`Decoded.plot`). Refuse a target of classes.
+        """Draw the cross-validated predictions and the true values of one episode over rounds. If
+        the probe predicts classes, it is an error.
 
         Args:
             episode: index of the episode.
@@ -350,10 +362,13 @@ class ProbeResult(Measured):
 
         The columns are target, site, fitted ("probe" or the name of a control), output (its name,
         or "all"), metric (such as "r2"), number, low and high (the score and its 95 % interval),
-        detectable (:attr:`ProbeScore.detectable`: the smallest score with an interval that would
-        exclude 0 in a sample like this one) and warning. Rows of controls also have the columns
-        difference, difference_low and difference_high (the probe's score minus the control's), and
-        counts (True if a "yes" requires the probe to beat this control).
+        detectable and warning. The last two are the same in all rows: the smallest score of the
+        probe that such a sample could tell from 0 (:attr:`ProbeScore.detectable`), and
+        :attr:`warning`.
+
+        Rows of controls also have the columns difference, difference_low and difference_high (the
+        probe's score minus the control's, with its interval), and counts (True if the verdict "yes"
+        requires the probe to beat this control).
         """
         rows = [self._row("probe", "all", metric, score) for metric, score in self.metrics.items()]
         for output, score in self.by_output.items():
@@ -406,11 +421,11 @@ class ProbeResult(Measured):
 @dataclass(frozen=True, eq=False)
 @checked_result
 class Decoded:
-    """Values that a probe decodes from a run, and the true values if they are known.
+    """Values that a probe decoded from activations, and the true values if they are known.
 
     Attributes:
         target: key of the target.
-        outputs: names of the outputs.
+        outputs: names of the decoded values (the last axis).
         values: decoded values ``[episode, round, output]``.
         true: true values of the same shape; None if unknown.
     """

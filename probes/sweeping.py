@@ -88,14 +88,17 @@ class _Shared:
 @dataclass(frozen=True, eq=False)
 @checked_result
 class SweepResult(Result):
-    """The scores of a sweep, as a tidy table with one row per target, site and window of rounds.
+    """The scores of probes of several targets at several sites, as a table with one row per target,
+    site and window of rounds.
 
-    Columns: target, site, component, layer, head, position, start and stop (first round of the
-    window, and the round after its last); the columns of a measure, among them number, low and high
-    (the score with its 95 % interval on new episodes) and verdict
-    (:meth:`interp.results.measure.Measure.row`); a column for the score of each control, such as
-    untrained; and detectable, the smallest score with an interval that would exclude 0 in a sample
-    like this one.
+    The first columns are target, site and its parts (component, layer, head, position), and start
+    and stop (first round of the window, and the round after its last). Then come number, low and
+    high: R2, or skill for classes (1 minus errors relative to always guessing the most frequent
+    class), with its 95 % interval on new episodes. The verdict, "yes" if the target can be decoded,
+    and the other columns of :meth:`interp.results.measure.Measure.row` follow.
+
+    For each control there is a column with its R2 or accuracy, such as untrained. The last column
+    is detectable: the smallest number that such a sample could tell from 0.
 
     Attributes:
         frame: the table.
@@ -116,18 +119,19 @@ class SweepResult(Result):
 
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:
-        """Draw heatmaps of the scores of one target, one panel per component: layers are rows, and
-        positions columns. A dot marks the verdict "yes".
+        """Draw heatmaps of the scores of one target, one panel per component (kind of activation).
+        Layers are rows, and positions columns. A dot marks the verdict "yes": the target can be
+        decoded.
 
-        Rows are cycles instead of layers for a machine that loops. A machine without layers or
-        positions has one row or column. If each round was swept separately and no window is chosen,
-        columns are rounds, with one panel per component and position, and without dots. Rounds in
-        which the target does not vary then stay blank.
+        Rows are iterations instead of layers if the machine is a loop. A machine without layers or
+        positions has one row or column. If each round was swept separately and ``window`` is None,
+        columns are rounds. There is then one panel per component and position, without dots, and
+        rounds in which the target does not vary are blank.
 
         Args:
             target: key of the target.
-            window: a window that was swept, (first round, round after the last). When None, the
-                first one, or all if each round was swept separately.
+            window: one of the windows, (first round, round after the last). None draws the first
+                one, or all rounds if each was swept separately.
         """
         columns = ("target", "start", "stop", "position", "layer", "component", "verdict")
         require_columns("a sweep", self.frame, *columns)
@@ -220,35 +224,38 @@ def sweep(
     scheduler: str = "",
     shard: str = "",
 ) -> SweepResult:
-    """Fit a probe of every target at every site in every window of rounds, with all controls.
+    """Fit a probe of every target at every site in every window (range) of rounds, with all
+    controls.
 
     Args:
         model: the machine.
         episodes: the episodes that it runs.
-        targets: keys of :mod:`probes.targets`, or ``key:before`` for a state before each round.
-            None takes every variable that varies, states at both moments.
-        sites: sites or their texts ("L1H0@p?"), or components ("resid_post", "resid_post@p?"),
-            which stand for every layer, head and position
-            (:func:`interp.interventions.sites.select_sites`). None takes the residual stream and
-            what is added to it, or every hook point of a machine without one.
-        windows: (first round, round after the last) of each window; one window of all rounds when
-            None.
+        targets: keys of :mod:`probes.targets`, such as "log_weights"; or ``key:before`` for a state
+            before each round instead of after it. None takes all variables that vary in these
+            episodes, and states both before and after each round.
+        sites: sites or their texts ("L1H0@p?"); or components ("resid_post", "resid_post@p?"),
+            which stand for sites at every layer, head and position. None takes the residual stream
+            and what is added to it, or every hook point of a machine without a residual stream.
+        windows: (first round, round after the last) of each window; None for one window of all
+            rounds.
         per_round: True probes each round separately, and leaves out rounds in which one of the
             targets does not vary.
         estimator: a regressor or classifier of scikit-learn, which is cloned for every fold; ridge
             regression when None. A classifier needs class targets.
-        n_untrained: number of untrained copies; at each site the best one counts.
+        n_untrained: number of untrained copies of the model, for the control "untrained"; at each
+            site the best score counts.
         seed: seed of copies, folds and shuffles.
-        cache: folder that stores finished cells (a cell is one site in one window), so that an
-            interrupted sweep continues. By default, they are not stored.
+        cache: folder in which the results of finished cells are stored, so that an interrupted
+            sweep can continue; a cell is one site in one window. None stores nothing.
         n_jobs: number of workers; -1 for one per core.
         scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`.
-        shard: which share of the cells to compute, such as "2/64" for the second of 64 shares; ""
-            for all (:func:`interp.support.shares.divide`). A share needs ``cache``. With "" and the
-            same ``cache``, a later call reads the cells of all shares.
+        shard: which share of the cells to compute, such as "2/64" for the second of 64 shares, for
+            which ``cache`` is required. "" computes all cells, and reads those that earlier calls
+            stored in ``cache``.
 
     Returns:
-        The scores, with one row per target, site and window (of the share).
+        The scores, with one row per target, site and window; with ``shard``, only those of this
+        share.
 
     >>> import interp
     >>> from interp.tasks import experts

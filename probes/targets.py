@@ -45,15 +45,17 @@ _OF_THE_ROUND: tuple[When, ...] = ("round",)
 @dataclass(frozen=True)
 @checked_fields
 class Target:
-    """A variable that a probe can decode; call it with episodes to get its :class:`TargetValues`.
+    """A variable of an algorithm that a probe can decode. Calling the target with episodes computes
+    its values in them, as :class:`TargetValues`.
 
     Attributes:
         key: name of the target: the variable's key, or ``algorithm.variable``.
         task: key of its task; empty for the round index, which every task has.
         variable: symbol, meaning, units and role of the variable.
         record: the algorithm that computes it; None for the round index.
-        moments: the times at which it can be read, the default first: ("after", "before") each
-            round for a variable of the carried state, ("round",) for other variables.
+        moments: the times for which its values can be computed, the default first. They are
+            ("after", "before") each round for a state that is carried from round to round, and
+            ("round",) for other variables.
         of_the_inputs: True if the inputs of the round alone determine it.
     """
 
@@ -111,8 +113,8 @@ class Target:
         )
 
     def moment(self, when: str | None) -> When:
-        """Return the moment ("before", "after" or "round") called ``when``, or the default if it is
-        None; refuse unknown moments.
+        """Return ``when`` if it is one of :attr:`moments`, or the first of them if it is None.
+        Another moment is an error.
         """
         for moment in self.moments:
             if when in (moment, None):
@@ -126,7 +128,8 @@ _ROUND_INDEX = Target(_ROUND.key, "", _ROUND)
 
 @checked
 def every(task: Task | str) -> tuple[Target, ...]:
-    """List the targets of a task: the variables of its algorithms, then the round index.
+    """List everything that a probe can decode in a task: the variables of its algorithms, and the
+    index of the round.
 
     >>> [(target.key, target.variable.units) for target in every("experts")][:3]
     [('votes', 'class'), ('label', 'class'), ('log_weights', 'nats')]
@@ -157,12 +160,13 @@ def _find_task(task: Task | str) -> Task:
 
 @checked
 def get(key: str, task: Task | str | None = None) -> Target:
-    """Return the target with a key.
+    """Return the target (variable of an algorithm) with a key.
 
     Args:
         key: key of a variable, such as "prediction", or "algorithm.variable", such as
             "bayes.prediction".
-        task: the task or its key; None searches all tasks and takes the first match.
+        task: the task or its key; with None, all tasks are searched, and the first match is
+            returned.
 
     >>> get("prediction").variable.meaning, get("bayes.prediction").variable.meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
@@ -191,7 +195,9 @@ def get(key: str, task: Task | str | None = None) -> Target:
 
 @checked
 def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
-    """Split ``key`` or ``key:before`` into the target and the moment at which it is read.
+    """Return the target that a text names, and the moment at which it is decoded, as (target,
+    moment). The text is a key, such as "log_weights", or ``key:before`` for a state before each
+    round.
 
     >>> target, when = parse("log_weights:before")
     >>> target.key, when
@@ -205,13 +211,14 @@ def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
 def round_inputs(
     episodes: Episodes,
 ) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
-    """Return what a model reads as input in each round, for the controls of probes.
+    """Return what a model reads as input in each round, in the encodings that the controls of
+    probes need.
 
     Returns:
-        A pair. First, a tuple with one array ``[episode, round, feature]`` for each encoding of the
-        inputs that the task defines. Second, an integer for each round, ``[episode, round]``,
-        which is the same for rounds with equal inputs. If the task defines no inputs, the tuple is
-        empty and the second item is None.
+        The pair (features, kinds). ``features`` has one array ``[episode, round, feature]`` for
+        each encoding of the inputs that the task defines. ``kinds`` is an integer for each round,
+        ``[episode, round]``, which is equal for rounds with equal inputs. If the task defines no
+        inputs, the pair is ((), None).
     """
     describe = interp.tasks.of(episodes).analysis.round_inputs
     if describe is None:
@@ -275,12 +282,13 @@ def compute(
     """Compute the values of several targets; each algorithm is run only once.
 
     Args:
-        targets: keys, or ``key:before`` for a state before each round. None takes every variable
-            that varies in these episodes, states at both moments; if several algorithms have the
-            variable, it is computed by the first of them.
+        targets: keys of targets, such as "log_weights"; or ``key:before`` for a state before each
+            round instead of after it. None takes all variables that vary in these episodes, and
+            states both before and after each round. If several algorithms have a variable, the
+            first one computes it.
         episodes: the episodes.
-        model: a handwired model; the parameters of its algorithm are used. None takes the
-            parameters of the episodes.
+        model: a model. If it is handwired, its algorithm has the model's parameters. Otherwise, and
+            for None, algorithms have the parameters of the episodes.
 
     Returns:
         One :class:`~probes.values.TargetValues` per target.

@@ -29,33 +29,36 @@ _COMMON = 0.9  # of a label of 3 % a probe's likeliest class said nothing in 60 
 @dataclass(frozen=True, eq=False)
 @checked_fields
 class TargetValues:
-    """Values that a probe decodes, with what its controls need.
+    """A target of a probe: the values to decode in each round, and what the controls of the probe
+    need.
 
     Attributes:
         key: name of the target, with ":before" if it is read before each round.
         values: ``[episode, round, output]``; class numbers 0, 1, ... if ``kind`` is "class".
         outputs: a name for each output.
-        when: "after" or "before" each round, for state that is carried; otherwise "round".
+        when: when the values hold: "after" or "before" each round for a state that is carried from
+            round to round, "round" for other variables.
         kind: "real" or "class".
-        mask: boolean, of the same shape: entries that are scored; None for all. The probe is fitted
-            on all entries, since a linear read-out of a state must be right everywhere.
-        inputs: for the control "inputs", which decodes the target from what the model reads in each
-            round: one array ``[episode, round, feature]`` per encoding of these inputs; the
-            encoding with the best score counts. Without encodings the control is left out.
-        types: for the control "control_task", which draws a random value for each kind of round:
-            the kind of each round as a number, ``[episode, round]``; rounds with equal inputs have
-            the same kind. None leaves the control out.
-        missing: mask ``[episode, round]`` of rounds that did not take place; they are neither
-            fitted nor scored.
+        mask: True for entries that are scored, in the shape of ``values``; None for all. The probe
+            is fitted on all entries in any case, since a linear read-out of a state should be right
+            everywhere.
+        inputs: what the model reads as input in each round, for the control "inputs", which decodes
+            the target from it. There may be several encodings, each ``[episode, round, feature]``;
+            the best score counts. Empty leaves the control out.
+        types: kind of each round as a number, ``[episode, round]``: rounds with equal inputs are of
+            the same kind. The control "control_task" draws a random value for each kind. None
+            leaves the control out.
+        missing: True for rounds that did not take place, ``[episode, round]``; they are neither
+            fitted nor scored. None if all did.
         participants: label of the participant (such as a person) of each episode. Episodes of one
             participant form one group in cross-validation and intervals, unless other groups are
             passed to the fit.
-        implied_by: names of controls that determine this target by construction, so that the probe
-            need not beat them.
-        parameters: parameters with which the algorithm computed the values, where they differ from
-            those of the episodes.
-        is_rare: True if one class is so frequent (a share above .9) that a probe always predicts
-            this class.
+        implied_by: names of controls that decode this target by construction, such as "inputs" if
+            the target is an input. The probe need not beat them.
+        parameters: parameters of the algorithm that were passed when it computed the values; empty
+            if it used those of the episodes.
+        is_rare: True if one class has a share above .9. The most probable class is then almost
+            always this one, so accuracy tells nothing about the others.
         noun: name of the target in a sentence.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
@@ -87,8 +90,8 @@ class TargetValues:
         Args:
             values: ``[episode, round]`` or ``[episode, round, output]``.
             key: name of the target.
-            of_classes: True makes whole numbers and booleans the numbers of classes; other numbers
-                stay real.
+            of_classes: True if whole numbers and booleans are numbers of classes. Other numbers are
+                real in any case.
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
@@ -104,13 +107,12 @@ class TargetValues:
         return cls(key, array, outputs, kind="class" if of_classes else "real", noun=noun)
 
     def as_numbers(self) -> TargetValues:
-        """Return a copy to which a probe can be fitted.
+        """Return a copy in numpy arrays of finite numbers, to which a probe can be fitted.
 
-        The fields ``values``, ``mask``, ``inputs`` and ``types`` may be tensors or pandas objects.
-        In the copy they are numpy arrays: of booleans for ``mask``, otherwise of numbers. In
-        missing rounds, where these may be NaN, the copy has the values, inputs and types of the
-        same round in another episode (:func:`fill_missing`). These rounds stay marked as missing,
-        so they are neither fitted nor scored. ``is_rare`` is set from the rounds that took place.
+        ``values``, ``mask``, ``inputs`` and ``types`` may have been tensors or pandas objects. In
+        missing rounds, where they may be NaN, the copy has those of the same round in another
+        episode (:func:`fill_missing`). These rounds stay marked as missing, so they are neither
+        fitted nor scored. ``is_rare`` is computed from the rounds that took place.
 
         Raises:
             InputError: the values are classes, and are not numbered 0, 1, ...
@@ -182,8 +184,8 @@ class TargetValues:
         return replace(self, **parts, inputs=tuple(form[:, cut] for form in self.inputs))
 
     def remove_missing_rounds(self) -> TargetValues:
-        """Return a copy without missing rounds: each round that took place becomes an episode of
-        one round, ``[round, 1, output]``.
+        """Return a copy without missing rounds. Each round that took place becomes an episode of
+        one round, so that values are ``[round, 1, output]``.
         """
         parts = self._select(self._counted, "values", "mask", "types")
         as_episodes = {name: part[:, None] for name, part in parts.items()}
@@ -200,8 +202,8 @@ class TargetValues:
         return {name: part[index] for name, part in parts.items() if part is not None}
 
     def indicators(self) -> TargetValues:
-        """Return a copy in which classes are 0/1 numbers: one output for two classes, otherwise one
-        output per class.
+        """Return a copy in which classes are numbers: 1 for the true class and 0 for the others,
+        with one output per class. Two classes need only one output, 1 for class 1.
 
         A target of real numbers is returned unchanged.
         """
@@ -220,15 +222,15 @@ class TargetValues:
 
 
 def fill_missing(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
-    """Fill each missing round with the values of the same round in the first episode that has this
-    round, so that every entry is a number.
+    """Return a copy in which each missing round has the values of the same round in the first
+    episode that has this round.
 
     A round that no episode has is filled with the values of the first round that took place.
 
     Args:
         values: ``[episode, round, ...]``.
-        missing: mask of missing rounds. None, or a mask that does not fit the values, returns the
-            values unchanged.
+        missing: True for missing rounds. If it is None, or of another shape than
+            ``[episode, round]`` of the values, the values are returned unchanged.
 
     >>> missing = np.array([[False, False], [False, True]])
     >>> fill_missing(np.array([[1.0, 2.0], [3.0, np.nan]]), missing)
@@ -260,11 +262,11 @@ def _convert_floats(values: Any, what: str) -> Array:
 
 
 def as_array(values: Any, what: str) -> Array:
-    """Convert arrays, tensors of any precision (detached) or pandas objects to a numpy array.
+    """Convert an array, a tensor of any precision or a pandas object to a numpy array.
 
-    A data frame with the index levels episode and round becomes ``[episode, round, column]``, and
-    such a series ``[episode, round]``; both are sorted by the levels' values. Any other pandas
-    object becomes its values.
+    A data frame with two index levels (episode and round) becomes ``[episode, round, column]``, and
+    such a series ``[episode, round]``, both sorted by the index. Any other pandas object becomes
+    its values.
 
     Args:
         values: the object to convert.
@@ -294,7 +296,8 @@ N_FOLDS = 5
 
 
 def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
-    """Return activations as ``[episode, round, feature]``: all feature axes are flattened into one.
+    """Return activations as ``[episode, round, feature]``: all axes after the round are flattened
+    into one.
 
     Args:
         activations: an array, tensor or pandas object ``[episode, round, ...]``.
@@ -318,8 +321,8 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
 
 
 def warn_of_few(n: int) -> str | None:
-    """Issue a ``UserWarning`` if there are too few independent episodes (or groups of episodes) for
-    intervals, and return its text.
+    """Issue a ``UserWarning`` if there are fewer than 16 independent episodes (or groups of
+    episodes), which are too few for accurate intervals. Return its text.
 
     Args:
         n: number of independent episodes or groups.
@@ -339,8 +342,8 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """Return the number of varying features if they are too many for the number of episodes, so
-    that the probe's score is biased low; otherwise return 0.
+    """Return 0 if there are enough episodes for the number of features. Otherwise the score of a
+    probe is biased low, and the number of features that vary is returned.
 
     This can only happen to a target that is nearly constant within episodes
     (:func:`interp.stats.refit.leans_low`).
@@ -348,8 +351,8 @@ def leans_low(
     Args:
         x: activations ``[episode, round, feature]``.
         target: the target.
-        groups: index of the group of each episode; only the first episode of each group counts.
-            None counts all episodes.
+        groups: index of each episode's group, such as its participant. Episodes of a group are not
+            independent, so only the first one is counted. None counts all episodes.
     """
     target = target.indicators()
     values, mask = target.values.astype(np.float64), target.scored
@@ -363,14 +366,15 @@ def leans_low(
 
 
 def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
-    """Number the different episodes: identical episodes get the same number, so that they can form
+    """Number the different episodes. Identical episodes get the same number, so that they can form
     one group.
 
     Args:
         arrays: arrays ``[episode, ...]``; identical episodes are equal in all of them.
 
     Returns:
-        The number of each episode; None if there are fewer different episodes than folds.
+        The number of each episode, ``[episode]``; None if there are fewer than 5 different
+        episodes, since cross-validation needs 5 folds.
 
     >>> equal_episodes([np.array([0, 1, 2, 3, 4, 0])]).tolist()
     [0, 1, 2, 3, 4, 0]
@@ -382,18 +386,19 @@ def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:
 def as_groups(
     groups: Any, n_episodes: int, participants: Any = None, arrays: Sequence[Any] = ()
 ) -> Int[Array, " episode"]:
-    """Return the index of each episode's independent group, such as its participant.
+    """Return the group of each episode as a number, ``[episode]``. Groups, such as the episodes of
+    one participant, are independent of each other.
 
-    Groups are not split in cross-validation. Fewer groups than folds, and a group with more than
-    half of the episodes, are refused.
+    In cross-validation, a group is in one fold. It is an error if there are fewer groups than the 5
+    folds, or if a group has more than half of the episodes.
 
     Args:
-        groups: one id per episode; or "episode", which makes each episode a group. None takes the
-            participants if they are known, otherwise the episodes, where identical ones form one
-            group.
+        groups: id of each episode's group; or "episode", which makes each episode a group. With
+            None, participants are the groups if they are known. Otherwise each episode is a group,
+            and identical episodes are one.
         n_episodes: number of episodes.
         participants: participant of each episode, if known.
-        arrays: arrays ``[episode, ...]``; episodes that are equal in all of them are identical.
+        arrays: arrays ``[episode, ...]``; episodes are identical if they are equal in all of them.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])
@@ -428,11 +433,12 @@ def as_groups(
 
 
 def check(x: Array, target: TargetValues) -> None:
-    """Raise InputError if the target cannot be decoded from activations.
+    """Raise InputError if no probe of the target can be fitted to the activations.
 
-    Shapes must fit, and there must be an episode for every fold of the cross-validation. Numbers
-    must be finite, and the largest absolute value must be 0 or from 1e-140 to 1e140, so that
-    squares can be summed. The target must vary, and at least one entry must be scored.
+    Shapes must fit, and there must be at least 5 episodes, one for every fold of the
+    cross-validation. Numbers must be finite, and the largest absolute value must be 0 or from
+    1e-140 to 1e140, so that squares can be summed. The target must vary, and at least one entry
+    must be scored.
 
     Args:
         x: activations ``[episode, round, feature]``.
