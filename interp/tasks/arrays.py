@@ -205,10 +205,10 @@ def _require_names(what: str, names: Sequence[str], n_least: int) -> None:
 
 
 def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
-    """Return a name for each episode, such that episodes with equal contents have the same name.
+    """Return a name for each episode; episodes with equal contents have the same name.
 
-    A sampler of recorded data may return the same recording several times. With these names as
-    participants, copies of a recording are in the same cross-validation fold and count as one
+    A sampler of recorded data may return the same recording several times. The names serve as
+    participants. Copies of a recording are then in the same cross-validation fold, and count as one
     independent unit.
 
     Returns:
@@ -236,8 +236,8 @@ def series(
         key: key of the task.
         sample: function ``(n_episodes, n_rounds, seed)`` -> tuple of arrays: inputs, outcomes and,
             if ``pays``, rewards. Each is ``[episode, round]``; inputs that are vectors are
-            ``[episode, round, number]``. The function may return recorded episodes; copies of the
-            same episode count as one participant.
+            ``[episode, round, number]``. The function may return recorded episodes. It may repeat
+            an episode; all copies of it count as one participant.
         inputs: names of the possible inputs, of which one occurs in each round; or, if the input is
             a vector, its length.
         outcomes: names of the possible outcomes, of which one occurs in each round. If the outcome

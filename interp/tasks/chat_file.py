@@ -25,11 +25,14 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
     """Convert a table of chats to a table with one row per round.
 
     A chat is a list of messages, which contain JSON objects. The new table has a column for each
-    key of these objects, and a copy of each other column of ``table``. Usually a chat has several
-    rounds: each ends with a message that has the key of the outcome (or reward). The new column
-    "conversation" then has the line of the chat in the file. But the outcome may be a column of
-    ``table``, such as "target" in a log of Inspect. Each chat is then one round, and "conversation"
-    has the value of the column "epoch" (1 if there is none).
+    key of these objects, and a copy of each other column of ``table``. There are two kinds of
+    chats:
+
+    - The outcome (or reward) is a key of the objects. Each message with this key ends a round, and
+      the new column "conversation" has the chat's line number in the file.
+    - The outcome (or reward) is a column of ``table``, such as "target" in a log of the framework
+      Inspect. Each chat is one round, and "conversation" has the value of the column "epoch" (1 if
+      there is none).
 
     Args:
         table: the chats, one per row, with the messages in the column "messages".

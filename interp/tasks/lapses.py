@@ -36,8 +36,8 @@ _Array = NDArray[Any]
 def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
     """Return a variant of an algorithm that learns from each round ``lag`` rounds later.
 
-    The variant remembers the inputs of round t until round t + ``lag``, and updates its state with
-    them in that round.
+    The variant remembers the inputs of round t until round t + ``lag``; only then it updates its
+    state with them.
 
     Args:
         algorithm: the algorithm to vary.
@@ -102,8 +102,8 @@ def sometimes(
         counts: function that says how much is learned from a round. It maps an array of round
             indices to an array of the same shape: booleans, True if the round's update is made; or
             numbers, the fraction of the update that is made.
-        parameters: {name: value} of the lapse's parameters, which the variant's record shows in
-            addition to those of the algorithm.
+        parameters: {name: value} of the parameters that the variant has besides those of the
+            algorithm; they are only recorded.
         key, name: key and name of the variant.
     """
 
@@ -163,7 +163,8 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
     """Return a variant of an algorithm with a state that depends on the last ``rounds`` rounds only.
 
     The variant carries the inputs of these rounds, and computes the state from them anew in each
-    round. The algorithm's state must begin at zero, and its update must add to it.
+    round. The algorithm's state must begin at zero, and its update must be an addition to the
+    state.
 
     Args:
         algorithm: the algorithm to vary.
@@ -214,9 +215,10 @@ _PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
 def add_lapse(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
-    """Return a function that makes a variant of an algorithm with a lapse. The function takes the
-    parameters of the algorithm, and the lapse's parameter by name: ``lag`` for :func:`late`,
-    ``last`` for :func:`stopped`, ``decay`` for :func:`fading`, ``window`` for :func:`window`.
+    """Return a function that makes a variant of an algorithm with a lapse, a way in which learning
+    fails. The function takes the parameters of the algorithm, and the lapse's parameter by name:
+    ``lag`` for :func:`late`, ``last`` for :func:`stopped`, ``decay`` for :func:`fading`, ``window``
+    for :func:`window`.
 
     Args:
         lapse: the lapse, a function of this module: :func:`late`, :func:`stopped`, :func:`fading`

@@ -18,7 +18,8 @@ from interp.core.machine import Machine
 
 
 class Place(NamedTuple):
-    """One hypothesis: certain sites of a model hold a certain variable of the task's algorithm.
+    """A hypothesis that interchange interventions test: certain activation sites of a model
+    together hold a certain variable of the task's algorithm.
 
     Attributes:
         variable: key of the variable, such as "votes".
@@ -26,7 +27,8 @@ class Place(NamedTuple):
             state.
         outcome: what an interchange intervention on the sites should change: the "prediction" of
             the round, or the "state" after the round.
-        control: True for a control: its sites cannot hold the variable.
+        control: True for a control: a hypothesis that must fail, because its sites cannot hold the
+            variable.
     """
 
     variable: str
@@ -48,11 +50,12 @@ def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 class Model:
-    """The properties of a model on which the sites of its variables depend.
+    """What must be known about a model to list the activation sites that may hold its algorithm's
+    variables, and functions that name such sites.
 
     Attributes:
-        memory: key of the variable that the model's algorithm carries from round to round, such as
-            "log_weights".
+        memory: key of the variable that the algorithm of the model carries from round to round,
+            such as "log_weights".
         written: key of the variable that a round writes into a latent, such as "next_log_weights".
         has_layers: True for a transformer, whose sites have layers and positions.
         last: index of the last layer; 0 for a model without layers.
@@ -106,8 +109,8 @@ class Model:
         return f"resid_post[{max(self.last - 1, 0)}]@{position}"
 
     def below(self, variable: str, position: str, outcome: str = "prediction") -> list[Place]:
-        """Return one hypothesis for each layer except the last: that the residual stream after this
-        layer holds the variable at ``position``.
+        """Return one hypothesis for each layer except the last: the residual stream after the
+        layer, at ``position``, holds the variable.
 
         Args:
             variable: key of the variable.

@@ -14,16 +14,18 @@ from interp.support.errors import InputError, require
 
 
 class SizedRound(RoundLayout):
-    """Base class for token layouts of rounds with sizes that may vary, such as the number of states.
+    """Base class for token layouts (which tokens a round has) with sizes that may vary, such as the
+    number of states.
 
-    A subclass has two fields for each size: ``n_states`` is the value of the size, for example, and
-    ``n_states_range`` the smallest and the largest value that the vocabulary supports.
+    A subclass has two fields for each size, such as ``n_states``, the value of the size, and
+    ``n_states_range``, the smallest and the largest value that the vocabulary supports.
 
     Attributes:
-        ranged: names of the sizes, such as ``("n_states", "n_actions")``. The property ``family``
-            has one layout for each supported value of the last size.
-        episodes_are: the episodes that the layout reads, in words, for error messages.
-        episode_types: classes of the episodes that the layout reads.
+        ranged: names of the sizes, such as ``("n_states", "n_actions")``. Only the last size may
+            change the number of positions in a round; the property ``family`` has one layout for
+            each of its supported values.
+        episodes_are: which episodes the layout can encode, in words, for error messages.
+        episode_types: classes of these episodes.
     """
 
     ranged: ClassVar[tuple[str, ...]]

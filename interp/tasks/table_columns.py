@@ -64,7 +64,7 @@ class Columns:
     Attributes:
         by_role: role -> names of its columns, such as ``{"reward": ("gain", "loss")}``; roles
             without a column are absent.
-        guessed: roles with a column that was found by its name, because the user named none.
+        guessed: roles for which the user named no column, so that one was found by its name.
         unused: names of the columns without a role.
     """
 
@@ -87,17 +87,17 @@ def choose_columns(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> Columns:
-    """Decide which column of a table has which role. Columns that the user does not name are found
-    by the usual spellings of their names.
+    """Decide which column of a table has which role (what its cells mean, such as "choice"). If the
+    user names no column for a role, it is found by the usual spellings of its name.
 
     Args:
         table: the table.
         roles: roles that must have a column, in addition to "participant", such as "choice".
         named: role -> the column or columns that the user named, such as ``{"choice": "resp"}``;
             roles that are absent or None are found by their names.
-        optional: roles that have a column only if the user names one.
-        lists: roles that may have several columns. Unless the user names them, all columns with a
-            usual spelling are taken.
+        optional: roles that get a column only if the user names one.
+        lists: roles that may have several columns. If the user names none, all columns whose names
+            are usual spellings of the role are taken.
 
     Returns:
         The columns of the table by their roles.

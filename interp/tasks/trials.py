@@ -81,11 +81,12 @@ _SHOWN = 8  # labels that a summary counts one by one
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """The user's answers to questions about a table of trials that the table itself leaves open.
+    """What the user says about a table of trials that the table itself leaves open, such as the
+    code of a missed trial.
 
     Attributes:
         missed: one code or several codes that stand for a missed trial, such as -999 or "timeout";
-            "none" if no label is such a code; None if the user did not answer.
+            "none" if there are no such codes; None if the user did not say.
         scale: number to divide rewards by; when None, a typical size of the rewards.
         lookalikes: whether labels that differ only in spelling, such as L and l, are the "same" or
             "different"; when None, such labels are refused.
@@ -313,9 +314,10 @@ class TrialTable:
         return values
 
     def flags(self, role: str) -> pd.Series:
-        """Read a role's yes/no column; return one boolean per row, False for empty cells.
+        """Read the yes/no column of a role, such as "forced" (True for trials in which the
+        participant could not choose). Return one boolean per row, False for empty cells.
 
-        A column called "free" or "is free" is inverted: the forced trials are its rows that say no.
+        In a column called "free" or "is free", True and False are exchanged.
         """
         name = self.columns.one(role)
         words = self.table.cells[name].str.lower()
@@ -401,7 +403,7 @@ class TrialTable:
             self.refuse_code(is_it, label, others, kind)
 
     def refuse_code(self, is_it: str, label: str, others: Sequence[str], kind: str) -> None:
-        """Raise InputError with the question whether a label is the code of a missed trial.
+        """Raise InputError: it asks the user whether a label is the code of a missed trial.
 
         Args:
             is_it: beginning of the question, such as "'reward': is -999"; "the code of a missed
@@ -676,7 +678,7 @@ class TrialTable:
 
         Args:
             sessions: (participant, index of the rows) of each session that is used.
-            counted: one boolean per row, True if the row's trial counts; the other trials are
+            counted: one boolean per row, True if the row's trial is complete. The other trials are
                 reported as missed.
             scale: number by which rewards were divided; None if there are no rewards.
         """

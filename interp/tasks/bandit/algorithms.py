@@ -296,8 +296,8 @@ def _win(v: Values) -> _Array:
 
 @checked
 def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
-    """Return win-stay lose-shift, which repeats a choice after a win and changes it after a loss,
-    each with some probability. A win is a reward above 0.
+    """Return win-stay lose-shift. With some probability it repeats the last choice after a win (a
+    reward above 0), and with another probability it chooses another arm after a loss.
 
     Args:
         stays: probability of repeating the last choice after a win.

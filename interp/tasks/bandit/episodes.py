@@ -45,7 +45,7 @@ class BanditEpisodes(BaseEpisodes):
     Attributes:
         choices: index of the chosen arm, ``[episode, round]``.
         rewards: reward of the chosen arm, ``[episode, round]``.
-        n_arms: number of arms. With 0, it becomes the largest index in ``choices`` plus 1, but at
+        n_arms: number of arms. 0 is replaced by the largest index in ``choices`` plus 1, but at
             least 2.
         regime: name of the regime; "recorded" for recorded data.
         seed: seed of the sampler; None for recorded data.
@@ -126,8 +126,8 @@ class BanditEpisodes(BaseEpisodes):
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round], True where a prediction of the choice is scored: in rounds in which
-        the player's choice is known and was not forced.
+        """Bool[episode, round], True for rounds in which a prediction of the player's choice is
+        scored: the choice is known and was not forced.
         """
         known = self._known
         return known if self.forced is None else known & ~self.forced
@@ -282,13 +282,17 @@ def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[s
 
 
 def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
-    """Return what a model reads in each round, from which a control of probes decodes its target.
+    """Return what a model reads in each round, for two controls of probes. A probe decodes a
+    target, such as a variable of the algorithm, from latents.
 
-    A probe decodes a target from latents. Its control decodes the same target from the inputs of
-    the round alone; if it succeeds, the target is no evidence of memory. The control is a decoder
-    of the probe's kind, so it may be unable to combine inputs by itself. It therefore gets two
-    encodings of them and uses the one that decodes best: (1) the choice (one-hot) and the
-    reward; (2) both, and their product, the reward of each arm.
+    The control without memory decodes the target from the inputs of the round alone, by the same
+    method as the probe, such as ridge regression. If this control succeeds, the probe's success is
+    no evidence of memory. Since some methods cannot combine inputs, the control tries two encodings
+    and uses the better one: (1) the choice (one-hot) and the reward; (2) both, and their product,
+    the reward of each arm.
+
+    The other control, the control task, replaces the target by random values that are equal in
+    rounds with equal inputs (``kinds``).
 
     Args:
         episodes: the episodes.

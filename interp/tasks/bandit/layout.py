@@ -73,8 +73,8 @@ def _list_arms(n_arms: int) -> list[str]:
 
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:
-    """Return the loss of predicted choices, ``[*batch, episode, round]``: the predicted probability
-    that the player chooses another arm than the player did.
+    """Return the loss of predicted choices, ``[*batch, episode, round]``: 1 minus the predicted
+    probability of the arm that the player chose.
 
     Args:
         predictions: predicted probability that each arm is chosen,

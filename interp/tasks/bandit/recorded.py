@@ -31,13 +31,15 @@ def read_choices(
 
     Args:
         path: the file.
-        columns: role -> the column or columns that the user named for it, such as
-            ``{"choice": "response", "reward": None}``. None or a missing role lets the column be
-            found by its name.
-        sides: for a table with sides, such as "left", in its column of choices: the word for each
-            column of the role "options", in the order of these columns. Found automatically if
-            empty.
-        options: answers to what the table leaves open, such as the codes of missed trials.
+        columns: role -> the column or columns that the user named for it, such as ``{"choice":
+            "response", "reward": None}``. The column of a role that is None or missing is found by
+            its name.
+        sides: for a table whose column of choices has sides, such as "left" and "right", in place
+            of arms. Columns of the role "options" then have the arm on each side; ``sides`` has the
+            word for each of these columns, in their order. If empty, the words are found
+            automatically.
+        options: what the user says about the table that the table leaves open, such as the codes of
+            missed trials.
 
     Returns:
         One episode for each session that has at least one trial with choice and reward.

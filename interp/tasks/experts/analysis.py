@@ -45,24 +45,25 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm with which a model is compared: Weighted Majority with the model's gain
-    if the model is handwired, otherwise the Bayes predictor.
+    """Return the algorithm with which a model is compared. For a handwired model it is Weighted
+    Majority, with the gain (by which a right expert's log-weight grows) that the model was built
+    with. For other models it is the Bayes predictor of the regime "uniform".
     """
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return weighted_majority(arguments["log_gamma"]) if "log_gamma" in arguments else bayes()
 
 
 def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
-    """Return what a model reads in each round, for two controls of probes.
+    """Return what a model reads in each round, for two controls of probes. A probe decodes a
+    target, such as a variable of the algorithm, from latents.
 
-    A probe decodes a target from latents. The control without memory decodes the target from the
-    inputs of the round alone, by the same method as the probe, such as ridge regression. If it
-    succeeds, the target is no evidence of memory. Since some methods cannot combine inputs, it
-    gets two encodings of them and uses the one that decodes best: (1) advice and label; (2) both, and
-    which experts were right.
+    The control without memory decodes the target from the inputs of the round alone, by the same
+    method as the probe, such as ridge regression. If this control succeeds, the probe's success is
+    no evidence of memory. Since some methods cannot combine inputs, the control tries two encodings
+    and uses the better one: (1) advice and label; (2) both, and which experts were right.
 
-    The control task replaces the target by random values that depend only on the inputs: they are
-    equal in rounds with equal ``kinds``.
+    The other control, the control task, replaces the target by random values that are equal in
+    rounds with equal inputs (``kinds``).
 
     Args:
         episodes: the episodes, with n experts.
@@ -81,9 +82,10 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
 def claims(machine: Machine) -> tuple[Place, ...]:
     """Return the hypotheses that interchange interventions test on a model, with controls.
 
-    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that sites of the model, such
-    as the residual stream after layer 1 at position ``p?``, hold a variable of the algorithm, such
-    as the votes. In a control, the sites cannot hold the variable.
+    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that activation sites of the
+    model, such as the residual stream after layer 1 at position ``p?``, hold a variable of the
+    algorithm, such as the votes. A control is a hypothesis about sites that cannot hold the
+    variable.
 
     Args:
         machine: the model. If it has no layers, the hypotheses are about its whole state.
@@ -113,10 +115,11 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) such as ``("prediction", "resid_post[2]@p?")``.
+    """Return pairs (variable of the algorithm, activation site) such as ``("prediction",
+    "resid_post[2]@p?")``, for which distributed alignment search is run: it fits the subspace of
+    the site's activations that holds the variable.
 
-    For each pair, a search learns the subspace of the activations at the site that holds the
-    variable. The last pair is a control: its site cannot hold its variable.
+    The last pair is a control: its site cannot hold its variable.
 
     Args:
         machine: the model.
@@ -133,9 +136,10 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: add the dose to the first expert's entry of the state (its
-    log-weight or log-odds), and measure the predicted probability of the label that this expert
-    advises. Doses are from -4 to 4.
+    """Return the default steering, which changes the state in a model's latents and measures the
+    effect on predictions. It adds the dose to the first expert's entry of the state (a log-weight
+    or log-odds), and measures the predicted probability of the label that this expert advises.
+    Doses are from -4 to 4.
     """
     return Steering(
         change=first_element,
@@ -188,8 +192,8 @@ def corruptions() -> tuple[Corruption, ...]:
 
     In one round, "flip-vote" changes the advice of one expert, and "flip-label" changes the label.
     A label is read after the round's prediction, so it affects predictions from the next round on.
-    "swap-histories" exchanges the advice of the first two experts in all rounds before one round,
-    and "exchange-history" replaces these rounds by those of the next episode.
+    "swap-histories" exchanges the advice of the first two experts in all rounds before one round.
+    "exchange-history" replaces all rounds before one round by those of the next episode.
     """
     return (
         Corruption(

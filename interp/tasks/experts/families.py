@@ -60,8 +60,8 @@ def bayes_mixture(
     other_high: float = 1.0,
     weight: float = 0.5,
 ) -> Algorithm:
-    """Return the Bayes predictor for episodes in which either all experts' accuracies are drawn
-    from one interval, or all from a second interval.
+    """Return the Bayes predictor for two kinds of episodes: in one, all experts' accuracies are
+    drawn from a first interval; in the other, all from a second interval.
 
     Args:
         low, high: bounds of the first interval.
@@ -214,8 +214,8 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
             expert is right.
         expert: number of the expert, counted from 1; if it is larger than the number of experts,
             none is ignored.
-        hears: the vote, 0 or 1, that is assumed for this expert in every round; .5 to leave the
-            expert out of the vote.
+        hears: the vote, 0 or 1, that is assumed for this expert in every round, whatever the expert
+            advises; or .5 to leave the expert out.
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
     require(

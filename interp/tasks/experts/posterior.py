@@ -309,14 +309,14 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1), ``[episode, round]``, if it is known from which
-    intervals the experts' accuracies are drawn, but not which expert has which interval.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``, of a predictor that knows from
+    which intervals the experts' accuracies are drawn, but not which expert has which interval.
 
     Args:
         episodes: the episodes to predict.
-        alternatives: the equally likely regimes from which the episodes may come. A regime is a
-            tuple of intervals (low, high), one per expert in any order, such as
-            ``((0.8, 0.9), (0.3, 0.5), (0.3, 0.5))``.
+        alternatives: the equally likely sets of intervals, one set or several. A set is a tuple of
+            intervals (low, high), one per expert in any order, such as ``((0.8, 0.9), (0.3, 0.5),
+            (0.3, 0.5))``.
     """
     non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
@@ -350,11 +350,12 @@ def average_orders(
 def filter_switches(
     episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1), ``[episode, round]``, in a regime where accuracies
-    switch between experts.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``, if accuracies switch between
+    experts. After every ``every`` rounds, all accuracies rotate among the experts by a random
+    number of places.
 
-    The predictor knows the values of the accuracies, but not which expert has which value. After
-    every ``every`` rounds, all accuracies rotate among the experts by an unknown number of places.
+    The predictor knows the values of the accuracies, but not which expert has which value, nor by
+    how many places they rotate.
 
     Args:
         episodes: the episodes to predict.

@@ -68,8 +68,8 @@ class ExpertRun:
 
 @checked
 def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
-    """Return the log-weights of Weighted Majority, ``[episode, round + 1, expert]``; index t of the
-    second axis is before round t, and the last index is after the last round.
+    """Return the log-weights of Weighted Majority, ``[episode, round + 1, expert]``. Index t of the
+    second axis has those before round t, and the last index those after the last round.
 
     Sums are made in the order of rounds, so that they equal those of a plain loop bit for bit.
 
@@ -93,7 +93,8 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
 
 @checked
 def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertRun:
-    """Return the predictions of Weighted Majority.
+    """Run Weighted Majority on a batch of episodes, and return its predicted probability of label 1
+    in each round, as an :class:`ExpertRun`.
 
     Args:
         episodes: the episodes.
@@ -132,22 +133,24 @@ def bayes(
     episodes: ExpertEpisodes,
     prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None,
 ) -> ExpertRun:
-    """Return the Bayes predictions P(y_t = 1 | advice, history), for experts with accuracies that
-    were drawn from a known prior.
+    """Compute the Bayes predictions P(y_t = 1 | advice, earlier rounds) for every round of a batch
+    of episodes, if the experts' accuracies were drawn from a known prior. Return them as the field
+    ``predictions`` of an :class:`ExpertRun`, ``[episode, round]``.
 
-    For independent priors U[low, high] the log-odds of the prediction are
-    ``sum_i s_i log(q_i / (1 - q_i))``, with posterior mean accuracies q_i, and s_i = +1 for advice
-    1 and -1 for advice 0. Other priors are in ``interp.tasks.experts.posterior``.
+    For independent priors U[low, high] the log-odds of a prediction are ``sum_i s_i log(q_i / (1 -
+    q_i))``. Here q_i is the posterior mean of expert i's accuracy, and s_i is +1 for advice 1 and
+    -1 for advice 0. ``interp.tasks.experts.posterior`` computes other priors.
 
     Args:
         episodes: the episodes to predict.
-        prior: the regime (name or record) from which the accuracies were drawn, or one interval
-            (low, high) for all experts. A list of regimes means that each is equally likely for an
-            episode. None for the regime of ``episodes``.
+        prior: the regime (name or record) from which the accuracies were drawn; or one interval
+            (low, high) for all experts; or a list of regimes, each equally likely for an episode.
+            None takes the regime of ``episodes``.
 
     Raises:
-        InputError: there are more than 1,000 ways to assign the prior's intervals to experts, a
-            switching regime is in a list, or the prior is None and the episodes' regime is unknown.
+        InputError: the prior's intervals can be assigned to experts in more than 1,000 ways; a list
+            contains a regime in which accuracies switch between experts; or the prior is None and
+            the episodes' regime is unknown.
     """
     refuse_missing("the Bayes predictor", episodes)
     priors = prior if isinstance(prior, list) else [prior]
@@ -180,8 +183,8 @@ _SHARED = "shared predictions"
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
-    """Return the predictions of an oracle, which knows the experts' true accuracies in each round.
-    It treats the experts as independent (:func:`vote`).
+    """Return the predictions of an oracle, which knows the experts' true accuracies in each round,
+    as an :class:`ExpertRun`. The oracle treats the experts as independent (:func:`vote`).
     """
     ignored = _SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)

@@ -34,12 +34,11 @@ class ExpertRegime:
     Args:
         name: name of the regime.
         description: one line about it.
-        rest: interval (low, high) from which the accuracies of all experts after those in ``first``
-            are drawn.
+        rest: interval (low, high) from which the accuracies of all experts that have no interval in
+            ``first`` are drawn.
         first: intervals (low, high) for the first experts, one each; empty if all experts have the
             interval ``rest``.
-        min_experts: smallest number of experts with which the regime makes sense; fewer are
-            refused.
+        min_experts: smallest allowed number of experts.
         switch_every: number of rounds after which accuracies rotate among the experts by a random
             number of places, so that the best expert changes; None for never.
         drift_std: standard deviation of a Gaussian step that is added to each accuracy in each
@@ -95,8 +94,8 @@ class ExpertRegime:
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
         """Return the intervals (low, high) from which the accuracies of ``n_experts`` experts are
-        drawn: first those in ``first``, then ``rest`` for every further expert. The sampler then
-        permutes the experts.
+        drawn: those in the field ``first``, then the field ``rest`` for every further expert. The
+        order says nothing, because the sampler permutes the experts.
         """
         integer("n_experts", n_experts, most=1_000_000)
         require(

@@ -69,8 +69,8 @@ def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
 
 
 def pair(v: Values) -> _Array:
-    """Return a table that is 1 at the round's state-action pair and 0 elsewhere,
-    ``[..., state, action]``.
+    """Return a table, ``[..., state, action]``, with 1 for the state and action of the round and 0
+    elsewhere.
 
     Args:
         v: values of the round's variables, by key; "table", "state" and "action" are read.
@@ -182,20 +182,19 @@ def q_learning(
     hardness: float | None = None,
     noise: bool = False,
 ) -> Algorithm:
-    """Return tabular Q-learning as a causal model of a round.
+    """Return tabular Q-learning as a causal model of a round: variables with equations.
 
     The choice of a round is ``argmax_a Q(s', a) - tie_slope a``, for the next state s'. The
-    prediction of a round is a policy: a probability for each action.
+    prediction of a round is a policy: a probability for each action. By default, the choice has
+    probability 1.
 
     Args:
         alpha: learning rate in (0, 1].
-        gamma: discount in [0, 1); with 0 it never bootstraps.
+        gamma: discount in [0, 1).
         tie_slope: penalty per index of the action, so that ties go to the lowest index.
-        beta: inverse temperature of a Boltzmann policy, ``softmax(beta Q(s', .))``; None for no
-            such policy.
-        hardness: inverse temperature of the policy ``softmax(hardness (Q(s', a) - tie_slope a))``,
-            which is nearly the choice; None for no such policy, and ignored if there is a ``beta``.
-            With neither, the policy gives the choice probability 1.
+        beta: if a number, the policy is ``softmax(beta Q(s', .))``, with this inverse temperature.
+        hardness: if a number, the policy is ``softmax(hardness (Q(s', a) - tie_slope a))``, which
+            is nearly the choice. Ignored if ``beta`` is a number.
         noise: True if each round contains the random draw of an epsilon-greedy learner. A draw of 0
             leaves the policy unchanged, and a draw of a + 1 makes the policy take action a. The
             variable ``choice`` and the update do not depend on the draw.

@@ -43,8 +43,9 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """Return the algorithm with which a model is compared: tabular Q-learning with the learning
-    rate and the discount that :func:`rates` returns.
+    """Return the algorithm with which a model is compared: tabular Q-learning. A handwired model's
+    learning rate and discount are those that it was built with; for other models they are .1 and
+    .9.
     """
     return q_learning(**rates(model), noise=bool(model.layout.draws))
 
@@ -60,17 +61,17 @@ def rates(model: Machine) -> dict[str, float]:
 
 
 def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
-    """Return what a model reads in each round, for two controls of probes.
+    """Return what a model reads in each round, for two controls of probes. A probe decodes a
+    target, such as a variable of the algorithm, from latents.
 
-    A probe decodes a target from latents. The control without memory decodes the target from the
-    inputs of the round alone, by the same method as the probe, such as ridge regression. If it
-    succeeds, the target is no evidence of memory. Since some methods cannot combine inputs, it
-    gets two encodings of them and uses the one that decodes best: (1) one-hot codes of state, action
-    and next state, and the reward; (2) all of these, a one-hot code of the state-action pair, and
-    this code times the reward.
+    The control without memory decodes the target from the inputs of the round alone, by the same
+    method as the probe, such as ridge regression. If this control succeeds, the probe's success is
+    no evidence of memory. Since some methods cannot combine inputs, the control tries two encodings
+    and uses the better one: (1) one-hot codes of state, action and next state, and the reward; (2)
+    all of these, a one-hot code of the state-action pair, and this code times the reward.
 
-    The control task replaces the target by random values that depend only on the inputs: they are
-    equal in rounds with equal ``kinds``.
+    The other control, the control task, replaces the target by random values that are equal in
+    rounds with equal inputs (``kinds``).
 
     Args:
         episodes: the episodes, with S states and A actions.
@@ -94,9 +95,9 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
 def claims(machine: Machine) -> tuple[Place, ...]:
     """Return the hypotheses that interchange interventions test on a model, with controls.
 
-    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that sites of the model, such
-    as the embedding at position ``r``, hold a variable of the algorithm, such as the reward. In a
-    control, the sites cannot hold the variable.
+    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that activation sites of the
+    model, such as the embedding at position ``r``, hold a variable of the algorithm, such as the
+    reward. A control is a hypothesis about sites that cannot hold the variable.
 
     Args:
         machine: the model. If it has no layers, the hypotheses are about its whole state.
@@ -133,10 +134,11 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) such as ``("choice", "resid_post[3]@Select")``.
+    """Return pairs (variable of the algorithm, activation site) such as ``("choice",
+    "resid_post[3]@Select")``, for which distributed alignment search is run: it fits the subspace
+    of the site's activations that holds the variable.
 
-    For each pair, a search learns the subspace of the activations at the site that holds the
-    variable. The last pair is a control: its site cannot hold its variable.
+    The last pair is a control: its site cannot hold its variable.
 
     Args:
         machine: the model.
@@ -152,11 +154,12 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: add .2 times the dose to the first action's values in all
-    states of the Q-table, and measure the predicted probability of this action.
+    """Return the default steering, which changes the state in a model's latents and measures the
+    effect on predictions. It adds .2 times a dose to the first action's values in all states of the
+    Q-table, and measures the predicted probability of this action.
 
-    Doses are from 0 to 4. None is negative, since rewards, and therefore values, are not negative
-    either.
+    Doses are from 0 to 4. There are no negative doses, since rewards and therefore values are not
+    negative either.
     """
     return Steering(
         change=lambda shape: 0.2 * first_element(shape),
@@ -203,10 +206,10 @@ def corruptions() -> tuple[Corruption, ...]:
     """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
     episodes.
 
-    "change-reward" changes the reward of one round. "exchange-history" replaces all rounds before
-    one round by those of the next episode. In both, the corrupted episodes have the
-    Q-tables that follow from their transitions. A round's reward changes predictions only from the
-    next round on, because values are updated after the choice.
+    "change-reward" changes the reward of one round. It changes predictions only from the next round
+    on, because values are updated after the choice. "exchange-history" replaces all rounds before
+    one round by those of the next episode. In both, the corrupted episodes have the Q-tables that
+    follow from their transitions.
     """
     return (
         Corruption(

@@ -62,18 +62,18 @@ class MDPEpisodes(BaseEpisodes):
     Attributes:
         states, actions, rewards, next_states: transitions, ``[episode, round]``; states and actions
             are numbered from 0.
-        greedy: the action that models are to predict in each round: the one with the largest value
-            at the round's next state, in the table after the update, ``[episode, round]``.
+        greedy: the action that models must predict in each round, ``[episode, round]``: the action
+            with the largest value at the round's next state, in the table after the update.
         q_tables: ``[episode, round + 1, state, action]``; index t is the table before round t.
         mdps: the MDP of each episode; None if unknown, as in recorded data. Only planning and
-            acting need it.
+            acting need the MDPs.
         alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
         epsilon: exploration rate of each episode, ``[episode]``; NaN if the agent has none.
         regime: name of the regime of MDPs.
         seed: seed of the sampler.
-        noise: random draw that determines how the action of the *next* round is chosen,
-            ``[episode, round]``: 0 for the greedy action, a + 1 for the random action a. It is 0 in
-            the last round. None if unknown, as in recorded data.
+        noise: random draw that determines how the action of the *next* round is chosen, ``[episode,
+            round]``: 0 for the greedy action, a + 1 for the random action a. The last round has 0.
+            None if unknown, as in recorded data.
 
     Raises:
         InputError: ``q_tables`` do not follow from the transitions, or an action in ``greedy`` does
@@ -186,13 +186,14 @@ class MDPEpisodes(BaseEpisodes):
             regime: name of the regime of MDPs.
             seed: seed of the sampler.
             noise: random draw that determines how the action of the next round is chosen,
-                ``[episode, round]`` (see the class); None if unknown.
+                ``[episode, round]``: 0 for the greedy action, a + 1 for the random action a. None
+                if unknown.
             initial: the Q-tables before the first round, ``[episode, state, action]``; zeros when
                 None.
             n_states, n_actions: numbers of states and of actions, if ``mdps`` is None; when None,
                 one more than the largest number that occurs.
-            missing: True for rounds that did not take place, ``[episode, round]``; they leave the
-                table unchanged. None if all took place.
+            missing: True for rounds that did not take place, which leave the table unchanged,
+                ``[episode, round]``. None if all rounds took place.
             participants: name or number of each episode's participant; None if episodes are
                 independent.
 
@@ -524,8 +525,8 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
 
 
 def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
-    """Return the settings to store with a result that was computed from some batches, {name:
-    value}: "regimes" and "seeds" of the batches, versions of the software, and ``settings``.
+    """Return the settings that are stored with a result, {name: value}: the "regimes" and "seeds"
+    of the batches that it was computed from, versions of the software, and ``settings``.
     """
     regimes = sorted({batch.regime for batch in batches})
     seeds = sorted({batch.seed for batch in batches})

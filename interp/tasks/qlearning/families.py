@@ -99,13 +99,13 @@ def _family(
 
 def families() -> tuple[Family, ...]:
     """Return the families of algorithms with which the predictions of a Q-learning model are
-    compared: each learner with every way to choose actions. The algorithms of a family differ only
-    in their parameters.
+    compared. The algorithms of a family differ only in their parameters. Each learner is combined
+    with every way to choose actions from its table: greedily or by a softmax, before or after the
+    round's update.
 
-    Two families extend Q-learning: one learns late, the other stops learning. Their
-    fits try only a few temperatures. The late learner always chooses from the table before the
-    round's update. If it chose from the table after the update, a lag of one round would be the
-    same as Q-learning without a lag that chooses before the update.
+    Two families extend Q-learning: one learns late, the other stops learning. They are fitted with
+    only a few temperatures. The late learner always chooses before the round's update. Otherwise, a
+    lag of one round would equal Q-learning without a lag that chooses before the update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
@@ -131,12 +131,12 @@ def families() -> tuple[Family, ...]:
 
 
 def updates() -> tuple[Family, ...]:
-    """Return the families of rules for updating a table, which are fitted to the updates of a
-    decoded Q-table.
+    """Return the families of rules for updating a Q-table, which are fitted to the updates of the
+    Q-table that is decoded from a model.
 
-    The families differ in the next value from which they bootstrap, such as the maximum or the
-    mean; one has a table that fades, another has eligibility traces. Within a family, rules differ
-    in their parameters, such as the learning rate.
+    Families differ in the value of the next state from which they bootstrap, such as the maximum or
+    the mean over actions. One family has a table that fades, another has eligibility traces. The
+    rules of a family differ only in their parameters, such as the learning rate.
     """
     return (
         Family("q_learning", "the maximum", q_learning, searched=(_STEP_ALPHA, _STEP_GAMMA)),
@@ -174,10 +174,10 @@ def acting(
 
     Args:
         algorithm: the learner, an algorithm with a table of action values.
-        temperature: temperature of the softmax over action values, in units of reward; 0 for a
-            greedy policy.
-        shared_ties: True if tied greedy actions share the probability; False if the one with the
-            lowest index gets all of it.
+        temperature: temperature of the softmax policy over action values, in units of reward; 0 for
+            a greedy policy.
+        shared_ties: for a greedy policy: True if tied actions share the probability; False if the
+            tied action with the lowest index gets all of it.
         after: True to use the table after the round's update; False for the table before it, which
             the handwired construction uses.
     """
@@ -402,7 +402,7 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """Return SARSA, which bootstraps from the value of the action that is taken in the next state.
-    It completes a round's update in the following round, when this action is known.
+    This action is known only in the following round, which completes the update.
 
     Args:
         alpha: learning rate.
@@ -433,12 +433,12 @@ def _mean_reward() -> Algorithm:
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
-    """Return an algorithm that ignores rewards: it chooses an action by how often this action was
-    taken so far in the state in which the choice is made.
+    """Return an algorithm that ignores rewards: it counts how often each action was taken in each
+    state, and chooses by the counts in the current state.
 
     Args:
-        sign: 1 to choose the action that was taken most often (a habit), -1 for the one that was
-            taken least often.
+        sign: 1 to choose the action that was taken most often (a habit), -1 to choose the action
+            that was taken least often.
     """
     return _learner(
         "visit_counts", "counts of visits", lambda v: sign * v["next_visits"], sign=sign

@@ -97,7 +97,9 @@ class QLearningRound(SizedRound):
 
     @property
     def n_latents(self) -> int:
-        """Number of latents: one per action, for this action's column of the Q-table."""
+        """Number of latents: one per action, which can hold the action's column of the Q-table (its
+        values in all states).
+        """
         return self.n_actions
 
     @property

@@ -227,7 +227,7 @@ class MDPRegime:
     Attributes:
         key: name in code and on the command line.
         name: description in words.
-        cells: the kinds of MDPs, which occur equally often. Each is a pair (name of the
+        cells: the kinds of MDPs, which occur equally often. A kind is a pair (name of the
             distribution of rewards, concentration of the Dirichlet distribution of transitions),
             such as ("uniform", 1.0). Empty for a fixed MDP.
         build: function ``(n_states, n_actions)`` -> the fixed MDP; None if MDPs are sampled.

@@ -80,8 +80,8 @@ class Interaction:
     the round with its rewards and next states. The environment also computes the Q-table that
     Q-learning would have after these actions.
 
-    If the choices of a round are None, as for agents that make no choice before the first round,
-    the action is 0, or a random one with probability ``epsilon``.
+    Agents that make no choice before the first round pass None. The action is then 0, or a random
+    one with probability ``epsilon``.
 
     Args:
         mdps: the MDP of each episode.
@@ -91,9 +91,10 @@ class Interaction:
         epsilon: probability of a uniformly random action in place of the agent's choice: one
             number, or one per episode.
         alpha, gamma: learning rate and discount of the Q-table.
-        told: who explores. False: the environment, which replaces choices by random actions. True:
-            the agents, whose choices are used unchanged. They read in the field ``noise`` of each
-            round which random action to take in the next one, if any.
+        told: who explores. False: the environment replaces some choices by random actions. True:
+            the agents do it themselves, and their choices are used unchanged. The field ``noise``
+            of each round then tells them which random action to take in the next round: 0 for none,
+            a + 1 for action a.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
@@ -178,9 +179,9 @@ class Interaction:
         """Play one round in every episode: take the actions, and draw rewards and next states.
 
         Args:
-            choices: the agents' actions, ``[episode]``. None means action 0 (the greedy action of a
-                table of zeros), or a random action in episodes that explore; it is for agents that
-                make no choice before the first round.
+            choices: the agents' actions, ``[episode]``. None, for agents that make no choice before
+                the first round, means action 0 (the greedy action of a table of zeros). Exploration
+                may replace an action by a random one.
         """
         require(
             not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more"
@@ -318,9 +319,9 @@ def sample_mdps(
 def battery(
     n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
 ) -> dict[str, MDPEpisodes]:
-    """Sample five sets of episodes. On these, different learners would choose differently.
+    """Sample five sets of episodes, on which different learners would choose differently.
 
-    - "grid": MDPs of the training regime, with all exploration rates;
+    - "grid": MDPs of the regime "grid", as in training, with exploration rates from 0 to 1;
     - "explored": MDPs of the regime "deterministic", with random actions;
     - "draws": MDPs of the regime "bernoulli-draws", in which rewards are 0 or 1, with random
       actions;

@@ -32,13 +32,13 @@ class QLearner:
 
     Args:
         alpha: learning rate in (0, 1].
-        gamma: discount in [0, 1); with 0 the agent never bootstraps.
+        gamma: discount in [0, 1).
         epsilon: probability of a uniformly random action.
         before_update: True to choose the action from the table before the last update,
-            ``Q_{t-1}(s_t, .)``, as the handwired transformer does. The choice differs only after a
-            step from a state to itself.
-        random_ties: True to choose at random among tied greedy actions; False for the one with the
-            lowest index.
+            ``Q_{t-1}(s_t, .)``, as the handwired transformer does. This changes the choice only
+            after a step from a state to itself.
+        random_ties: True to choose at random among tied greedy actions; False to choose the tied
+            action with the lowest index.
     """
 
     alpha: float = 0.1
@@ -52,12 +52,13 @@ class QLearner:
         check_epsilon(self.epsilon)
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """Return a function that chooses actions. It takes no arguments, and returns the agent's
-        greedy action in each episode, Int[episode].
+        """Return a function that chooses actions. The function takes no arguments, and returns the
+        agent's greedy action in each episode, ``[episode]``. Exploration is left to the
+        interaction.
 
         Args:
-            interaction: the running interaction. At every call, the function reads the current
-                state and Q-table from it.
+            interaction: the environment in which the agent acts. At every call, the function reads
+                the current states and Q-tables from it.
             rng: random generator for ties, if they are broken at random.
         """
 

@@ -194,9 +194,9 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     the set of reached nodes.
 
     Args:
-        spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
-            reached, each gets half of it.
+        spread: share of the predicted probability that is divided evenly among all reached nodes,
+            in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
+            reached, each of them gets half of the rest.
 
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
@@ -216,9 +216,9 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
 
     Args:
         hops: number of rounds that expand the set of reached nodes.
-        spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
-            reached, each gets half of it.
+        spread: share of the predicted probability that is divided evenly among all reached nodes,
+            in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
+            reached, each of them gets half of the rest.
     """
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
     plural = "" if hops == 1 else "s"
@@ -233,9 +233,9 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
 
     Args:
         lag: number of rounds by which the search is late.
-        spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
-            reached, each gets half of it.
+        spread: share of the predicted probability that is divided evenly among all reached nodes,
+            in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
+            reached, each of them gets half of the rest.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
@@ -247,9 +247,9 @@ def undirected(spread: float = 0.0) -> Algorithm:
     """Return breadth-first search that follows every edge in both directions.
 
     Args:
-        spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
-            reached, each gets half of it.
+        spread: share of the predicted probability that is divided evenly among all reached nodes,
+            in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
+            reached, each of them gets half of the rest.
     """
 
     def active(v: Values) -> _Array:
@@ -352,14 +352,14 @@ def _path(
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Return depth-first search, which visits at most one new node per round. Among the visited
-    nodes with an unvisited child, it takes the node that was visited last, and visits a child of
-    this node.
+    """Return depth-first search, which visits at most one new node per round. Each round takes,
+    among the visited nodes with an unvisited child, the one that was visited last, and visits its
+    first unvisited child.
 
     Args:
-        spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
-            reached, each gets half of it.
+        spread: share of the predicted probability that is divided evenly among all reached nodes,
+            in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
+            reached, each of them gets half of the rest.
     """
     return _path("depth_first", "depth-first search, a node a round", _go_deeper, spread)
 
@@ -371,9 +371,9 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 
     Args:
         seed: seed of the walk's random choices.
-        spread: share of the predicted probability that is uniform over all reached nodes, in
-            [0, 1). The rest is on the candidate that is reached; if both candidates or none are
-            reached, each gets half of it.
+        spread: share of the predicted probability that is divided evenly among all reached nodes,
+            in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
+            reached, each of them gets half of the rest.
     """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
@@ -494,10 +494,10 @@ def families() -> tuple[Family, ...]:
     """Return the families of algorithms with which a reachability model is compared. The algorithms
     of a family differ only in their parameters.
 
-    All searches have the parameter ``spread``, a share of the predicted probability that is uniform
-    over all reached nodes, because the training target has such a share. The heuristic
-    "nearer_undirected" is left out, because it needs the root, which a round reveals only after the
-    question; ``interp audit`` tests it.
+    All searches have the parameter ``spread``, a share of the predicted probability that is divided
+    evenly among all reached nodes, because the target of training has such a share. The heuristic
+    "nearer_undirected" is left out, because it needs the root, which a round contains only after
+    the question. ``interp audit`` tests this heuristic.
     """
     plain = (
         ("breadth_first", _BFS, breadth_first),

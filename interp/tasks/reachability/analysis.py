@@ -63,24 +63,26 @@ def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
 def hypothesis(model: Machine) -> Algorithm:
     """Return the algorithm with which a model is compared: breadth-first search.
 
-    Its ``spread``, the share of the prediction that is uniform over all reached nodes, is that of
-    the training target (.6), or 0 for a handwired model.
+    The algorithm's ``spread`` is the share of the predicted probability that is divided evenly
+    among all reached nodes. It is 0 for a handwired model; for other models it is .6, as in the
+    target of training.
     """
     return breadth_first(0.0 if model.is_handwired else SPREAD)
 
 
 def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
-    """Return what a model reads in each round, for two controls of probes.
+    """Return what a model reads in each round, for two controls of probes. A probe decodes a
+    target, such as a variable of the algorithm, from latents.
 
-    A probe decodes a target from latents. The control without memory decodes the target from the
-    inputs of the round alone, by the same method as the probe, such as ridge regression. If it
-    succeeds, the target is no evidence of memory. Since some methods cannot combine inputs, it
-    gets two encodings of them and uses the one that decodes best: (1) codes of the root and of the
-    candidates, and the in-degree and out-degree of all nodes; (2) all of these and the children of
-    the root. No search is needed to compute them.
+    The control without memory decodes the target from the inputs of the round alone, by the same
+    method as the probe, such as ridge regression. If this control succeeds, the probe's success is
+    no evidence of memory. Since some methods cannot combine inputs, the control tries two encodings
+    and uses the better one: (1) codes of the root and of the candidates, and the in-degree and
+    out-degree of all nodes; (2) all of these and the children of the root. No search is needed to
+    compute them.
 
-    The control task replaces the target by random values that depend only on the inputs: they are
-    equal in rounds with equal ``kinds``.
+    The other control, the control task, replaces the target by random values that are equal in
+    rounds with equal inputs (``kinds``).
 
     Args:
         episodes: the episodes, with n nodes.
@@ -102,9 +104,9 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 def claims(machine: Machine) -> tuple[Place, ...]:
     """Return the hypotheses that interchange interventions test on a model, with controls.
 
-    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that sites of the model, such
-    as the embedding at position ``r``, hold a variable of the algorithm, such as the root. In a
-    control, the sites cannot hold the variable.
+    Each hypothesis is a :class:`~interp.tasks.places.Place`. It says that activation sites of the
+    model, such as the embedding at position ``r``, hold a variable of the algorithm, such as the
+    root. A control is a hypothesis about sites that cannot hold the variable.
 
     Args:
         machine: the model. If it has no layers, the hypotheses are about its whole state.
@@ -128,10 +130,11 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Return pairs (variable, site) such as ``("prediction", "resid_post[1]@p?")``.
+    """Return pairs (variable of the algorithm, activation site) such as ``("prediction",
+    "resid_post[1]@p?")``, for which distributed alignment search is run: it fits the subspace of
+    the site's activations that holds the variable.
 
-    For each pair, a search learns the subspace of the activations at the site that holds the
-    variable. The last pair is a control: its site cannot hold its variable.
+    The last pair is a control: its site cannot hold its variable.
 
     Args:
         machine: the model.
@@ -147,10 +150,12 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def steering() -> Steering:
-    """Return the default steering: write all nodes into the set of reached nodes, and measure the
-    predicted probability of the correct candidate.
+    """Return the default steering, which changes the state in a model's latents and measures the
+    effect on predictions. It adds the dose (-1, 0 or 1) to every node's entry in the set of reached
+    nodes, and measures the predicted probability of the correct candidate.
 
-    In a handwired model this probability falls from 1 to 1/2, as both candidates are then reached.
+    With dose 1 all nodes are in the set. In a handwired model the probability then falls from 1 to
+    1/2, since both candidates are reached.
     """
     return Steering(
         change=lambda shape: np.ones(shape),

@@ -45,7 +45,7 @@ class ReachabilityEpisodes(BaseEpisodes):
             differ.
         candidates: two different nodes, ``[episode, 2]``; ``[episode, round, 2]`` if rounds differ.
         n_nodes: number of node names, which are 0 to n_nodes - 1.
-        n_rounds: number of rounds. Round t, counted from 0, reads what t earlier rounds have found.
+        n_rounds: number of rounds. In each, a search can advance by one step from the root.
         regime: name of the regime; "custom" for graphs that the user made.
         seed: seed of the sampler; None for graphs that were not sampled.
     """

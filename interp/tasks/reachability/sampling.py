@@ -355,7 +355,8 @@ def sample(
     seed: int = 0,
     depths: Sequence[int] | None = None,
 ) -> ReachabilityEpisodes:
-    """Sample episodes of a regime. The same arguments always give the same arrays.
+    """Sample episodes of a regime (a distribution of graphs). The same arguments always give the
+    same arrays.
 
     >>> episodes = sample(n_episodes=6, n_rounds=4, n_nodes=12, n_edges=18, seed=0)
     >>> episodes.edges.shape, sorted(set(episodes.depths.tolist()))
@@ -365,14 +366,15 @@ def sample(
         n_episodes: number of episodes.
         n_rounds: number of rounds of each episode. A target that is d steps from the root can be
             recognised from round d on, counted from 0.
-        n_nodes: number of node names; regimes with depths use at least half of them.
-        n_edges: length of the list of edges, padded by repeating edges.
+        n_nodes: number of node names. Graphs of regimes with ``depths`` have at least half as many
+            nodes.
+        n_edges: length of the list of edges; shorter lists are padded by repeating edges.
         regime: a key of :data:`REGIMES`.
         seed: seed of all random draws.
         depths: distances of the target (the correct candidate) from the root, in steps; all occur
-            equally often. When None, those distances of the regime that can be recognised within
-            ``n_rounds`` rounds: at most n_rounds - 1. A distance that hardly ever occurs in graphs
-            of this size is replaced by the largest distance that does.
+            equally often. None takes the regime's distances up to ``n_rounds - 1``, which can be
+            recognised within ``n_rounds`` rounds. A distance that hardly ever occurs in graphs of
+            this size is replaced by the largest one that does.
 
     Raises:
         InputError: the regime has no depths but ``depths`` is not None, or no graph of this size
@@ -426,8 +428,8 @@ def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Sample one set of episodes for each of the regimes "matched", "prosqa", "uniform" and "path".
-    On these, different search algorithms answer differently.
+    """Sample one set of episodes for each of the regimes (distributions of graphs) "matched",
+    "prosqa", "uniform" and "path", on which different search algorithms answer differently.
 
     Args:
         n_episodes: number of episodes of each regime.
