@@ -239,8 +239,8 @@ class Table:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """The cells of the table, row by row: measures, which are displayed as their verdicts, and
-        all other values as text.
+        """The cells of the table, as a list per row. Values are formatted as text; only a measure
+        stays an object, because the page shows its verdict as a badge.
         """
         formats = [self.formats.get(name) for name in self.shown.columns]
         rows = self.shown.itertuples(index=False, name=None)

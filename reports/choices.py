@@ -107,8 +107,8 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
 
 
 def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Divide the explanation of single participants into jobs that can be computed and stored
-    separately, in any order.
+    """Divide the work of explaining each participant's choices into jobs, which can be computed and
+    stored separately, in any order.
 
     Args:
         players: name -> player.
@@ -116,7 +116,7 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
 
     Returns:
         Name of a job, such as "participants 1" -> function without arguments that explains the
-        choices of a few participants, and returns the result as JSON values.
+        choices of some participants, and returns the mapping that :func:`explain_part` returns.
     """
     makers: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, player in players.items():
@@ -127,13 +127,17 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
 
 
 def explain_part(episodes: BanditEpisodes, choices: NDArray[Any], seed: int) -> dict[str, Any]:
-    """Explain the choices of some participants, each separately, and return the result as JSON
-    values.
+    """Find the families of algorithms that explain the choices of some participants, each
+    separately.
 
     Args:
-        episodes: their episodes.
-        choices: their choices ``[episode, round]``.
+        episodes: the participants' episodes.
+        choices: their choices, as indices of arms, ``[episode, round]``; NaN where none was made.
         seed: seed of bootstraps.
+
+    Returns:
+        A mapping with "table" (one row per participant) and "names" (key of a family -> its name),
+        which :meth:`interp.choices.players.EachParticipant.join` takes.
     """
     return explain_each(episodes, choices, seed=seed).part
 
@@ -165,9 +169,10 @@ def write(
             simulated players.
         seed: seed of bootstraps, the GRU and simulated players.
         players: the players that :func:`players_of` returns; only those of the table when None.
-        parts: name of a job -> its result, for the jobs of :func:`makers_of`; computed when None.
-        beside: the further players, written as for the option ``--beside``; only for the command
-            that the page shows.
+        parts: results of the jobs that :func:`makers_of` returns, {name of a job: result}; computed
+            when None.
+        beside: the further players as texts of the option ``--beside``, for the command that the
+            page shows. It adds no players to the page; ``players`` does.
         **columns: names of the table's columns, see :func:`interp.tasks.bandit.read`.
 
     Returns:

@@ -49,7 +49,7 @@ def write(
         models: transformers to run on the same episodes (instances), named as for
             :func:`interp.load`.
         out: folder of the page.
-        regime: regime of results that do not name one.
+        regime: regime (distribution of episodes) of results that do not name one.
         duplicates: what to do with an episode that was played several times: "refuse" raises an
             error, "first" takes one of the runs.
         seed: seed of the bootstrap.

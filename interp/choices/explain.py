@@ -509,8 +509,8 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Raises:
-        InputError: if choices have another shape, are not indices of outcomes, or are fewer than
-            :data:`FEWEST_CHOICES`, or if the task predicts real numbers.
+        InputError: if choices have another shape, are not indices of outcomes, or are fewer than 32
+            (:data:`FEWEST_CHOICES`), or if the task predicts real numbers.
     """
     task = tasks.of(episodes)
     chosen = array_of("choices", choices).astype(np.float64)

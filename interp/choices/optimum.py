@@ -224,7 +224,7 @@ class Problems:
         """Compute loss, gradient and expected (Fisher) information of several problems, each at one
         point. A problem is a fit of the family's parameters to choices of one player.
 
-        Problems with up to 200,000 rounds in total are computed at once.
+        To save memory, at most about 200,000 rounds are computed at once.
 
         Args:
             chosen: indices of the problems, ``[problem]``.

@@ -50,10 +50,16 @@ def phase_portrait(
             rounds each.
 
     Returns:
-        A sentence, a figure and a table. The table has one row per bin, with the columns source,
-        choice, reward, logit (mean before the round), change (mean change over the round), spread
-        (standard deviation of the change around a linear fit on the logit) and n (number of
-        rounds).
+        An object with a sentence, a figure and a table. The table has one row per bin, and these
+        columns:
+
+        * source: its name;
+        * choice, reward: the choice and the reward of the rounds in the bin;
+        * logit: mean of the logit before the round;
+        * change: mean change of the logit over the round;
+        * spread: standard deviation of the change around a line that is fitted to change and logit
+          in the bin;
+        * n: number of rounds.
     """
     integer("arm", arm, 0, episodes.n_arms - 1)
     integer("n_bins", n_bins, 1)

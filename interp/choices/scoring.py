@@ -182,7 +182,7 @@ class ChoiceData:
 
     def sums(self, values: Array) -> Array:
         """Add up values over each player's choices: over all of them (mask 0), and over all but
-        those of fold i (mask 1 + i).
+        those of fold i (mask 1 + i). The folds are four parts of the choices.
 
         Args:
             values: one value per choice, ``[episode, round]``.

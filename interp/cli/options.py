@@ -223,7 +223,7 @@ def contents_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def end_share(say: Say, folder: Path, shard: str) -> None:
-    """Print how many parts of a work are done that several commands share. If this command was the
+    """Print how many parts are done of a work that several commands share. If this command was the
     last one, which puts all parts together, remove the files about the shares.
 
     Args:

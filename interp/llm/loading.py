@@ -66,8 +66,9 @@ def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 
     Args:
         path: a folder, or a file.
-        regime: regime of results that do not name one.
-        duplicates: "refuse" or "first", as for :func:`read`.
+        regime: regime (distribution of episodes) of results that do not name one.
+        duplicates: "refuse" raises an error if an instance (episode to play) was played several
+            times by one model in one condition; "first" selects one of these runs.
     """
     return read(path, regime, duplicates).runs
 
@@ -81,9 +82,10 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 
     Args:
         path: a folder, or a file.
-        regime: regime of results that do not name one.
-        duplicates: "refuse" raises an error if an instance was played several times; "first"
-            selects one run of it.
+        regime: regime (distribution of episodes) of results that do not name one.
+        duplicates: "refuse" raises an error if an instance (episode to play) was played several
+            times by one model in one condition. "first" selects the first complete run, and adds
+            the predictions of the others to it (``again``).
 
     Returns:
         The runs, and a table that says for every file whether it was used.

@@ -381,8 +381,9 @@ class NoteTable:
         """Return the tables about notes.
 
         Returns:
-            Name of a file without its ending -> table: "notes" (:attr:`notes`), "note_rounds"
-            (:meth:`over_rounds`) and "note_summary" (:meth:`final`).
+            Name of a file without its ending -> table: "notes" with one row per note
+            (:attr:`notes`), "note_rounds" with means for each round (:meth:`over_rounds`), and
+            "note_summary" about the last notes (:meth:`final`).
         """
         return {
             "notes": self.notes,

@@ -357,7 +357,9 @@ class TrainingConfig:
 
     @property
     def curriculum(self) -> tuple[Stage, ...]:
-        """The stages, each converted to a :class:`Stage`."""
+        """The stages of the curriculum. Those that were passed as dictionaries are converted to
+        :class:`Stage`.
+        """
         return tuple(map(_make_stage, self.stages))
 
     @property

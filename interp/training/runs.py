@@ -229,8 +229,8 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
 
 
 def keep_state(folder: Path, step: int) -> None:
-    """Copy the training checkpoint in a run's folder into a subfolder, where no later checkpoint
-    replaces it. The subfolder is called ``kept``.
+    """Copy the training checkpoint in a run's folder into the subfolder ``kept``, where no later
+    checkpoint replaces it.
 
     Args:
         folder: folder of the run.

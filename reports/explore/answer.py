@@ -163,8 +163,10 @@ class Answer:
         * algorithm_before and algorithm_after: the algorithm's, without and with the edits;
         * control_low and control_high: the machine's lowest and highest prediction under the random
           changes of equal size; absent without edits;
-        * moved_machine, moved_algorithm, moved_control_mean, ...: one column for each name in
-          :meth:`differences`, with the change of the round's predictions.
+        * moved_machine and moved_algorithm: how much the edits change the predictions of the round
+          (:meth:`differences`);
+        * moved_control_mean, moved_control_low and moved_control_high: mean, lowest and highest
+          change of the machine's predictions under the random changes; absent without edits.
         """
         names = self.bench.layout.outcomes
         n_outcomes = len(names)

@@ -202,8 +202,9 @@ class Bench:
 
     @cached_property
     def fit(self) -> dict[str, float]:
-        """Key of each decoded variable -> the R2 of its decoder, on the episodes of the page, which
-        the decoder was not fitted on. Empty if no variable can be decoded.
+        """Key of each variable that is decoded from the latents -> the R2 of its decoder. The R2 is
+        measured on the page's episodes, not on those that the decoder was fitted on. Empty if no
+        variable can be decoded.
         """
         if self.unreadable:
             return {}
