@@ -264,8 +264,8 @@ def _select_write_slot(
 def without_rounding(
     x: Float[np.ndarray, "episode round d"],
 ) -> tuple[Float[np.ndarray, "episode round d"], str]:
-    """Return features in which those that vary only by rounding errors are 0: their standard
-    deviation is at most 8 units in the last place of the largest absolute value in ``x``.
+    """Set features that vary only by rounding errors to 0. Their standard deviation is at most 8
+    units in the last place of the largest absolute value in ``x``.
 
     docs/method/probes.md gives the reason.
 

@@ -90,10 +90,13 @@ def fit(
     """Fit a probe that decodes ``target`` from ``activations``, and up to five controls.
 
     A control is the same fit on other data. It shows which score is possible even if the model does
-    not encode the target. The controls are "shuffled" (the target of another episode), "untrained"
-    (activations of an untrained copy of the model), "inputs" (the round's inputs in place of
-    activations), "round" (the round index in place of activations) and "control_task" (a random
-    target for each kind of round).
+    not encode the target. The controls are:
+
+    - "shuffled": the target of another episode,
+    - "untrained": activations of an untrained copy of the model,
+    - "inputs": the round's inputs in place of activations,
+    - "round": the round index in place of activations,
+    - "control_task": a random target for each kind of round (rounds with equal inputs).
 
     Args:
         activations: a rollout; or a tensor, array or pandas object ``[episode, round, ...]`` with

@@ -361,14 +361,14 @@ class ProbeResult(Measured):
         """Return a table of all scores: one row per metric, per output and per control.
 
         The columns are target, site, fitted ("probe" or the name of a control), output (its name,
-        or "all"), metric (such as "r2"), number, low and high (the score and its 95 % interval),
-        detectable and warning. The last two are the same in all rows: the smallest score of the
-        probe that such a sample could tell from 0 (:attr:`ProbeScore.detectable`), and
+        or "all") and metric (such as "r2"). Then come number, low and high, the score and its 95 %
+        interval. The columns detectable and warning are the same in all rows. They are the smallest
+        score of the probe that such a sample could tell from 0 (:attr:`ProbeScore.detectable`), and
         :attr:`warning`.
 
-        Rows of controls also have the columns difference, difference_low and difference_high (the
-        probe's score minus the control's, with its interval), and counts (True if the verdict "yes"
-        requires the probe to beat this control).
+        Rows of controls have four further columns: difference, difference_low and difference_high
+        (the probe's score minus the control's, with its interval), and counts. The last is True if
+        the verdict "yes" requires the probe to beat this control.
         """
         rows = [self._row("probe", "all", metric, score) for metric, score in self.metrics.items()]
         for output, score in self.by_output.items():

@@ -92,13 +92,13 @@ class SweepResult(Result):
     site and window of rounds.
 
     The first columns are target, site and its parts (component, layer, head, position), and start
-    and stop (first round of the window, and the round after its last). Then come number, low and
-    high: R2, or skill for classes (1 minus errors relative to always guessing the most frequent
-    class), with its 95 % interval on new episodes. The verdict, "yes" if the target can be decoded,
-    and the other columns of :meth:`interp.results.measure.Measure.row` follow.
+    and stop (first round of the window, and the round after its last). Then come the columns of
+    :meth:`interp.results.measure.Measure.row`. Among them, number, low and high are the score with
+    its 95 % interval on new episodes: R2, or for classes the skill (1 minus errors relative to
+    always guessing the most frequent class). The verdict is "yes" if the target can be decoded.
 
-    For each control there is a column with its R2 or accuracy, such as untrained. The last column
-    is detectable: the smallest number that such a sample could tell from 0.
+    Each control has a column with its R2 or accuracy, such as untrained. The last column,
+    detectable, is the smallest score that such a sample could tell from 0.
 
     Attributes:
         frame: the table.

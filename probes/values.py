@@ -229,8 +229,8 @@ def fill_missing(values: Array, missing: Bool[Array, "episode round"] | None) ->
 
     Args:
         values: ``[episode, round, ...]``.
-        missing: True for missing rounds. If it is None, or of another shape than
-            ``[episode, round]`` of the values, the values are returned unchanged.
+        missing: True for missing rounds, ``[episode, round]``. If it is None, or does not fit the
+            shape of the values, the values are returned unchanged.
 
     >>> missing = np.array([[False, False], [False, True]])
     >>> fill_missing(np.array([[1.0, 2.0], [3.0, np.nan]]), missing)

@@ -115,8 +115,8 @@ class CircuitScorer:
 
         Args:
             keeps: for each circuit, which edges it keeps, ``[source, destination]``: booleans, or
-                numbers from 0 to 1. With the number k, an edge carries k times its own value plus 1
-                - k times the value of a cut edge.
+                numbers from 0 to 1. With the number k, an edge carries a mixture of what its source
+                writes (share k) and the value of a cut edge (share 1 - k).
 
         Returns:
             For each circuit, the predictions and the carried state (latents) of all clean episodes
@@ -411,9 +411,9 @@ def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list
 
 
 def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
-    """Return two summaries of a curve of faithfulness over circuit size, as in the Mechanistic
-    Interpretability Benchmark (MIB): CPR, the area under the curve, and CMD, the area between the
-    curve and 1.
+    """Return two summaries of a curve of faithfulness over circuit size: CPR, the area under the
+    curve, and CMD, the area between the curve and 1. They are those of the Mechanistic
+    Interpretability Benchmark (MIB).
 
     Args:
         shares: sizes of the circuits, as shares of all edges, in increasing order.
@@ -453,9 +453,9 @@ def faithfulness_curve(
 
     Returns:
         A result with a table that has one row per size: ``share`` of all edges, ``size`` (number of
-        edges), ``faithfulness`` of the highest-scored edges, and mean and maximum faithfulness of
-        the random circuits (``random_mean``, ``random_max``). ``cpr``, ``cmd``, ``random_cpr`` and
-        ``random_cmd`` summarise the whole curves, so they are equal in all rows.
+        edges) and ``faithfulness`` of the highest-scored edges. ``random_mean`` and ``random_max``
+        are the mean and the maximum faithfulness of the random circuits. ``cpr``, ``cmd``,
+        ``random_cpr`` and ``random_cmd`` summarise the whole curves, so they are equal in all rows.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")

@@ -126,8 +126,9 @@ def patch(
     Returns:
         A record with three fields. ``corruption`` is the key of the corruption. ``sweeps`` has the
         effects on each metric, as a :class:`~interp.interventions.patching.PatchingResult`.
-        ``rounds`` is the map of effects on the first metric if the whole state is patched, by round
-        patched and round read, or None.
+        ``rounds`` is the map of effects on the first metric, by round patched and round read, if
+        the whole carried state is patched. It is None if no map was wanted, or effects do not
+        propagate.
     """
     record = corruption(model, sample.corruption)
     require(
@@ -224,7 +225,8 @@ def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
     """Return a table of the ``n`` sites with the largest effects on each metric, from the results
     of :func:`patch`. It has one row per ``metric`` and ``site``. ``effect`` is the mean effect of a
     patch, with its 95 % interval ``effect_low`` to ``effect_high`` and its ``p_value``.
-    ``fraction`` is the effect divided by the mean difference between the two runs.
+    ``fraction`` is the effect divided by the mean difference in the metric between clean and
+    corrupted run.
     """
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]
@@ -267,9 +269,10 @@ def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFra
         round: index of the round that is corrupted and patched.
 
     Returns:
-        One row per ``corruption`` (its key) and site, with the columns of
-        :meth:`interp.interventions.patching.PatchingResult.to_frame`: ``effect`` of the patch and
-        ``fraction`` of the difference between the runs, with 95 % intervals, and more.
+        One row per ``corruption`` (its key) and site. The other columns are those of
+        :meth:`interp.interventions.patching.PatchingResult.to_frame`: ``effect`` of the patch on
+        the metric, ``fraction`` of the difference between the runs, both with 95 % intervals, and
+        more.
     """
     task = catalog.of(model)
     frames: list[pd.DataFrame] = []
@@ -302,15 +305,16 @@ def interchange_table(
             (fewer at the beginning), each separately.
         seed: seed of the controls, and of the episodes for the decoder.
         claims: the claims; by default those of the task.
-        drawn: regime and sizes of the episodes on which the decoder of a learned model's state is
-            fitted: the pair (name of a regime, name of a size -> its value).
+        drawn: which episodes the decoder of a learned model's state is fitted on: the pair (name of
+            a distribution of episodes, name of a size -> its value). An empty name and None are the
+            defaults.
         n_decoded: number of episodes on which this decoder is fitted.
 
     Returns:
         The table of :func:`interp.interventions.interchange.carriers`, one row per claim. It has
-        the share of pairs in which the outcomes of model and algorithm are equal, a score for the
-        sizes of effects, their intervals, and both numbers for the control (a random subspace at
-        the same sites).
+        the share of pairs in which the outcomes of model and algorithm are equal, and a score for
+        the sizes of effects, with intervals. Both numbers are also there for the control, a random
+        subspace at the same sites.
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
@@ -509,9 +513,9 @@ def table_makers(
         sample: settings of the episodes: their number, seed, regime and sizes.
 
     Returns:
-        Name of a part ("patching", "interchange", "alignment", "steering" or "circuits of edges")
-        -> function without arguments that computes the part's tables, and returns them as a
-        dictionary: name of a table -> the table.
+        Name of a part -> function without arguments that computes and returns the tables of this
+        part: name of a table -> the table. The parts are "patching", "interchange", "alignment",
+        "steering" and "circuits of edges".
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task = catalog.of(model.eval())

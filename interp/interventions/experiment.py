@@ -70,8 +70,9 @@ class Effects(Result):
         seen: for each edit, the activations that the experiment was asked to watch: site ->
             activation, ``[episode, round edited, ...]``.
         counted: True if both rounds of a pair took place in the episode, ``[episode, pair]``; None
-            if all did. Otherwise values are NaN, and are left out of means. Values are also NaN if
-            a looped model did not run the iteration that was edited.
+            if all rounds did. Where it is False, values are NaN, and are left out of means. Values
+            are also NaN if a looped model (with a variable number of iterations per round) did not
+            run the iteration that was edited.
         participants: index of the participant who played each episode, ``[episode]``; intervals
             resample participants. Without recorded participants, every episode counts as one. The
             attribute is None if the rollout was stored without its episodes.

@@ -213,8 +213,9 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
         memory: the variables, which were decoded from another model, for as many episodes as
             ``run`` has.
         receiver: the model that the state is for.
-        run: the receiver's rollout. Numbers of its state that hold no memory are copied: the length
-            of a part that grows, such as a cache, and the padding of rows to a common width.
+        run: the receiver's rollout. Numbers that hold no memory are copied from its state. They are
+            the length of a part that grows, such as a cache, and the padding of rows to a common
+            width.
 
     Returns:
         The state that the receiver reads in the memory's round, ``[episode, row, width]``.
@@ -265,9 +266,9 @@ def state_difference(
 
     Returns:
         One row per episode and element of a variable that can be decoded from both states. Columns
-        are ``episode`` (its index), ``variable`` (its key), ``element`` (its label, such as the
-        name of an expert), the values decoded from the ``first`` and the ``second`` run, and
-        ``difference`` (second minus first). The largest absolute difference comes first.
+        are ``episode`` (its index), ``variable`` (its key) and ``element`` (its label, such as the
+        name of an expert). ``first`` and ``second`` are the values decoded from the two runs, and
+        ``difference`` is second minus first. The largest absolute difference comes first.
 
     Example:
         >>> import interp

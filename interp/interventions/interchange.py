@@ -127,17 +127,17 @@ class InterchangeResult(Result):
         episodes and rounds.
 
         ``effect`` is the change of the model's outcome by the intervention, and ``wanted`` the
-        change of the algorithm's outcome when its variable is set. 1 means that they are always
-        equal, and 0 is no better than no effect. It is NaN if the algorithm's outcome never
-        changes.
+        change of the algorithm's outcome when its variable is set. If they are always equal, the
+        score is 1. A model without any effect has 0. The score is NaN if the algorithm's outcome
+        never changes.
         """
         missed, wanted = self._sums
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
         """Return the size of the model's effects relative to the algorithm's, with its 95 %
-        interval: the least-squares slope of :attr:`effect` over :attr:`wanted`, without intercept.
-        1 means effects of the same size.
+        interval. It is the least-squares slope of :attr:`effect` over :attr:`wanted`, without
+        intercept, so that effects of the same size have 1.
         """
         along = _sum_products(self.effect, self.wanted)
         _, wanted = self._sums
@@ -224,8 +224,9 @@ def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
-    """Raise an error if the algorithm's outcome cannot be compared with the model's: it is of
-    another task, or does not define what a round writes into its state.
+    """Raise an error if the algorithm's outcome cannot be compared with the model's. This is so if
+    the algorithm is of another task. For the outcome "state", it must also define what a round
+    writes into its state.
 
     Args:
         model: the model.
@@ -382,10 +383,10 @@ def compare_outcomes(
         base: the model's rollout, in which the edits are made.
         edits: name of the variable -> its edits, which are made together; one entry.
         rounds: indices of the edited rounds.
-        outcome: what is compared.
+        outcome: which of the model's numbers are compared, "prediction" or "state".
         algorithm: the algorithm.
         counterfactual: two mappings key -> values ``[episode, round, ...]``: the algorithm's
-            variables in these rounds, and its variables after the one was set.
+            variables in these rounds, and its variables after this one was set.
         **settings: further settings to record in the result.
     """
     of_state = outcome.key == "state"
@@ -501,8 +502,8 @@ def interchange(
         round: an int, a slice, a list or "all": rounds in which the sites are set, each separately.
 
     Returns:
-        For each episode and round, whether the model's outcome equals the counterfactual, with
-        sizes of effects and intervals.
+        For each episode and round, whether the model's outcome equals the counterfactual, and by
+        how much both changed.
     """
     outcome = Outcome.from_key(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -529,9 +530,9 @@ def interchange(
 @dataclass(frozen=True)
 @checked_fields
 class Claim:
-    """The claim that some places together carry a variable: if their activations are replaced by
-    those of another episode, the model's outcome changes as the algorithm's does when the variable
-    is replaced.
+    """The claim that some places in a model together carry a variable of an algorithm. If it is
+    true, replacing their activations by those of another episode changes the model's outcome in the
+    same way as replacing the variable changes the algorithm's.
 
     >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
     Site(component='latent', layer=None, head=None, position='<z>')

@@ -397,12 +397,12 @@ class MediationResult(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per mediator and one for all together ("all").
 
-        A row has the share of the effect that is lost if the mediator is frozen (``blocked``) and
-        the share that it brings about alone (``carried``), with 95 % intervals (``blocked_low``,
-        ...), and the mean of these shares for random other sites (``random_blocked``,
-        ``random_carried``). ``moved`` is the share of the rounds of all episodes in which the cause
-        changes the mediator. ``effect`` is the root mean square of the total effect. The largest
-        absolute ``carried`` comes first.
+        ``blocked`` is the share of the effect that is lost if the mediator is frozen, and
+        ``carried`` the share that it brings about alone, with 95 % intervals (``blocked_low``,
+        ...). ``random_blocked`` and ``random_carried`` are the means of these shares for random
+        other sites. ``moved`` is the share of the rounds of all episodes in which the cause changes
+        the mediator. ``effect`` is the root mean square of the total effect. The largest absolute
+        ``carried`` comes first.
         """
         size = float(np.sqrt(self.total.sum() / self.n_pairs))
         rows = [self._make_row(i, size) for i in range(len(self.mediators))]
@@ -509,9 +509,9 @@ def mediate(
         split: settings: which shares are measured, and with how many controls.
 
     Returns:
-        For each mediator and for all together, two shares of the effect: the share that is lost if
-        the mediator is frozen (``blocked``), and the share that arises if only the mediator is set
-        (``carried``). The controls are the same shares for random other sites.
+        Two shares of the effect for each mediator, and for all together. ``blocked`` is the share
+        that is lost if the mediator is frozen, and ``carried`` the share that arises if only the
+        mediator is set. The controls are the same shares for random other sites.
     """
     swap = _Swap(model, base, source, sites, outcome, round)
     if isinstance(mediators, Site | str):

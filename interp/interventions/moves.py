@@ -69,7 +69,7 @@ class Writer:
         site: the site.
         shapes: key of a decoded variable -> its shape.
         size: number of rows (vectors) of the activation, and their width: (rows, width). The
-            carried state has a row per latent, other sites have one row.
+            carried state has a row per latent; a site at a single position has one row.
         decoder: decoder from the activation to the concatenated elements of all variables.
         apart: only for a control (:meth:`placebo`): direction ``[row, width]`` in which the
             activation is changed instead, by the same length. Otherwise None.
@@ -150,11 +150,11 @@ class Writer:
         """Fit a writer for variables that an algorithm carries from round to round. A writer
         decodes variables from a model's carried state, and can also change them.
 
-        Candidates are the carried variables from which the algorithm computes its memory (the
-        variable that summarises earlier rounds, such as log-weights), or all carried variables if
-        it has no memory. The first candidate is always decoded. Each further one is decoded only if
-        it is predicted much better by the model's carried state than by the earlier candidates
-        (:func:`decodable`).
+        Candidates are the carried variables from which the algorithm computes its memory, the
+        variable that summarises earlier rounds, such as log-weights. Without a memory, all carried
+        variables are candidates. The first candidate is always decoded. Each further one is decoded
+        only if it is predicted much better by the model's carried state than by the earlier
+        candidates (:func:`decodable`).
 
         Args:
             model: the model.
@@ -337,8 +337,8 @@ def decodable(
     sites: Site | str | Sequence[Site | str] = "latent",
     ridge: float = RIDGE,
 ) -> tuple[str, ...]:
-    """Return the keys of those of an algorithm's variables that can be decoded from a model's
-    carried state, beyond what variables earlier in the list imply.
+    """Select those variables of an algorithm that can be decoded from a model's carried state, and
+    are not just implied by variables that come earlier in ``keys``.
 
     The first variable is always returned. For each further variable, two affine maps are fitted:
     one from the carried state, the other from the variables that were selected so far. It is
@@ -354,6 +354,9 @@ def decodable(
         sites: "latent" for the whole carried state, or some channels (named parts) of it, such as
             "latent@h".
         ridge: ridge penalty of the decoders.
+
+    Returns:
+        The keys of the selected variables, in order.
     """
     require(
         run.n_episodes >= 4,
@@ -497,9 +500,9 @@ class StepResult(Tabulated):
     participants: Any = None
 
     def r2(self, seed: int = 0) -> Interval:
-        """Return the R2 with which the model's decoded steps (changes of the state) predict the
-        algorithm's, ``1 - sum missed / sum varied``, with its 95 % interval over episodes. 1 means
-        equal steps; 0 is as good as the algorithm's mean step in each round.
+        """Return the R2 with which the model's steps (changes of the decoded state) predict the
+        algorithm's, with its 95 % interval over episodes. It is ``1 - sum missed / sum varied``.
+        Equal steps have 1; predicting the algorithm's mean step in each round has 0.
         """
         missed, varied = self.missed.sum(1), self.varied.sum(1)
         return ratio_interval(missed, varied, seed=seed, participants=self.participants).complement

@@ -142,9 +142,10 @@ class PatchingResult(Result):
         return float((source - base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
-        """Return for each site the mean effect of its patch on the metric, divided by the mean
-        difference in the metric between source and base run, ``[site]``. 0 means no effect, and 1
-        that the patch carries the whole difference. Raise an error if the runs do not differ.
+        """Return the effect of each patch as a share of the difference between the runs,
+        ``[site]``. It is the mean effect on the metric, divided by the mean difference in the
+        metric between source and base run. A patch without an effect has 0, one that carries the
+        whole difference 1. Raise an error if the runs do not differ.
         """
         if abs(self.gap) < _NO_GAP:
             raise InputError(
@@ -328,8 +329,8 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The site with the largest effect relative to the difference between the runs, and this
-        share, as a pair (site, share). The share is the largest of :meth:`fractions`.
+        """The pair (site, share) of the patch with the largest of :meth:`fractions`. The share is
+        this fraction: which part of the difference between the two runs the patch carries.
         """
         shares = self.fractions()
         first = int(shares.nan_to_num(-torch.inf).argmax())
@@ -382,17 +383,19 @@ class RoundsResult(Result):
     by_round: tuple[PatchingResult, ...]
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return a table with one row per site and round, the largest absolute effect first, with
-        the columns of :meth:`PatchingResult.to_frame`: effect and fraction with 95 % intervals, a
-        p-value, and more. ``seed`` is that of the bootstrap and the permutations.
+        """Return a table with one row per site and round, the largest absolute effect first. The
+        columns are those of :meth:`PatchingResult.to_frame`: ``effect`` of the patch on the metric,
+        ``fraction`` of the difference between the runs, both with 95 % intervals, ``p_value``, and
+        more. ``seed`` is that of the bootstrap and the permutations.
         """
         frames = [result.to_frame(seed=seed) for result in self.by_round]
         return by_size(pd.concat(frames, ignore_index=True))
 
     def fractions(self) -> Float[Tensor, "round site"]:
-        """Return for each round and site the mean effect of the patch on the metric, divided by the
-        mean difference in the metric between source and base run, ``[round, site]``. Raise an error
-        if the runs do not differ in some round.
+        """Return the effect of each patch as a share of the difference between the runs,
+        ``[round, site]``. It is the mean effect on the metric, divided by the mean difference in
+        the metric between source and base run. Raise an error if the runs do not differ in some
+        round.
         """
         return torch.stack([result.fractions() for result in self.by_round])
 
@@ -535,11 +538,11 @@ def of_pair(
         metric: a metric or its key; by default "logit_diff", or "prediction" if a real number is
             predicted.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
-        propagate: whether later rounds read the changed state; False gives them the state of the
-            unpatched run.
+        propagate: True if rounds after the patched one read the changed state; False if they read
+            the state of the unpatched run.
 
     Returns:
-        The effects of all patches in the pair's round, measured in the round that it reads.
+        The effects of patching in ``pair.round`` on the metric in ``pair.read_round``.
     """
     measure = _find_measure(metric, direction, pair.model)
     cells = select_sites(pair.model, pair.layout, sites)
@@ -636,10 +639,10 @@ def round_map(
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Returns:
-        A result with a table that has one row per pair of rounds (``patched``, ``read``): mean
-        ``effect`` on the metric over episodes with its 95 % interval, the mean of the absolute
-        effect of an episode (``size``), and the mean difference between the two runs in the round
-        that is read, without a patch (``gap``).
+        A result with a table that has one row per pair of rounds (``patched``, ``read``).
+        ``effect`` is the mean effect on the metric over episodes, with its 95 % interval. ``size``
+        is the mean of its absolute value in each episode. ``gap`` is the mean difference in the
+        metric between the two runs in the round that is read, without a patch.
     """
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))

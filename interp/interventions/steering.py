@@ -70,9 +70,9 @@ def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
 
 
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """Return the smallest change of a handwired transformer's latents (the vectors that it carries
-    from round to round) that changes the algorithm's state in them by ``change``. The result is
-    ``[latent, d_model]``, to be added to the latents.
+    """Return what must be added to a handwired transformer's latents in order to change the
+    algorithm's state in them by ``change``, ``[latent, d_model]``. Latents are the vectors that it
+    carries from round to round. Of all such changes, the smallest is returned.
 
     Args:
         model: the handwired transformer.
@@ -334,15 +334,15 @@ def steer(
         seed: seed of the random directions.
 
     Returns:
-        The probabilities of this outcome in the model (``model``) and in the algorithm
-        (``algorithm``), ``[dose, episode]`` each. ``random`` has the model's probabilities along
-        random directions, ``[dose, direction, episode]``. The table has one row per ``dose``, with
+        A result whose attributes ``model`` and ``algorithm`` are the probabilities of this outcome
+        in both, ``[dose, episode]``. The attribute ``random`` has the model's probabilities along
+        random directions, ``[dose, direction, episode]``. Its table has one row per ``dose``, with
         means and 95 % intervals of these three, and of the model's probability minus the
         algorithm's (``difference``).
 
-        ``score`` compares moves, which are changes of the probability from dose 0 to this dose. It
-        is ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes. 1 means equal
-        moves in every episode, 0 is no better than no move.
+        The column ``score`` compares moves, which are changes of the probability from dose 0 to
+        this dose. It is ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes.
+        1 means equal moves in every episode, 0 is no better than no move.
     """
     memory = _find_memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")

@@ -149,9 +149,9 @@ class Measure:
             side of it. None if it equals ``threshold``.
         unit: the unit of the number, such as "R2" or "share of rounds".
         is_share: True if the number is a share between 0 and 1. It is then compared with the
-            controls by odds, and its threshold is at most 1. (The number may exceed 1, for example
-            if an effect is larger than it should be.) False if it is another amount, which is
-            compared directly.
+            controls by odds, and its threshold is at most 1. The number itself may exceed 1, for
+            example if an effect is larger than it should be. False if it is another amount, which
+            is compared directly.
         controls: name of the control -> :class:`Control`: the same number for something of which
             the claim should be false.
         about: the part of the model, or the place in it, that was measured.
@@ -317,8 +317,8 @@ class Measure:
         """The name of the control that is hardest to beat: the one with the highest number, or with
         the lowest if the claim is true below its threshold. Empty if no control has a number.
 
-        Only controls that a "yes" must beat (:attr:`Control.counts`) are compared. Without any of
-        these, all are.
+        Only controls that a "yes" must beat (:attr:`Control.counts`) are compared. If there are
+        none, all controls are compared.
         """
         numbers = {name: control.number for name, control in self.controls.items()}
         known = {name: number for name, number in numbers.items() if not isnan(number)}
@@ -329,8 +329,8 @@ class Measure:
 
     @property
     def phrase(self) -> str:
-        """The phrase that follows the model's name in a summary: the field ``yes`` with the
-        ``condition`` if the verdict is "yes", the field ``no`` if it is "no", otherwise empty.
+        """The phrase that follows the model's name in a summary. For the verdict "yes", it is the
+        field ``yes`` with the ``condition``, and for "no" the field ``no``. Otherwise it is empty.
         """
         verdict = self.verdict
         if verdict == "no":
@@ -486,8 +486,8 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
     the part that decides the verdict.
 
     Parts with the verdict "no" decide before those with "undecided", then "not applicable", then
-    "yes". Of parts with the same verdict, the first decides. The field ``about`` of the copy (which
-    part of the model was measured) is the deciding part's claim, if it was empty.
+    "yes". Of parts with the same verdict, the first decides. The field ``about`` of the copy (what
+    was measured) is that of the deciding part, or the part's claim if this is empty.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)

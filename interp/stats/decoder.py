@@ -106,8 +106,8 @@ class Affine:
     @cached_property
     def steps(self) -> Float[Tensor, "output feature"]:
         """For each output, a change of the features that changes this output by 1 and no other
-        output, ``[output, feature]``. Many changes do so. This is the one that follows the
-        covariance of features and outputs in the data of the fit (``along``).
+        output, ``[output, feature]``. Of the many changes that have this result, it is the one that
+        follows the covariance of features and outputs in the data of the fit (``along``).
 
         The formula is ``(A^T C A)^-1 A^T C``, with slopes A and feature covariance C. Outputs that
         cannot vary alone, such as numbers that sum to zero, get the closest possible change.
@@ -208,7 +208,7 @@ class Decoder:
     ) -> Decoder:
         """Fit a linear map (with offset) from latents to an algorithm's states, in double precision.
 
-        Fit the decoder on the rounds in which it will be used: in a learned model, the same update
+        Fit the decoder on the rounds in which it will be used. In a learned model, the same update
         of the state can change the latents by different amounts in different rounds.
 
         Args:
@@ -254,8 +254,8 @@ class Decoder:
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
         """Return a copy of the latents, changed so that the decoded state changes by ``change``.
-        Many changes of the latents do so. This one follows the covariance of latents and state in
-        the data of the fit.
+        Many changes of the latents have this result. The one that is made follows the covariance of
+        latents and state in the data of the fit.
 
         Args:
             latents: latents to change, ``[*batch, latent, d_model]``.

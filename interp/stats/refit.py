@@ -184,9 +184,9 @@ def totals(
     The mean of the data is nearer to the data than the true mean is. Squared distances from it are
     therefore too small, by up to a share 1/n for n episodes. This function corrects for that: each
     value's distance from the overall mean is multiplied by its distance from the mean of the
-    *other* episodes. For values y with overall mean m, an episode gets ``sum (y - m)^2 + (sum (y -
-    m))^2 / steps of the other episodes``. The result is unbiased for episodes of equal length. All
-    episodes of a group count as one long episode.
+    *other* episodes. For values y with overall mean m, an episode gets
+    ``sum (y - m)^2 + (sum (y - m))^2 / steps of the other episodes``. The result is unbiased for
+    episodes of equal length. All episodes of a group count as one long episode.
 
     Args:
         values: the target, ``[episode, round, output]``.
@@ -246,9 +246,8 @@ def interval(
     bounds are NaN.
 
     Args:
-        losses: loss of each episode, predicted by the fit to the other folds of the
-            cross-validation (out-of-fold loss), and summed over its rounds: ``[episode]`` or
-            ``[episode, output]``.
+        losses: losses on each episode by the fit to the other folds of the cross-validation
+            (out-of-fold losses), summed over its rounds: ``[episode]`` or ``[episode, output]``.
         references: what losses are divided by, in the same shape. For R2, pass :func:`totals`. For
             accuracy, losses are numbers of misses, and references numbers of steps. They can also
             be the losses of a baseline.
@@ -289,8 +288,8 @@ def difference(
     and control must be cross-validated in the same folds of the same episodes.
 
     Args:
-        losses: losses of the fit on episodes of the fold that it was not fitted on (out-of-fold),
-            summed over the rounds of each episode: ``[episode]`` or ``[episode, output]``.
+        losses: losses on each episode by the fit to the other folds of the cross-validation
+            (out-of-fold losses), summed over its rounds: ``[episode]`` or ``[episode, output]``.
         control_losses: out-of-fold losses of the control, in the same form.
         references: what losses are divided by, in the same form: :func:`totals` for R2, numbers of
             steps for accuracy (its losses are numbers of misses), or the losses of a baseline.
@@ -325,11 +324,11 @@ def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
 
     It is ``1 - exp(-h)``, where h is the half width of the interval of the log of this ratio,
     computed from the observed losses. If the true score has this size, about half of such data sets
-    show it. The result is NaN if the target does not vary.
+    have an interval above 0. The result is NaN if the target does not vary.
 
     Args:
-        losses: losses on episodes of the fold that the fit did not see (out-of-fold), summed over
-            the rounds of each episode: ``[episode]`` or ``[episode, output]``.
+        losses: losses on each episode by the fit to the other folds of the cross-validation
+            (out-of-fold losses), summed over its rounds: ``[episode]`` or ``[episode, output]``.
         references: what losses are divided by, in the same shape: :func:`totals` for R2.
         n_folds: number of folds of the cross-validation.
 

@@ -95,9 +95,12 @@ class AlignmentResult(Result):
     round with the variable taken from the source. A pair is *informative* if the counterfactual
     differs from the algorithm's choice without this change.
 
-    A *condition* is "learned" or the name of a control: "arbitrary labels" (a subspace trained to
-    produce random outcomes), "untrained model" (a subspace trained on a copy with random weights),
-    "norm-matched random" (a random subspace), or "nothing" (no change).
+    A *condition* is "learned" or the name of a control:
+
+    - "arbitrary labels": a subspace trained to produce random outcomes,
+    - "untrained model": a subspace trained on a copy of the model with random weights,
+    - "norm-matched random": a random subspace, with a change of the same length,
+    - "nothing": no change.
 
     Attributes:
         variable: key of the variable.
@@ -143,9 +146,9 @@ class AlignmentResult(Result):
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
         """Return the interchange accuracy with its 95 % bootstrap interval over episodes.
 
-        It is the share of pairs (a base and a source round) in which the model chooses what the
-        algorithm would. The model's activation in the subspace is taken from the source round, and
-        so is the algorithm's variable.
+        It is the share of pairs (a base and a source round) in which model and algorithm make the
+        same choice in the base round. Both get something from the source round: the model its
+        activation in the subspace, the algorithm its variable.
 
         Args:
             condition: "learned" or the name of a control.
@@ -161,9 +164,9 @@ class AlignmentResult(Result):
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
         """Return the interchange accuracy.
 
-        It is the share of pairs (a base and a source round) in which the model chooses what the
-        algorithm would. The model's activation in the subspace is taken from the source round, and
-        so is the algorithm's variable.
+        It is the share of pairs (a base and a source round) in which model and algorithm make the
+        same choice in the base round. Both get something from the source round: the model its
+        activation in the subspace, the algorithm its variable.
 
         Args:
             condition: "learned" or the name of a control.
@@ -244,10 +247,10 @@ def align(
     round: Rounds = "all",
     search: Search | None = None,
 ) -> AlignmentResult:
-    """Search a subspace of the activation at a site that carries a variable of an algorithm
-    (distributed alignment search), and train controls in the same way. The subspace is trained so
-    that taking it from another episode acts on the model's choice as taking the variable does on
-    the algorithm's.
+    """Search for a subspace of the activation at a site that carries a variable of an algorithm
+    (distributed alignment search), and train its controls. The activation in the subspace is taken
+    from another episode, and so is the algorithm's variable. The subspace is trained so that the
+    model's choice then equals the algorithm's.
 
     Args:
         model: a model that predicts one of several outcomes.

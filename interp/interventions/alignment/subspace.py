@@ -55,8 +55,8 @@ _SMALLEST = 1e-3  # singular values below this share of the largest count as zer
 @checked_fields
 class Pairs:
     """Pairs of rounds for interchange interventions. The model runs the base round with an
-    activation from the source round; the algorithm does so with the value of a variable. Pairs are
-    ordered by base episode, then by source episode, then by round.
+    activation from the source round. The algorithm computes the base round with a variable's value
+    from the source round. Pairs are ordered by base episode, then by source episode, then by round.
 
     Attributes:
         n_episodes: number of base episodes.
@@ -616,12 +616,12 @@ class Fit:
 
 
 def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, search: Search) -> Fit:
-    """Train a subspace of activations from several random starts, and return the best. No further
-    start is made after one that nearly solves the task: its loss is at most 1e-6 of the loss
-    without an intervention.
+    """Train a subspace of activations from several random starts, and return the best. A start
+    whose loss falls to 1e-6 of the loss without an intervention is the last.
 
     Args:
-        rounds: runs rounds with the activation in the subspace interchanged.
+        rounds: runs base rounds with a changed activation; here, its part in the subspace is taken
+            from the source round.
         training: pairs to train on.
         stopping: pairs on which the loss is computed that selects the best step and start.
         rank: number of dimensions of the subspace.
@@ -656,7 +656,8 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
     to it is not 0. Also True if the activations of base and source do not differ at the site.
 
     Args:
-        rounds: runs rounds with the activation in the subspace interchanged.
+        rounds: runs base rounds with a changed activation; here, its part in the subspace is taken
+            from the source round.
         training: pairs to train on.
         rank: number of dimensions of the subspace.
         seed: seed of the subspace to test.
