@@ -226,9 +226,8 @@ class Carried:
         locations: names of the locations.
         outcome: which output shows the effect of the swap: "prediction" or "state" (the state that
             the round writes).
-        held_as: key of the variable under which the circuit lists the locations, if it is not
-            ``variable`` but another one that determines it, such as "policy" for "choice".
-            Otherwise empty.
+        held_as: usually empty. If the circuit lists the locations under another variable, which
+            determines ``variable``, the key of that variable, such as "policy" for "choice".
     """
 
     variable: str
@@ -468,8 +467,8 @@ class Circuit(Result):
 
     @property
     def sentence(self) -> str:
-        """Name of the algorithm, number of heads and layers, contents of the latents, and the edits
-        made by hand.
+        """A sentence with the name of the algorithm, the numbers of heads and layers, the contents
+        of the latents, and the changes that were made by hand.
         """
         memory = self.algorithm.variable(self.algorithm.memory).noun
         size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold {memory}"
@@ -536,18 +535,19 @@ class Circuit(Result):
 
     @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
-        """Return the locations of a variable, in the order in which the model computes them.
+        """Return the locations of a variable, the places in the activations that store it.
 
         Args:
             key: key of the variable.
-            *names: names of the locations to return, in this order; all locations by default.
+            *names: names of the locations to return, in this order. Without names, all locations
+                are returned, in the order in which the model computes them.
         """
         require_known(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
         return tuple(self.location(key, name) for name in names) if names else self.sites[key]
 
     @checked
     def location(self, key: str, name: str) -> Location:
-        """Return one location of a variable.
+        """Return one location of a variable, a place in the activations that stores it.
 
         Args:
             key: key of the variable.

@@ -260,7 +260,7 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
 def softmax_only(
     heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
 ) -> tuple[Head, ...]:
-    """Replace every hard and linear head by softmax heads.
+    """Return the heads with every hard and linear head replaced by softmax heads.
 
     Args:
         heads: heads of an exact circuit.

@@ -82,7 +82,9 @@ class VerificationResult(Measured):
 
     @property
     def sentence(self) -> str:
-        """Whether the model computes the algorithm exactly; if not, which variables or checks fail."""
+        """A sentence that says whether the model computes the algorithm exactly and, if not, which
+        variables or checks fail.
+        """
         n = len(self.measures)
         wrong = [measure.key for measure in self.measures if measure.verdict != "yes"]
         if not wrong:
@@ -221,7 +223,6 @@ def verify_machine(
             by 1 if this value is below 1. None means 1e-9 in float64 and 1e-5 in float32.
 
     Returns:
-
         The checks of the predicted distribution and, if the algorithm carries a state, of the
         state; ``result.passed`` is True if all checks passed.
 

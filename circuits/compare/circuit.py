@@ -138,8 +138,9 @@ class Matching(NamedTuple):
     Attributes:
         pairs: index of a head in the first table -> index of its partner in the second. If the
             tables differ in the number of heads, some heads of the larger one have no partner.
-        similarity: weighted Jaccard index of the matched tables, from 0 to 1: of each pair of
-            matched entries the smaller one, summed, divided by the sum of the larger ones.
+        similarity: weighted Jaccard index of the matched tables, from 0 to 1. Of any two matched
+            entries, one is the smaller and one the larger; the index is the sum of the smaller ones
+            divided by the sum of the larger ones.
     """
 
     pairs: dict[int, int]
@@ -154,9 +155,9 @@ def match_heads(first: HeadShares, second: HeadShares) -> Matching:
         first, second: tables of the two models, as shares (:meth:`HeadTable.weigh`).
 
     Returns:
-        The matching. Its similarity is the weighted Jaccard index, from 0 to 1: of each pair of
-        matched entries the smaller one, summed, divided by the sum of the larger ones. It is NaN if
-        no head of either model has an effect.
+        The matching. Its similarity is the weighted Jaccard index, from 0 to 1: the sum over
+        matched entries of the smaller of the two, divided by the sum of the larger of the two. It
+        is NaN if no head of either model has an effect.
     """
     common = np.minimum(first.reads[:, None], second.reads).sum((2, 3, 4))
     rows, columns = linear_sum_assignment(common, maximize=True)

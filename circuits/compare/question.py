@@ -288,8 +288,8 @@ class Participant:
     def writer(
         self, algorithm: Algorithm, keys: tuple[str, ...] = (), penalty: float | None = None
     ) -> Writer:
-        """Fit a writer on the known episodes: an object that decodes the algorithm's state from
-        latents, and that changes latents so that they encode another state.
+        """Fit a writer on the known episodes (those that maps are fitted on). A writer decodes the
+        algorithm's state from latents, and changes latents so that they encode another state.
 
         Args:
             algorithm: the algorithm.

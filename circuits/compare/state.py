@@ -127,8 +127,9 @@ class StatePart(Result):
 
     @property
     def untrained(self) -> tuple[float, ...]:
-        """The scores that serve as a control, one per untrained copy of the model: the copy's
-        stitching score with the reference, in the worse of the two directions.
+        """The scores that serve as a control, one per untrained copy of the model. Stitching
+        inserts mapped latents of the copy into the reference, and of the reference into the copy;
+        the lower of the two scores is returned.
         """
         scores: dict[str, list[float]] = {}
         for stitching in self.stitchings:

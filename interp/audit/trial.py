@@ -293,8 +293,8 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Run the model again with changed states: once for each of several rounds, which reads a
-        changed state and from which the model runs on.
+        """Run the model again with changed states, once for each of several rounds: this round
+        reads a changed state, and the model runs on from there.
 
         Args:
             changed: the changed states, ``[written, episode, row, width]``. The axis ``written`` is

@@ -46,7 +46,8 @@ def read(
         order: name of the column that orders the trials; with the word none, trials have the order of the rows.
         options: names of the columns with the arms that a trial offered, one column for each side.
         pairs: name of the column with both offered arms of a trial, such as 12 or A-B.
-        sides: values of the choice column, one for each column of ``options``, in the same order.
+        sides: what the choice column calls the side of each column of ``options``, such as left and
+            right, in the same order.
         forced: name of the column that marks forced trials, in which the participant could not choose; algorithms
             learn from these trials and are not scored on them.
         missed: codes of missed trials, such as -999 or timeout; the word none if there are no such codes.

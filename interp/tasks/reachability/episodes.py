@@ -139,8 +139,8 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
-        """Return one of the arrays with an axis of rounds after the axis of episodes, even if all
-        rounds are equal.
+        """Return the edges, roots or candidates of every round, ``[episode, round, ...]``, also if
+        they are equal in all rounds and the field has no axis of rounds.
 
         Args:
             name: "edges", "roots" or "candidates".
