@@ -95,7 +95,8 @@ class Affine:
         else:
             # lstsq needs full rank on accelerators, and its CPU driver "gelsd" takes 40 times as
             # long for 19,200 outputs.
-            slopes = torch.linalg.pinv(features, rtol=RANK) @ outputs
+            inverse = torch.linalg.pinv(features, rtol=RANK)
+            slopes = inverse @ outputs
         decoded = features @ slopes
         along = decoded.T @ features / max(len(features), 1)
         return cls(centre, middle, slopes, along)
