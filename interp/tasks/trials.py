@@ -317,13 +317,15 @@ class TrialTable:
         """Read the yes/no column of a role, such as "forced" (True for trials in which the
         participant could not choose). Return one boolean per row, False for empty cells.
 
-        In a column called "free" or "is free", True and False are exchanged.
+        In a column called "free" or "is free", True and False are exchanged, but the words "forced"
+        and "free" mean what they say in any column.
         """
         name = self.columns.one(role)
         words = self.table.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_TRUE | _FALSE)
         self.refuse(wrong, name, "must be yes or no, 1 or 0")
-        if re.match("(is)?free", normalize_name(name)):
+        has_words = words.isin(["forced", "free"]).any()
+        if re.match("(is)?free", normalize_name(name)) and not has_words:
             self.remarks.append(
                 f"{name!r} says where a choice was free: the other trials are forced."
             )

@@ -398,6 +398,13 @@ def test_a_column_of_free_trials_says_which_were_forced(written):
     assert (episodes.forced.ravel() == FORCED["forced"]).all()
 
 
+def test_the_word_forced_means_forced_whatever_the_column_is_called(written):
+    words = np.where(FORCED["forced"], "forced", "free")
+    table = FORCED[["subject", "arm", "reward"]].assign(free_or_forced=words)
+    episodes = written(table, forced="free_or_forced")
+    assert (episodes.forced.ravel() == FORCED["forced"]).all()
+
+
 def test_gains_and_losses_are_summed(written):
     gain = PLAIN["reward"] * 10
     loss = np.where(PLAIN["reward"], 0, -5)
