@@ -818,8 +818,8 @@ def parse_numbers(
     if decimal is None and _has_decimal_commas(table, name, texts):
         decimal = ","
     thousands = "." if decimal == "," else ","
-    # A separator of thousands becomes a blank, with which the text is no number.
-    values = {text: _parse_number(text.replace(thousands, " ").replace(",", ".")) for text in texts}
+    # A separator of thousands becomes a letter, with which the text is no number.
+    values = {text: _parse_number(text.replace(thousands, "x").replace(",", ".")) for text in texts}
     return cells.map(values).astype(float)
 
 

@@ -502,6 +502,13 @@ def test_a_separator_of_thousands_is_no_decimal_point(written):
     refuses("'reward' must be a number, got 1.000", written, table, decimal=",")
 
 
+@pytest.mark.parametrize(("decimal", "cell"), [(",", ".5"), (".", ",5")])
+def test_the_other_mark_before_a_fraction_is_refused(written, decimal, cell):
+    rewards = PLAIN["reward"].map({0.0: cell, 1.0: "1"})
+    table = PLAIN[["subject", "arm"]].assign(reward=rewards)
+    refuses(f"'reward' must be a number, got {cell}", written, table, decimal=decimal)
+
+
 def test_two_sentences_state_what_was_read(written):
     table = PLAIN[["subject", "trial", "arm", "reward"]].assign(rt=0.5)
     summary = written(table).reading.sentences
