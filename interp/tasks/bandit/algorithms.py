@@ -130,7 +130,8 @@ def _choose_among_offers(v: Values) -> _Array:
     highest = reduce(np.maximum, np.moveaxis(possible, -1, 0))
     powers = np.exp(possible - highest[..., None])
     total = reduce(np.add, np.moveaxis(powers, -1, 0))
-    return np.asarray(powers / total[..., None])
+    probabilities: _Array = powers / total[..., None]
+    return probabilities
 
 
 def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, float | None]) -> None:
@@ -187,7 +188,8 @@ def _learner(
         error, pulled = v["payoff_error"], v["pulled"]
         rates = pulled * np.where(error > 0, gain, loss)[..., None]
         faded = v["arm_values"] * (1 - fades * (1 - pulled))
-        return np.asarray(faded + rates * error[..., None])
+        values: _Array = faded + rates * error[..., None]
+        return values
 
     def choose(v: Values) -> _Array:
         logits = beta * v["arm_values"]
@@ -312,7 +314,7 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
         again = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
         chances = last * again + (1 - last) * (1 - again) / n_others
         has_last = last.sum(-1, keepdims=True) > 0
-        return np.asarray(np.where(has_last, np.log(chances), 0.0))
+        return np.where(has_last, np.log(chances), 0.0)
 
     equations: dict[str, Equation | None] = {
         "last_pulled": None,
@@ -392,7 +394,8 @@ def _bayes_ucb(bonus: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0) -
     def logits(v: Values) -> _Array:
         mean, deviation = _posterior(v)
         optimistic = mean + _for_each_arm(bonus) * deviation
-        return np.asarray(_for_each_arm(inverse_temperature) * optimistic)
+        scaled: _Array = _for_each_arm(inverse_temperature) * optimistic
+        return scaled
 
     parameters = {"bonus": bonus, "inverse_temperature": inverse_temperature}
     return _bayes("bayes_ucb", "Bayes with an upper confidence bound", parameters, logits)
@@ -411,7 +414,8 @@ def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
     """
     gap = mean[..., :1] - mean[..., 1:]
     z = gap / np.sqrt(np.square(deviation).sum(-1, keepdims=True))
-    return np.asarray(special.log_ndtr(np.concatenate([z, -z], -1)))
+    log_odds: _Array = special.log_ndtr(np.concatenate([z, -z], -1))
+    return log_odds
 
 
 def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
@@ -430,7 +434,8 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
     all_below = below.prod(-1, keepdims=True)
     density = np.exp(-np.square(z) / 2) / deviation[..., None, :]
     largest = (_WEIGHTS[:, None] * density * all_below / below).sum(-2)
-    return np.asarray(np.log(largest + 1e-100))
+    log_chances: _Array = np.log(largest + 1e-100)
+    return log_chances
 
 
 @checked

@@ -194,18 +194,10 @@ def representative_sizes(model: Machine) -> list[tuple[int, int]]:
     """Return up to three pairs (n_states, n_actions) that a model supports, for measurements at
     several sizes: those nearest to (4, 2), (6, 3) and (8, 4).
     """
-    sizes = [_find_nearest(model, *size) for size in ((4, 2), (6, 3), (8, 4))]
-    return list(dict.fromkeys(sizes))
-
-
-def _find_nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
-    """Return the numbers of states and of actions that a model supports and that are nearest to the
-    wanted numbers.
-
-    Args:
-        model: the model.
-        n_states, n_actions: the wanted numbers.
-    """
     (least_states, most_states), (least_actions, most_actions) = get_size_ranges(model)
-    nearest_states = min(max(n_states, least_states), most_states)
-    return nearest_states, min(max(n_actions, least_actions), most_actions)
+    sizes = []
+    for n_states, n_actions in ((4, 2), (6, 3), (8, 4)):
+        nearest_states = min(max(n_states, least_states), most_states)
+        nearest_actions = min(max(n_actions, least_actions), most_actions)
+        sizes.append((nearest_states, nearest_actions))
+    return list(dict.fromkeys(sizes))
