@@ -75,13 +75,15 @@ def write(
         out: the folder.
         n_episodes: number of episodes; at least 5, since probes are cross-validated by episode.
         n_rounds: rounds per episode, at least 10 unless the task has fewer. None takes 100 (20 with
-            ``quick``), or fewer if later rounds repeat the same.
+            ``quick``). It takes fewer for a task in which later rounds bring nothing new, and for a
+            model whose carried state grows and has no room for more.
         seed: seed of everything random.
         parts: the parts of the page, in order; those of the model's task when None.
         quick: True leaves out slow parts, and computes all other parts with wider intervals.
         source: name or checkpoint path of the model, for the page's text, if ``subject`` is an
             object.
-        regime: regime of the episodes; the default if empty.
+        regime: regime (distribution) that the episodes are sampled from; the task's default if
+            empty.
         sizes: sizes of the episodes, such as the number of experts, that differ from the model's.
         arguments: further arguments with which :func:`interp.load` made the model, for the page's
             text.

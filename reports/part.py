@@ -303,8 +303,8 @@ class Context:
 
 
 def needing(*components: str) -> Callable[[Context], str]:
-    """Return a function for :attr:`Part.lacking`, for a part that needs some components of a
-    machine.
+    """Return a function for the field ``lacking`` of a :class:`Part` that needs some components of
+    a machine.
 
     The function takes the :class:`Context` of a report. It returns a sentence that says which of
     the components the machine lacks, or "" if it lacks none.

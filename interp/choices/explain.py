@@ -247,11 +247,11 @@ class ChoiceExplanation(Result):
 
     @property
     def verdict(self) -> Verdict:
-        """How many families explain the choices, as one of four words.
+        """How many families explain the choices: the first of these words that applies.
 
-        * "none": no family in the confidence set passes its posterior-predictive check;
-        * "no memory": a family that ignores earlier rounds is in the set, so it may predict as well
-          as the best one;
+        * "none": no family in the confidence set (those that may have the lowest loss) passes its
+          posterior-predictive check;
+        * "no memory": a family that ignores earlier rounds is in the set;
         * "named": the set has only one family;
         * "several": the set has more than one family.
         """
@@ -304,7 +304,7 @@ class ChoiceExplanation(Result):
     @property
     def sentence(self) -> str:
         """A sentence that says which families of algorithms explain the choices, with the
-        parameters of the closest family.
+        parameters of the family with the lowest cross-validated loss.
         """
         closest = self._describe_family(self.closest)
         names = [self.scores[key].name for key in self.confidence_set]
@@ -389,7 +389,7 @@ class ChoiceExplanation(Result):
         The columns are family (its key) and those of
         :meth:`~interp.choices.predictive.PredictiveCheck.to_frame`: statistic (its name), observed
         (the player's value), expected and spread (mean and standard deviation over simulated
-        players), n_choices and z.
+        players), n_choices (number of choices) and z (observed minus expected, in units of spread).
         """
         frames = {key: check.to_frame() for key, check in self.checks.items()}
         return pd.concat(frames, names=["family", None]).reset_index("family")

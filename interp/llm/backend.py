@@ -238,10 +238,10 @@ class Connection:
 
     Args:
         base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.
-        key_env: name of the environment variable that holds the API key. If None: for OpenAI and
-            DeepSeek, the provider's usual variable, such as OPENAI_API_KEY; for a server on this
-            machine, no key; for any other address, :meth:`key` raises an error, so that a key never
-            goes to the wrong host.
+        key_env: name of the environment variable that holds the API key. None takes the provider's
+            usual variable for OpenAI and DeepSeek, such as OPENAI_API_KEY, and no key for a server
+            on this machine. For any other address :meth:`key` then raises an error, so that a key
+            never goes to the wrong host.
         concurrency: number of episodes that are played at the same time, each with one open
             request.
         requests_per_minute: maximum number of requests per minute, over all episodes and counting
@@ -349,8 +349,9 @@ class ScriptedAgent:
     """An agent with a known decision rule and a known way to write notes.
 
     Attributes:
-        rule: function from (evidence, votes Int[expert]) to a prediction, 0 or 1.
-        write: function from (last note, evidence after the round, votes, outcome of the round) to
+        rule: function ``(evidence, votes)`` -> prediction, 0 or 1. The evidence is about earlier
+            rounds; the votes are the experts' advice in this round, Int[expert].
+        write: function ``(last note, evidence after the round, votes, outcome of the round)`` ->
             the new note.
     """
 

@@ -122,11 +122,11 @@ def run(
         where: what answers the requests: the connection to a server, or another backend.
         prices: prices of tokens; by default 0.
         progress: function that is called with the counts after every call and finished episode.
-        malformed_limit: number of answers; if the first answers of this run, up to this number, are
-            all malformed, the run stops. 0 never stops it.
-        budget: largest cost, in the currency of ``prices``, or in tokens without prices. The run
-            stops before its calls, together with those on disk from earlier commands, would cost
-            more. None for no limit.
+        malformed_limit: number of answers after which the run stops if all of them, from the first
+            on, were malformed. 0 never stops it.
+        budget: largest cost, in the currency of ``prices``; without prices, largest number of
+            tokens. The run stops before its calls, together with those on disk from earlier
+            commands, would exceed it. None for no limit.
 
     Returns:
         The counts at the end of the run.
