@@ -313,10 +313,10 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
     """Return two softmax heads with outputs that sum to nearly the output of a linear head.
 
     A linear head weighs what it reads at a key by the score x. The two heads have the logits eps x
-    and -eps x. A sink token takes nearly all attention, so that they attend to the key with about
-    ``e^{eps x - heavy}`` and ``e^{-eps x - heavy}``. Their outputs are multiplied by ``e^heavy / (2
-    eps)`` and ``-e^heavy / (2 eps)``. Their sum therefore weighs the key by ``(e^{eps x} - e^{-eps
-    x}) / (2 eps) = x + O(eps^2 x^3)``.
+    and -eps x. A sink token takes nearly all attention, so that the two heads pay the key about the
+    attention ``e^{eps x - heavy}`` and ``e^{-eps x - heavy}``. Their outputs are multiplied by
+    ``e^heavy / (2 eps)`` and ``-e^heavy / (2 eps)``. The sum of the outputs therefore weighs the
+    key by ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
 
     Args:
         head: the linear head.

@@ -658,7 +658,7 @@ class Compared:
 
     @property
     def against(self) -> str:
-        """Name of what the model is compared with: the reference machine or, without one, the
+        """Name of what the model is compared with: the reference or, if there is no reference, the
         algorithm that is closest to the model.
         """
         if self.reference is not None:

@@ -163,9 +163,9 @@ class UpdatePart(Result):
         """Return a table with one row per :class:`StepScore` (how well an algorithm predicts
         changes of the decoded state), then one per fitted update rule.
 
-        The column "name" is "step R2" or "fitted update". Number, number_low and number_high are
-        the step R2 and the ends of its interval. The other columns are the fields of
-        :class:`StepScore`, in part under other names: "decoded R2", "non-linear R2" and "not
+        The column name is "step R2" or "fitted update". The columns number, number_low and
+        number_high are the step R2 and the ends of its interval. The other columns are the fields
+        of :class:`StepScore`, in part under other names: "decoded R2", "non-linear R2" and "not
         decodable" (its field ``missing``); untrained is the best untrained copy's step R2. Rows of
         fitted rules also have the columns parameters, and left, left_low and left_high (squared
         error divided by the algorithm's).
