@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components that are swept by default, as far as the model has them."""
 
-_FORMAT = 6
+_FORMAT = 7
 _Window = tuple[int, int]
 _Cell = tuple[_Window, Site]
 _Row = dict[str, Any]
@@ -97,7 +97,7 @@ class SweepResult(Result):
     its 95 % interval on new episodes: R2, or for classes the skill (1 minus errors relative to
     always guessing the most frequent class). The verdict is "yes" if the target can be decoded.
 
-    Each control has a column with its R2 or accuracy, such as untrained. The last column,
+    Each control has a column with its score in the same unit, such as untrained. The last column,
     detectable, is the smallest score that such a sample could tell from 0.
 
     Attributes:
@@ -152,7 +152,7 @@ class SweepResult(Result):
         start, stop = window
         in_window = (rows["start"] == start) & (rows["stop"] == stop)
         return _draw_positions(
-            rows[in_window], f"{target}, rounds {start + 1} to {stop} (dots: yes)"
+            rows[in_window], f"{target}, rounds {start} to {stop - 1} (dots: yes)"
         )
 
 
@@ -172,12 +172,16 @@ def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
         grid = part.pivot_table(index="layer", columns="start", values="number", sort=False)
         name = f"{component} at {position}" if position else str(component)
         grids[name] = grid.reindex(columns=rounds)
-    label = str(rows["unit"].iloc[0]) if "unit" in rows else "R2"
-    figure = heatmaps(grids, label=label, limit=1.0, lowest=0.0)
+    figure = heatmaps(grids, label=_unit_of(rows), limit=1.0, lowest=0.0)
     for axes in figure.axes[: len(grids)]:
         axes.set_xlabel("round")
     figure.suptitle(title)
     return figure
+
+
+def _unit_of(rows: pd.DataFrame) -> str:
+    """Return the unit of the scores of one target, "R2" or "skill"."""
+    return str(rows["unit"].iloc[0]) if "unit" in rows else "R2"
 
 
 def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:
@@ -195,7 +199,7 @@ def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:
     for component, part in rows.groupby("component", sort=False):
         grid = part.pivot_table(index="layer", columns="position", values="number", sort=False)
         grids[str(component)] = grid.reindex(columns=positions)
-    figure = heatmaps(grids, label="R2", limit=1.0, lowest=0.0)
+    figure = heatmaps(grids, label=_unit_of(rows), limit=1.0, lowest=0.0)
     decoded = rows[rows["verdict"] == "yes"]
     for axes, (component, grid) in zip(figure.axes, grids.items(), strict=False):
         layers = list(grid.index)
@@ -563,7 +567,7 @@ def _of_cell(
         row["start"], row["stop"] = window
         row |= measure.row()
         for name in DESCRIPTIONS:
-            row[name] = controls[name].score.estimate if name in controls else None
+            row[name] = controls[name].score.skill.estimate if name in controls else None
         row["detectable"] = probe.score.detectable
         rows.append(row)
     return cell, rows

@@ -10,6 +10,7 @@ import probes
 from interp.stats.refit import totals
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
+from probes.controls import DESCRIPTIONS
 from probes.fitting import fit_targets
 from probes.targets import compute
 from tests.machines import transformer
@@ -397,6 +398,15 @@ def test_a_sweep_of_each_round_is_drawn_as_layers_by_rounds():
     layers = list(dict.fromkeys(frame["layer"]))
     row_of_layer_1 = image[layers.index(1)]
     assert (row_of_layer_1 == 1).all()
+
+    one_round = swept.heatmap("label", window=(1, 2))
+    assert one_round.get_suptitle() == "label, rounds 1 to 1 (dots: yes)"
+    assert one_round.axes[-1].get_ylabel() == figure.axes[-1].get_ylabel() == "skill"
+    assert frame["unit"].eq("skill").all()
+    keys = {description: key for key, description in DESCRIPTIONS.items()}
+    named = frame[frame["control"] != ""]
+    numbers_by_key = [row[keys[row["control"]]] for _, row in named.iterrows()]
+    assert numbers_by_key == named["control_number"].tolist() != []
 
 
 def test_estimators_and_rounds_of_a_sweep_are_checked_first(model, episodes):
