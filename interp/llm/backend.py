@@ -376,10 +376,6 @@ class ScriptedAgent:
         return json.dumps({"prediction": words[outcome]})
 
 
-def _start_evidence(n_experts: int) -> Evidence:
-    return Evidence(np.zeros(n_experts, np.int64), 0, last=np.zeros(n_experts, bool))
-
-
 def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
     """Return what a conversation shows about the experts, as an :class:`Evidence`: how often each
     expert was right, and which experts were right in the last round.
@@ -388,8 +384,8 @@ def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence
         bodies: the JSON objects of the user messages so far.
         n_experts: number of experts.
     """
-    evidence = _start_evidence(n_experts)
-    votes = evidence.correct
+    votes = np.zeros(n_experts, np.int64)
+    evidence = Evidence(votes, 0, last=votes > 0)
     for body in bodies:
         if "Expert_A" in body:  # without a note, feedback does not repeat the advice
             votes = _read_votes(body)

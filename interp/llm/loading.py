@@ -55,10 +55,6 @@ class Reading:
         return sentences
 
 
-def _is_result(file: Path) -> bool:
-    return file.name == RECORD and file.is_file()
-
-
 @checked
 def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
     """Return the runs in a file or folder as a list, sorted by model, condition, regime and index;
@@ -126,7 +122,7 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
     Returns:
         A list with the run, or an empty list.
     """
-    if _is_result(file):
+    if file.name == RECORD and file.is_file():
         try:
             run = import_result(file, regime)
         except InputError as error:

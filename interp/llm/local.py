@@ -151,8 +151,8 @@ def answers(
     return zero_ids[:n_shared], (zero_ids[n_shared], one_ids[n_shared]), (zero_text, one_text)
 
 
-def count_common_start(row: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common beginning of two sequences of token ids.
+def count_common_start(row: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the length of the longest common beginning of two sequences, such as of token ids.
 
     >>> count_common_start([5, 6, 7], [5, 6, 8, 9])
     2

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.llm.backend import AGENTS, Settings
+from interp.llm.local import count_common_start
 from interp.llm.protocol import FORMAT, Session
 from interp.llm.schemes import CONDITIONS, Condition, Message, Prompt
 from interp.support.checks import checked, checked_fields, refuse_endless
@@ -326,8 +326,7 @@ def _count(session: Session, agent_name: str) -> pd.Series[int]:
     known: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
         sizes = [_count_tokens(message) for message in request.messages]
-        pairs = zip(known, request.messages, strict=False)
-        n_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        n_shared = count_common_start(known, request.messages)
         known = request.messages
         reply = AGENTS[agent_name](request.messages)
         session.feed(reply)

@@ -105,15 +105,11 @@ class Session:
         )
         require(self.max_retries >= 0, f"max_retries must be 0 or more, got {self.max_retries}")
 
-    @property
-    def _is_over(self) -> bool:
-        return self._round >= len(self.labels)
-
     def next(self) -> Request | None:
         """Return the next request; None if the episode is over. The same request is returned until
         :meth:`feed` gets the reply to it.
         """
-        if self._is_over:
+        if self._round >= len(self.labels):
             return None
         if self._pending is None:
             system = {"role": "system", "content": self.system_prompt}

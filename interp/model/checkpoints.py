@@ -325,12 +325,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     )
     path = folder / "config.json"
     with reading(folder):
-        if not path.exists():
-            has_traces = any(any(folder.glob(f"{depth}.jsonl")) for depth in ("*", "*/*", "*/*/*"))
-            hint = "; traces are for `interp llm`" if has_traces else ""
-            raise InputError(
-                f"{str(folder)!r} lacks config.json, so it holds no model{hint}",
-            )
+        require(
+            path.exists(),
+            f"{str(folder)!r} lacks config.json, so it holds no model; traces are for `interp llm`",
+        )
     description = read_json(path, "config")
     version = description.get("format_version")
     is_known = version == _FORMAT_VERSION and not isinstance(version, bool)
