@@ -456,7 +456,7 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
     If runs differ in several settings, the label of a run has only the values that most runs do not
     have.
     """
-    settings = [{"machine": {}, **asdict(run.config), "seed": None} for run in runs]
+    settings = [{**asdict(run.config), "seed": None} for run in runs]
     first = settings[0]
     differing = [name for name in first if any(values[name] != first[name] for values in settings)]
     usual = {}
@@ -508,18 +508,25 @@ def shipped_curves(source: str) -> pd.DataFrame | None:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting of a training run as text for a label, such as "lr=0.001"; for a curriculum,
-    the text has the numbers of rounds of its stages.
+    """Return a setting of a training run as text for a label, such as "lr=0.001". Different values
+    have different texts.
 
     Args:
         name: name of the setting.
         value: its value.
     """
     if name == "stages":
-        return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
+        return f"stages={'; '.join(map(_stage_text, value))}"
     if name == "machine":
         return f"machine={describe_machine(value) if value else 'transformer'}"
     return f"{name}={'none' if value in ('', ()) else value}"
+
+
+def _stage_text(stage: Mapping[str, Any]) -> str:
+    """Return the fields of a stage as text, such as "n_rounds 20, steps 500"; empty fields are left
+    out.
+    """
+    return ", ".join(f"{name} {value}" for name, value in stage.items() if value)
 
 
 def describe_machine(machine: Mapping[str, Any]) -> str:

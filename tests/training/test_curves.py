@@ -51,6 +51,17 @@ def test_where_runs_differ_in_several_settings_a_label_says_what_is_unusual(runs
     }
 
 
+def test_curricula_of_equal_rounds_and_other_lengths_are_no_seeds_of_each_other(runs, tmp_path):
+    longer = tmp_path / "longer"
+    train(small(stages=({"n_rounds": 3, "steps": 6},), eval_every=2, seed=1), longer, name="tiny")
+    curves = learning_curves([runs[0], longer])
+    assert set(curves["setting"]) == {
+        "stages=n_rounds 3, steps 4",
+        "stages=n_rounds 3, steps 6",
+    }
+    assert (over_seeds(curves)["n_seeds"] == 1).all()
+
+
 def test_runs_that_anneal_are_compared_with_those_that_do_not(runs, tmp_path):
     """A run's record leaves out ``anneal_latents`` where it is empty: its first run has a field more."""
     annealed = run(tmp_path / "annealed", latent_update="replace", anneal_latents=(1, 2))
