@@ -140,15 +140,15 @@ class EpisodeSource:
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
             episodes = self._draw_from_dataset(rng, n_episodes, chosen)
-            batch = encode(episodes, self.layout, config.targets)
-            return batch.cut(slice(chosen.n_rounds))
-        episodes = self._sample(rng, n_episodes, chosen, step)
+        else:
+            episodes = self._sample(rng, n_episodes, chosen, step)
         return encode(episodes, self.layout, config.targets)
 
     def _draw_from_dataset(
         self, rng: np.random.Generator, n_episodes: int, stage: Stage
     ) -> Episodes:
-        """Draw episodes from one batch of the fixed data set, with sizes that the stage allows.
+        """Draw episodes from one batch of the fixed data set, with sizes that the stage allows, and
+        cut them to the stage's number of rounds.
 
         Args:
             rng: the random generator of the step.
@@ -167,7 +167,11 @@ class EpisodeSource:
         )
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
-        return cast(Episodes, episodes.select(rows))
+        drawn = episodes.select(rows)
+        # Cut before targets are computed: a target may lie in the last round.
+        if stage.n_rounds < episodes.n_rounds:
+            drawn = drawn.first(stage.n_rounds)
+        return cast(Episodes, drawn)
 
     def evaluation(self) -> list[Episodes]:
         """Sample episodes that are not trained on, to measure progress. Every call returns the same

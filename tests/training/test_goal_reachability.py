@@ -10,6 +10,7 @@ import torch
 
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import TASK, sample
+from interp.training.batches import EpisodeSource
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.goals import reachability as training
@@ -91,6 +92,15 @@ def test_other_targets_ask_for_less() -> None:
     assert np.array_equal(answers[:, -1], final[:, -1])
     assert answers[:, 1].any()
     assert not final[:, :-1].any()
+
+
+def test_final_answers_stand_in_the_last_round_of_a_stage_that_a_data_set_is_cut_to() -> None:
+    stages = (Stage(2, 1), Stage(3, 1))
+    config = replace(TINY, stages=stages, targets="final answers", dataset_episodes=8)
+    source = EpisodeSource(config, config.model_config("tiny").layout)
+    targets = source.batch(0, stage=0).targets
+    assert targets.shape[1] == 2
+    assert targets[:, -1].sum(-1).tolist() == [1.0] * len(targets)
 
 
 def test_a_stage_ends_when_its_depth_is_answered(tmp_path: Path) -> None:
