@@ -227,7 +227,7 @@ class TrainingLoop:
         record of a new run.
 
         Raises:
-            InputError: the run in the folder has other settings.
+            InputError: the run in the folder has other settings, or only its model is left.
         """
         state = runs.read_state(self.folder)
         config = self.config.to_dict()
@@ -246,6 +246,12 @@ class TrainingLoop:
             self.at = state.progress
             self.saved_step = self.at.step
         elif self.is_main:
+            model = self.folder / "model"
+            require(
+                not model.exists(),
+                f"{str(model)!r} is the model of an earlier run, whose training state is gone; remove it, or train in "
+                "another folder",
+            )
             record = {
                 "config": config,
                 "machine": this_machine(),

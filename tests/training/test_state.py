@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from interp.support.errors import InputError
 from interp.support.files import _MACHINE, lock_folder
 from interp.training import trainer
+from interp.training.config import override
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
 from tests.refusals import refuses
@@ -108,6 +109,14 @@ def test_a_run_killed_before_its_first_state_leaves_no_metrics_twice(tmp_path):
     train(CONFIG, folder, name="m")
     steps = [json.loads(line)["step"] for line in (folder / METRICS_FILE).read_text().splitlines()]
     assert steps == [1, 2, 3, 4]
+
+
+def test_a_new_run_does_not_return_the_model_of_an_earlier_one(begun):
+    """The state was removed to train anew; the model that is still there has another seed."""
+    train(CONFIG, begun, name="m")
+    (begun / STATE_FILE).unlink()
+    again = override(CONFIG, {"seed": 1})
+    refuses("is the model of an earlier run", train, again, begun, name="m")
 
 
 def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
