@@ -56,6 +56,12 @@ def ship(
     origin = {**model.origin, "description": _describe(run)}
     if isinstance(model, HookedLatentTransformer):
         trained = model
+        share = trained.latent_kept
+        require(
+            share == trained.config.latent_kept,
+            f"{name!r} still keeps {share:.2g} of each latent, which no checkpoint stores; train on until its latents "
+            "are replaced, and ship it then",
+        )
         model = HookedLatentTransformer(replace(trained.config, name=name, origin=origin))
         model.load_state_dict(trained.state_dict())
         model.eval()

@@ -166,7 +166,8 @@ class TrainingConfig:
         anneal_latents: two indices of batches (first, last), for a model that replaces its latents
             in each round. A round then writes ``a m + h`` into a latent, where m is the latent's
             old value and h the update. The factor a is 1 up to the first batch, falls linearly to 0
-            at the last, and stays 0. If the setting is empty, a is 0 from the beginning.
+            at the last, and stays 0. No stage may then end early. If the setting is empty, a is 0
+            from the beginning.
         machine: a registered model to train instead of a transformer, such as
             ``{"builder": "gru", "arguments": {"d": 16}}``; empty for a transformer.
         sizes: name of a size of the task's episodes, such as "n_experts" -> its smallest and
@@ -320,13 +321,19 @@ class TrainingConfig:
         )
 
     def _check_annealing(self) -> None:
-        """Refuse ``anneal_latents`` if its two batches are out of order, or if the model adds
-        updates to its latents.
+        """Refuse ``anneal_latents`` if its two batches are out of order, if the model adds updates to
+        its latents, or if stages may end early: training could then end before the last batch.
         """
         require(
             self.latent_update == "replace" and not self.machine,
             "anneal_latents is for transformers whose latents are replaced; set latent_update = 'replace' or leave "
             "it out",
+        )
+        have_fixed_lengths = not self.patience and not any(stage.until for stage in self.curriculum)
+        require(
+            have_fixed_lengths,
+            "anneal_latents needs stages that never end early, so that training ends with replaced latents; leave out "
+            "patience and until",
         )
         bounds = self.anneal_latents
         in_order = len(bounds) == 2 and 0 <= bounds[0] < bounds[1] < self.total_steps

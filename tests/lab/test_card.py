@@ -56,6 +56,14 @@ def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
     }
 
 
+def test_a_run_that_still_anneals_its_latents_is_not_shipped(tmp_path):
+    """The checkpoint would replace latents, of which the model keeps half."""
+    annealed = small(latent_update="replace", anneal_latents=(1, 5))
+    train(annealed, tmp_path / "run", name="tiny", stop_at=3)
+    message = "still keeps 0.5 of each latent, which no checkpoint stores; train on until"
+    refuses(message, card.ship, tmp_path / "run", "tiny", n_episodes=8, out=tmp_path)
+
+
 def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
     text = (shipped / "README.md").read_text()
     for expected in ("6 of 10 batches", "CPU cores", "interp train experts --", "Loss against wall time",

@@ -8,7 +8,7 @@ import pytest
 from interp import tasks
 from interp.model.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.config import TrainingConfig, override, parse_assignment, read_toml
+from interp.training.config import Stage, TrainingConfig, override, parse_assignment, read_toml
 from interp.training.goal import goal_of, preset, presets
 from tests.refusals import refuses
 
@@ -92,6 +92,10 @@ def test_bad_fields_of_latents_are_refused():
     refuse_settings(message, anneal_latents=[3, 9])
     message = "anneal_latents must be .first, last. with 0 <= first < last < "
     refuse_settings(message, latent_update="replace", anneal_latents=[9, 3])
+    message = "anneal_latents needs stages that never end early"
+    annealed = {"latent_update": "replace", "anneal_latents": [3, 9]}
+    refuse_settings(message, **annealed, patience=1)
+    refuse_settings(message, **annealed, stages=[Stage(2, 20, until={"accuracy": 0.9})])
     refuse_settings("step_each must be 'window' or 'batch', got 'round'", step_each="round")
     refuse_settings(r"mix must lie in \[0, 1\), got 1.0", mix=1.0)
     message = "latent_update must be 'add' or 'replace', got 'overwrite'"
