@@ -547,8 +547,7 @@ class _Conversations:
         conversations = []
         for session in self.sessions:
             request = session.next()
-            if request is None:
-                raise InputError("the episodes are over")
+            assert request is not None, "no round is played after the last one"
             messages = list(request.messages)
             if changed is not None:
                 messages[-1] = self._change_message(messages[-1], *changed)

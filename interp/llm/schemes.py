@@ -91,12 +91,12 @@ class Condition:
         known = {"note": note} if self.has_note else {}
         votes = {}
         for key, vote in zip(expert_keys(len(advice)), advice, strict=True):
-            votes[key] = self.words[int(vote)]
+            votes[key] = self.words[vote]
         if turn == "prediction":
             return user_message({"turn_type": words["turn_type"], **known, **votes})
         if not self.has_note:
             votes = {}
-        outcome = {words["truth_key"]: self.words[int(label)]}
+        outcome = {words["truth_key"]: self.words[label]}
         return user_message({"turn_type": "feedback", **known, **votes, **outcome})
 
     @checked

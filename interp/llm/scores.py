@@ -34,14 +34,14 @@ from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import PREDICTORS
 
 _BASELINES = (
-    *(
-        "weighted_majority_paper",
-        "follow_the_leader",
-        "follow_previous_winners",
-        "majority_vote",
-        "random",
-    ),
-    *("bayes_uniform", "bayes", "oracle"),
+    "weighted_majority_paper",
+    "follow_the_leader",
+    "follow_previous_winners",
+    "majority_vote",
+    "random",
+    "bayes_uniform",
+    "bayes",
+    "oracle",
 )
 Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Function from episodes to P(y=1), ``[episode, round]``; adds another model to the comparison."""
