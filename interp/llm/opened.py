@@ -512,6 +512,11 @@ class _Conversations:
         other_expert = (expert + 1) % self.n_experts
         here, elsewhere = [], []
         for read, opposite in zip(conversations, opposites, strict=True):
+            require(
+                len(read.ids) == len(opposite.ids),
+                "a vote and its opposite are not equally many tokens for this model, so that the tokens of the changed "
+                "prompt stand at other positions; choose another framing (online) or model",
+            )
             places = self._find_places(read, kind)
             # All tokens of the word from the first that differs on.
             n_shared = count_common_start(read.ids, opposite.ids)

@@ -146,6 +146,20 @@ def test_votes_that_are_words_are_patched_whole(folder: Path) -> None:
     assert table["restored"].tolist() == pytest.approx([1, 0], abs=1e-3)
 
 
+def test_votes_of_unequal_length_are_not_patched(tmp_path: Path) -> None:
+    """Where "un" is one token, "sunny" has four and "rainy" five: what follows a vote would stand elsewhere."""
+    folder = write_tiny_chat(tmp_path / "tiny")
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["un"] = vocabulary.pop(max(vocabulary))
+    tokenizer["model"]["merges"] = [["u", "n"]]
+    path.write_text(json.dumps(tokenizer))
+    weather = Opened.load(str(folder), prompt="Predict.", condition="weather-no-note")
+    message = "a vote and its opposite are not equally many tokens for this model"
+    refuses(message, weather.patch, "vote", EPISODES, expert=0, round=2, batch=1)
+
+
 NOTES = experts.sample(16, 9, 4, regime="uniform", seed=5)
 COUNTS = targets.get("counts")(NOTES, "before").values
 
