@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from interp.llm.schemes import Condition
 from interp.support.checks import checked, checked_result
+from interp.support.errors import require
 from interp.support.files import json_values, write_json
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def import_rounds(
     Args:
         path: a table with one row per round, chats as JSON lines, or a log of Inspect (.json or
             .eval).
-        folder: where the episodes go, each in a folder of its own.
+        folder: where the episodes go, each in a folder of its own; it must hold no episodes of the
+            same model yet.
         advice: names of the columns with the advice, one for each expert; by default advice_1,
             expert_1, ...
         outcome: name of the column with the outcome of a round.
@@ -111,6 +113,12 @@ def import_rounds(
     # The importer finds the condition in the prompt's name.
     prompt = f"{played.name}-hist" if played.protocol == "note" else played.name
     name = model or text_table.path.name.partition(".")[0]
+    place = Path(folder) / folder_of(name)
+    require(
+        not any(place.glob(f"*/{RECORD}")),
+        f"{str(place)!r} holds episodes of an earlier import, which would be mixed with these; remove it, or choose "
+        "another folder (--out) or model name (--model)",
+    )
     files = []
     n_missing = 0
     for index, (_, lines) in enumerate(rounds.sessions):
@@ -127,6 +135,5 @@ def import_rounds(
             response["notes"] = notes.fillna("").tolist()
         meta = {"model": name, "prompt": prompt, "idx": index}
         result = {"meta": meta, "input": instance, "response": response}
-        place = Path(folder) / folder_of(name) / f"{index:04d}" / RECORD
-        files.append(write_json(place, result))
+        files.append(write_json(place / f"{index:04d}" / RECORD, result))
     return Imported(reading, tuple(files), missing=n_missing)

@@ -59,6 +59,17 @@ def test_a_table_with_a_row_a_round(tmp_path: Path) -> None:
     assert imported.reading.unused == ("mood",)
 
 
+def test_an_import_is_not_mixed_with_an_earlier_one(tmp_path: Path) -> None:
+    """The second file has one person: person 2 of the first would stay beside it, as if both had played."""
+    (tmp_path / "a.csv").write_text(TABLE)
+    (tmp_path / "b.csv").write_text("\n".join(TABLE.splitlines()[:3]))
+    import_rounds(tmp_path / "a.csv", tmp_path / "out", model="m", **COLUMNS)
+    message = "holds episodes of an earlier import, which would be mixed with these"
+    refuses(message, import_rounds, tmp_path / "b.csv", tmp_path / "out", model="m", **COLUMNS)
+    import_rounds(tmp_path / "b.csv", tmp_path / "out", model="other", **COLUMNS)
+    assert len(load(tmp_path / "out")) == 3
+
+
 def test_chats_in_which_the_outcome_has_a_message_of_its_own(tmp_path: Path) -> None:
     """The note that follows an outcome is that of its round; what is no JSON object is passed over."""
     chat: list[tuple[str, Any]] = [
