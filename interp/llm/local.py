@@ -2,8 +2,9 @@
 
 The same command always gives the same answers. At temperature 0 the likeliest token is chosen (the
 lower id of two that tie). Above 0 each request samples from a random generator with the request's
-seed. With ``response_format="grammar"`` every answer is well-formed, which is then a property of
-the format and not of the model. docs/method/traces.md says how batching affects answers.
+seed. With ``response_format="grammar"`` a prediction is the likelier of the two valid answers at any
+temperature, and every answer is well-formed, which is then a property of the format and not of the
+model. docs/method/traces.md says how batching affects answers.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class LocalBackend(Backend):
 
     Args:
         settings: the model and everything that can change an answer; ``response_format`` must be
-            "none" or "grammar".
+            "none" or "grammar". Settings that only a server can follow are refused.
         concurrency: number of episodes that are played at the same time, as one batch.
         device: device on which the model runs.
     """
@@ -197,6 +198,12 @@ class LocalBackend(Backend):
             ("none", "grammar"),
         )
         require(concurrency >= 1, f"concurrency must be 1 or more, got {concurrency}")
+        idle = settings.extra_body or not settings.send_seed or settings.thinking_off == "deepseek"
+        require(
+            not idle,
+            "extra_body, send_seed=False and thinking_off='deepseek' do nothing for a model in this process, which no "
+            "server answers for: leave them out",
+        )
         self.settings = settings
         self.concurrency = concurrency
         self.address = f"transformers on {device}"

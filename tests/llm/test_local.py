@@ -130,6 +130,13 @@ def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tiny: str) -> 
     refuses(message, make, tiny)
 
 
+@pytest.mark.parametrize(
+    "idle", [{"extra_body": {"top_k": 1}}, {"send_seed": False}, {"thinking_off": "deepseek"}]
+)
+def test_settings_that_only_a_server_follows_are_refused(idle: dict[str, Any], tiny: str) -> None:
+    refuses("do nothing for a model in this process", LocalBackend, Settings(tiny, **idle))
+
+
 def test_the_command_plays_a_folder(tiny: str, tmp_path: Path) -> None:
     options = (
         "--backend transformers --response-format grammar --episodes 1 --rounds 2 --regime flat"
