@@ -100,13 +100,14 @@ def compare_deviation(quick: bool, part: str) -> pd.DataFrame:
 
 @cache
 def digest_rules() -> dict[str, str]:
-    """Return a hash of the source of comparisons and known machines, since other source gives other
-    verdicts.
+    """Return a hash of the source of comparisons, and of the lab with its known machines and
+    deviations, since other source gives other verdicts.
     """
     digest = hashlib.sha256()
-    for room in (compare, known):
-        folder = Path(str(room.__file__)).parent
-        for path in sorted(folder.glob("*.py")):
+    comparisons = Path(str(compare.__file__))
+    machines = Path(__file__)
+    for folder in (comparisons.parent, machines.parent):
+        for path in sorted(folder.rglob("*.py")):
             digest.update(path.read_bytes())
     return {"rules": digest.hexdigest()}
 

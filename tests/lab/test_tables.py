@@ -1,5 +1,7 @@
 """Tables of the lab are written once, part by part, and asked for by name."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -59,6 +61,22 @@ def test_parts_of_a_long_table_are_made_once_under_the_rules_that_they_depend_on
     assert text == f"2/2: 1 of 2 parts are in {tmp_path / 'parts'}"
     list(lab_tables.write(tmp_path, tables=tables))
     assert calls[5:] == ["two", "one"]
+
+
+def test_rules_are_all_source_that_makes_a_machine_or_compares_it(monkeypatch):
+    """Also of the deviations, and of the variants that known machines are made by."""
+    read = []
+
+    def read_bytes(path):
+        read.append(path.name)
+        return b""
+
+    lab_tables.digest_rules.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        lab_tables.digest_rules()
+    lab_tables.digest_rules.cache_clear()
+    assert {"resolution.py", "variants.py", "makers.py", "driver.py"} <= set(read)
 
 
 @pytest.fixture
