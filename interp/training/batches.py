@@ -385,7 +385,7 @@ def measure_progress(model: Machine, batches: Sequence[Episodes], commit: str) -
         reached, is always one of them.
     """
     goal = goal_of(catalog.of(model))
-    was_training = model.training  # type: ignore[attr-defined]
+    was_training = model.training
     model.eval()
     rows = []
     for episodes in batches:
