@@ -148,15 +148,22 @@ def state_space(
 
     A round may consist of several inputs; the prediction is read from the normalised output at one
     of them. Every tensor of the model's cache becomes a channel (a named part of the carried
-    state), with a name made of its place in the cache. The model is refused if a run with the state
-    carried from round to round differs from its forward pass over the sequence. RWKV, xLSTM, Mamba
-    2 and FalconMamba are supported; if a state is stored elsewhere, or a cache grows, the error
-    says so. Equations and an example: docs/method/kinds-of-machine.md.
+    state), with a name made of its place in the cache. Equations and an example are in
+    docs/method/kinds-of-machine.md.
+
+    RWKV, xLSTM, Mamba 2 and FalconMamba are supported. Three kinds of models are refused, with an
+    error that names the reason:
+
+    - a model with a state that is stored outside of its cache;
+    - a model with a cache that grows;
+    - a model that gives other outputs if the state is carried from round to round than in one
+      forward pass over the sequence.
 
     The hook points ``layer_1``, ``layer_2``, ... are the outputs of the layers at every input of a
-    round. A ``MambaModel`` runs in plain PyTorch, has the channels "state" and "conv", and other
-    hook points: ``selected_1``, ... (from which dt, B and C are computed) and ``gated_1``, ... (the
-    gated output of the layer's state, before the projection).
+    round. A ``MambaModel`` (Mamba 1) differs in three ways. It runs in plain PyTorch, and has the
+    channels "state" and "conv". It has other hook points: ``selected_1``, ... (from which dt, B and
+    C are computed) and ``gated_1``, ... (the gated output of the layer's state, before the
+    projection).
 
     Args:
         module: the module that contains the model.
@@ -482,9 +489,10 @@ def hrm(
     slow stack of layers in nested cycles.
 
     The states of both stacks at the last position of a round are carried to the next round. There
-    each is added to the initial state of its stack, at every position. From a zero carried state, a
-    round equals the model's forward pass bit for bit. The hook points ``fast`` and ``slow`` are the
-    outputs of the two stacks, each run of a stack separately. An example is in
+    each state is added to the initial state of its stack, at every position. From a zero carried
+    state, a round equals the model's forward pass bit for bit. The hook points ``fast`` and
+    ``slow`` are the outputs of the two stacks. Each run of a stack has a separate activation: that
+    of the third run of the fast stack is ``fast[2]``. An example is in
     docs/method/kinds-of-machine.md.
 
     Args:

@@ -77,8 +77,8 @@ class AdaptedMachine(HookedMachine):
         step: function that runs one round, ``(module, carried, fed) -> (scores, carried)``, as for
             :func:`adapt`.
         channels: the named parts of the carried state.
-        points: name of an activation -> the submodule's input or output at which hooks can be
-            attached.
+        points: name of an activation -> the :class:`~interp.model.taps.Point` at which hooks can be
+            attached to it: the input or the output of a submodule of ``module``.
         output: what the scores are: "logits", "probability" or "value".
     """
 
@@ -138,8 +138,8 @@ class AdaptedMachine(HookedMachine):
 
     def setup(self) -> None:
         """Give the hook points their names: ``hook_latents`` for the carried state, and
-        ``points.NAME`` for the activation that ``points=`` of :func:`adapt` calls NAME. If its
-        submodule runs several times in a round, the third run is ``points.NAME.2``.
+        ``points.NAME`` for the activation that ``points=`` of :func:`adapt` calls NAME. If a
+        submodule runs several times in a round, its third run has the hook point ``points.NAME.2``.
         """
         modules = self.__dict__["_modules"]
         module = modules.pop("module")  # its parts may have names of their own, and get none here
@@ -156,9 +156,9 @@ class AdaptedMachine(HookedMachine):
     def train(self, mode: bool = True) -> Self:
         """Set the model to training mode, or to evaluation mode, and return it.
 
-        Training mode is set in all parts of the user's module. Evaluation mode leaves the parts as
-        they are: they are in evaluation mode while a round runs, and in their earlier mode again
-        after it.
+        Training mode is set on the model and on all parts of the user's module. Evaluation mode is
+        set on the model only, and the user's module keeps its mode. While a round runs, its parts
+        are in evaluation mode nevertheless; afterwards they have their earlier mode again.
         """
         if fit("mode", mode, bool):
             return super().train()
@@ -311,16 +311,17 @@ class AdaptedMachine(HookedMachine):
 
     @exclusive
     def unroll(self, carried: Tensor, fed: EncodedRounds) -> Stepped | None:
-        """Run several rounds of a batch in one call. This is possible if the model has a function
-        for it (as those made from a GRU have), no hook is attached and no round is missing.
+        """Run several rounds of a batch in one call, if that is possible. Three conditions must
+        hold: the model has a function for it, as models made from a GRU have; no hook is attached;
+        and no round is missing.
 
         Args:
             carried: the state that the first of these rounds reads, ``[batch, row, width]``.
             fed: the rounds, ``[batch, round, ...]``.
 
         Returns:
-            The predictions and the state after each round, ``[batch, round, ...]``; None if the
-            rounds must be run one by one.
+            The predictions and the state after each round, ``[batch, round, ...]`` each; None if
+            the rounds must be run one by one.
         """
         if self.all_rounds is None or fed.missing is not None or not self.is_quiet():
             return None

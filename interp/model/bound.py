@@ -100,11 +100,11 @@ class BoundRounds:
 
     @property
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
-        """What to pass as tokens: for each rollout a tensor ``[row, pos]``. A row consists of the
-        number of a row of the table, repeated at every position.
+        """What to pass as tokens: for each rollout a tensor of row numbers of the table.
 
-        Row ``e * n_rounds + i`` of a tensor is episode e in the i-th of the ``n_rounds`` chosen
-        rounds.
+        The first axis of a tensor runs over the rollout's rows of the table, and all entries along
+        the second axis, "pos", are the same row number. Entry ``e * n_rounds + i`` of the first
+        axis is episode e in the i-th of the ``n_rounds`` chosen rounds.
         """
         n_rows, n_positions = self.bank_tokens.shape
         rows = torch.arange(n_rows, device=self.bank_tokens.device).unsqueeze(1)

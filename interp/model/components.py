@@ -73,9 +73,10 @@ class LayerNormPre(nn.Module):
 
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
-    """Return the normalisation layer of a configuration. It is LayerNorm without learned
-    parameters, with ``eps`` added to the variance, if ``config.normalization_type`` is "LNPre", and
-    the identity otherwise.
+    """Return the normalisation layer that ``config.normalization_type`` names.
+
+    For "LNPre" it is LayerNorm without learned parameters, with ``eps`` added to the variance. For
+    None it is the identity.
     """
     return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
@@ -351,7 +352,9 @@ class Block(nn.Module):
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
         """Append the keys and values of the positions in ``resid`` to ``past``, without computing
-        the block's output. The last block needs no more at positions where its output is not read.
+        the block's output.
+
+        This is enough in the last block, at positions where its output is not read.
 
         Args:
             resid: the residual stream before the block.

@@ -157,8 +157,7 @@ class HookedMachine(HookedRootModule):
     def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **options: Any
     ) -> tuple[Any, Any]:
-        """Run episodes and return the predictions with cached activations, ``[episode, round,
-        ...]`` each, like :func:`interp.rollout`.
+        """Run episodes, or one round, and return the output with the cached activations.
 
         Args:
             args: episodes; or the tensors of one round, for which TransformerLens'
@@ -168,7 +167,9 @@ class HookedMachine(HookedRootModule):
                 of TransformerLens.
 
         Returns:
-            The predictions and the cache.
+            For episodes, the predictions and a dictionary, name of a hook point -> its activations,
+            ``[episode, round, ...]`` each. For one round, what TransformerLens returns: the output
+            of the model's ``forward`` and an ``ActivationCache``.
         """
         names = self.hook_names(names_filter)
         if _has_episodes(args):
@@ -179,7 +180,7 @@ class HookedMachine(HookedRootModule):
         return output
 
     def run_with_hooks(self, *args: Any, fwd_hooks: Any = (), **options: Any) -> Any:
-        """Run episodes with hooks, and return the predictions ``[episode, round, ...]``.
+        """Run episodes, or one round, with hooks.
 
         Args:
             args: episodes; or the tensors of one round, for which TransformerLens'
@@ -187,6 +188,10 @@ class HookedMachine(HookedRootModule):
             fwd_hooks: pairs (name of a hook point, function), as in TransformerLens, for every
                 round; or a dictionary, index of a round -> such pairs.
             options: options of :func:`interp.rollout`; for one round, options of TransformerLens.
+
+        Returns:
+            For episodes, the predictions, ``[episode, round, ...]``. For one round, the output of
+            the model's ``forward``.
         """
         if _has_episodes(args):
             return _roll_out(self, *args, fwd_hooks=fwd_hooks, **options).predictions
@@ -292,15 +297,15 @@ class HookedMachine(HookedRootModule):
 
     def precision(self) -> dict[str, Any]:
         """Return a dictionary: "dtype" -> the weights' dtype, such as "float32", and "rounding" ->
-        the largest relative error of rounding a number to it.
+        the largest relative error of rounding a number to this dtype.
         """
         dtype = self.dtype
         rounding = torch.finfo(dtype).eps / 2
         return {"dtype": str(dtype).removeprefix("torch."), "rounding": rounding}
 
     def digest(self) -> str:
-        """Return the SHA-256 of the model's description (such as its configuration) and weights, by
-        which results name the model.
+        """Return the SHA-256, in hexadecimal, of the model's weights and of a text that describes
+        the model, such as its configuration. Results record it to say which model they are about.
         """
         # It is computed again if the weights, the name or the configuration have changed.
         identity = (self, self.name, getattr(self, "config", None))

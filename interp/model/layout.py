@@ -238,8 +238,9 @@ class RoundLayout:
 
     @property
     def draws(self) -> tuple[str, ...]:
-        """Names of the tokens for a random draw: one says that the model acts by its prediction,
-        the others which random action it takes. Empty if rounds contain no draw.
+        """Names of the tokens for a random draw. One token means that the model acts by its
+        prediction. Each of the other tokens names a random action that the model is to take
+        instead. Empty if rounds contain no draw.
         """
         return ()
 
@@ -427,12 +428,16 @@ class RoundLayout:
     # How the algorithm's state is distributed over latents. A layout with one latent overrides none.
 
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
-        """Return the algorithm's state, such as a Q-table, made from the parts that the latents
-        contain, such as one column each.
+        """Return the algorithm's state, such as a Q-table, made from the part that each latent
+        contains, such as one column.
 
         Args:
             readout: the part of the state that each latent contains, as k numbers, ``[..., latent,
                 k]``.
+
+        Returns:
+            The state, ``[..., *shape]``, such as a Q-table ``[..., state, action]``. If the layout
+            has one latent, it is ``[..., k]``.
         """
         return readout.squeeze(-2)
 
@@ -543,7 +548,7 @@ def size_range(name: str, size: int, bounds: tuple[int, int] | None) -> tuple[in
             is supported.
 
     Returns:
-        (smallest, largest).
+        The pair (smallest, largest): ``bounds``, or (size, size) if ``bounds`` is None.
     """
     size = integer(name, size, 1)
     require(

@@ -145,8 +145,11 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
             allocated.
         arguments: arguments for a handwired circuit, such as ``n_experts``, ``gamma``,
             ``n_states``, ``n_actions``, ``alpha``, ``variant``; or for a registered builder. A
-            learned model takes no arguments. If sizes are passed to it that it cannot read, the
-            error names models that can.
+            learned model takes none.
+
+    Raises:
+        InputError: an unknown name, or any argument for a learned model. If the arguments are sizes
+            of episodes that the learned model cannot read, the message names models that can.
 
     Example:
         >>> import interp

@@ -92,12 +92,11 @@ def exclusive(
 
 
 class DefaultDtype:
-    """Context in which a round of a model runs with ``dtype`` as PyTorch's default dtype, which all
-    threads share.
+    """Context in which a round of a model runs with ``dtype`` as PyTorch's default dtype.
 
-    Rounds with the same dtype may run at the same time; a round with another dtype waits for them
-    to end. A round that is run within another round of the same thread does not wait, since it
-    would wait for itself.
+    All threads share PyTorch's default dtype. Rounds with the same dtype may therefore run at the
+    same time, while a round with another dtype waits until they have ended. A round within another
+    round of the same thread does not wait, since the outer round cannot end before the inner one.
 
     Args:
         dtype: the default dtype within the context.

@@ -107,8 +107,8 @@ class PlainBlock:
         block: the block.
         is_handwired: True for a handwired model. Its matrices are almost all zero, so large
             matrices are stored as sparse.
-        narrow: True to leave out parts of a handwired block that change no result. These are heads
-            that write only zeros, and columns of zeros in the query, key and value matrices.
+        narrow: True to leave out, in a handwired block, what has no effect on results: heads that
+            write only zeros, and columns of zeros in the query, key and value matrices.
     """
 
     def __init__(self, block: Block, is_handwired: bool = False, narrow: bool = False) -> None:

@@ -221,13 +221,14 @@ def play(
             ``interp.tasks.mdp.sample_mdps``.
         n_rounds: number of rounds.
         seed: seed of the environments' random draws.
-        epsilon: probability of a uniformly random action in place of the model's choice. If rounds
-            contain a token for a random draw (``layout.draws``), the environment replaces no
-            choice: with this probability, the token names a random action, which the model reads
-            and takes.
+        epsilon: probability of exploring, in each round: a uniformly random action takes the place
+            of the model's choice. Usually the environment replaces the choice. If the layout has a
+            token for random draws (``layout.draws``), this token names the random action, and the
+            model itself is expected to take it.
 
     Returns:
-        The episodes that result from the model's actions, and the rollout over them.
+        A pair: the episodes that result from the model's actions, as a batch of the task's class of
+        episodes; and the rollout over these episodes.
     """
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
@@ -392,8 +393,8 @@ def sequential(
     hold: bool = False,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
-    """Run the rounds one after the other, and return the rollout. The dictionary ``settings`` of
-    the rollout is empty; the caller fills it in.
+    """Run the rounds one after the other, and return predictions and latents of every round as a
+    rollout. The dictionary ``settings`` of the rollout is empty; the caller fills it in.
 
     Args:
         model: the model.
@@ -404,12 +405,9 @@ def sequential(
         hooks: index of a round -> pairs (hook name, function), as in TransformerLens.
         clean: a rollout of the same rounds without hooks. Rounds that the hooks cannot affect are
             copied from this rollout.
-        hold: True to let every round read the carried state of ``clean``, so that hooks affect only
-            the round in which they act.
+        hold: True to let every round read the carried state that it reads in ``clean``. A hook then
+            affects only the round in which it acts.
         recorder: object that caches activations, after the hooks have acted; None for no cache.
-
-    Returns:
-        Predictions and latents of every round.
     """
     n_episodes, n_rounds, _ = encoded.tokens.shape
     recorder = recorder or _CacheRecorder([], [], n_episodes)

@@ -49,9 +49,9 @@ class Point:
             pos], True where the next run takes place. A row that has halted stays halted. Hooks and
             caches see NaN for a run that does not take place. If a hook changes this NaN, the
             round's prediction and state are NaN.
-        gate: name of the submodule with the outputs that are passed to ``alive``; empty for
-            ``module``. A loop may drop rows that have halted from the batch; then it must do so for
-            both ``module`` and ``gate``.
+        gate: name of the submodule with the outputs that are passed to ``alive``; when empty, the
+            outputs of ``module`` are passed. A loop may drop rows that have halted from the batch.
+            It must then drop them for both ``module`` and ``gate``.
         name: name in tables; when empty, the point's key in the dictionary with spaces in place of
             underscores.
         axes: names of the axes between the batch axis and the feature axis, separated by blanks:
@@ -102,9 +102,13 @@ class Point:
 def list_parts(value: Any) -> Mapping[Any, Any]:
     """Return the parts of a value, such as a module's output, in a dictionary.
 
-    Parts of a sequence or a mapping are under their indices and, if they have any, also under their
-    keys or field names. Those of another object are under the names of its attributes. A tensor is
-    a single part, under 0.
+    The keys of the dictionary depend on the value:
+
+    - a tensor is a single part, under 0;
+    - the parts of a list or tuple are under their indices, and under the field names of a named
+      tuple as well;
+    - the parts of a mapping are under their indices and under their keys;
+    - the parts of any other object are under the names of its attributes.
     """
     if isinstance(value, Tensor):
         return {0: value}

@@ -450,11 +450,11 @@ class HookedLatentTransformer(LensSurface):
         update: Float[Tensor, "batch d_model"],
         slots: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch latent d_model"]:
-        """Return the latents that the next round reads: those of this round, with its update
-        written into one of them.
+        """Return the latents that the next round reads: the latents of this round, with the round's
+        update written into one of them.
 
-        That latent's new value is ``latent_kept * old + update``. The factor ``latent_kept`` is 1
-        if updates are added to latents, and 0 if they replace them.
+        The new value of this latent is ``latent_kept * old + update``. The factor ``latent_kept``
+        is 1 if updates are added to latents, and 0 if updates replace latents.
 
         Args:
             latents: the latents that the round read.
@@ -511,7 +511,7 @@ class HookedLatentTransformer(LensSurface):
 
     def precision(self) -> dict[str, Any]:
         """Return a dictionary: "dtype" -> the weights' dtype, such as "float32", and "rounding" ->
-        the largest relative error of rounding a number to it.
+        the largest relative error of rounding a number to this dtype.
 
         If a handwired model is in a dtype coarser than float32, in which its error bounds do not
         hold, a warning is issued as well.
