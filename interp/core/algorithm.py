@@ -818,8 +818,8 @@ class Searched:
         grid: values to try, ascending; the first and the last are the bounds of the parameter.
         kind: "real" also allows values between grid points; "choice" allows grid points only.
         enters: keys of the variables with equations that use the parameter; empty means all
-            variables. A fit recomputes only what depends on these variables. For a parameter that
-            affects only the prediction, it need not recompute the states.
+            variables. For another value of the parameter, a fit recomputes only these variables and
+            what depends on them. If only the prediction depends on them, the states are reused.
         unit: name of an array of the episodes, such as "rewards", if the parameter's useful range
             depends on the size of the numbers in it; empty if not. A fit to choices divides the
             values of the grid by the typical size of these numbers.

@@ -41,8 +41,8 @@ def _load_tasks() -> dict[str, Task]:
 
 
 def get(key: object) -> Task:
-    """Return the task called ``key``; refuse an unknown key. It is the task as it was registered,
-    even within :func:`using`, a context in which a changed copy of the task is used.
+    """Return the task called ``key``, as it was registered; refuse an unknown key. The result is
+    the same within :func:`using`, a context in which analyses use a changed copy of the task.
     """
     known = {task.key: task for task in every()}
     require_known("task", key, list(known))
@@ -52,8 +52,8 @@ def get(key: object) -> Task:
 def of(subject: object) -> Task:
     """Return the task of ``subject``, which is a batch of episodes, a layout or a model.
 
-    Within the context :func:`using` this is a changed copy of the task, which draws recorded
-    episodes or compares models with a fitted algorithm.
+    Within the context :func:`using` this is a changed copy of the task: it draws recorded episodes,
+    compares models with a fitted algorithm, or does both.
     """
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):

@@ -203,7 +203,7 @@ class Machine(Protocol):
 
     def precision(self) -> dict[str, Any]:
         """Return a dictionary for the settings of a result: "dtype" -> the machine's dtype, and
-        "rounding" -> the largest relative error of rounding a number to it.
+        "rounding" -> the largest relative error of rounding a number to this dtype.
         """
 
     def hook_names(self, names: Any) -> list[str]:

@@ -118,8 +118,8 @@ class Corruption:
     Attributes:
         key: name in code and on the command line.
         name: name in sentences.
-        delay: number of rounds from the corrupted round to the first prediction that can differ; 0
-            if that is the prediction of the corrupted round.
+        delay: number of rounds from the corrupted round to the first round with a prediction that
+            can differ; 0 if the prediction of the corrupted round itself can differ.
         build: function ``(episodes, round, **options) -> (clean, corrupted)``, where ``round`` is
             the index of the round to corrupt.
         changes_history: True if ``build`` changes the rounds before ``round``, and so the carried
@@ -239,8 +239,8 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def length_of(array: str, axis: int, doc: str) -> property:
-    """Return a property for a class of episodes, with the length of an axis of one of its arrays as
-    its value. For example, ``n_experts = length_of("advice", -1, "Number of experts.")``.
+    """Return a property for a class of episodes. The property's value is the length of one axis of
+    an array of the episodes, as in ``n_experts = length_of("advice", -1, "Number of experts.")``.
 
     Args:
         array: name of the attribute that has the array.
@@ -779,10 +779,10 @@ class Analysis:
             activations at the site. The last pair is a control: its site cannot carry the variable.
         claims: function of a learned model that returns the hypotheses, each "these sites carry
             this variable", that interchange interventions test. A hypothesis is a tuple (variable,
-            sites, outcome, control), such as ``("log_weights", None, "state", False)``. ``sites``
-            of None means the whole carried state. The outcome that must follow the variable is the
-            "prediction" or the "state". ``control`` is True for sites that cannot carry the
-            variable.
+            sites, outcome, control), such as ``("log_weights", None, "state", False)``:
+            ``variable`` is a key; ``sites`` are the sites, or None for the whole carried state;
+            ``outcome`` is what must follow the variable, the "prediction" or the "state";
+            ``control`` is True for sites that cannot carry the variable.
         steering: function that returns the default steering; None if there is none.
     """
 
@@ -952,12 +952,18 @@ class Task:
         """Return a copy of this task that draws batches from recorded episodes instead of sampling
         new ones.
 
-        A batch has as many different participants as possible; episodes without participants count
-        as one participant each. No episode is repeated or generated: if too few are recorded, the
-        batch is smaller, with a warning. Analyses that fit something use one half of the
-        participants to fit and the other half to score (:meth:`half`). Missed trials are dropped.
-        All episodes of a batch are cut to one length, and shorter episodes are left out. About nine
-        in ten of the recorded episodes reach the maximum of this length.
+        Rules of a batch:
+
+        - It has as many different participants as possible. Episodes without participants count as
+          one participant each.
+        - No episode is repeated or generated. If too few are recorded, the batch is smaller, with a
+          warning.
+        - Missed trials are dropped, and then all episodes are cut to one length. This is the number
+          of rounds that an analysis asks for, or less: a maximum that about nine in ten of the
+          recorded episodes reach. Episodes that are shorter are left out.
+
+        Analyses that fit something use one half of the participants to fit and the other half to
+        score (:meth:`half`).
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
@@ -1002,9 +1008,10 @@ class Task:
         """Return a copy of this task with ``algorithm`` as its first registered algorithm, such as
         one with fitted parameters.
 
-        Models are then compared with this algorithm and probed for its variables. A model that was
-        built to compute an algorithm (its attribute ``algorithm``) is still compared with that one.
-        In the copy, the algorithm's name includes its parameters.
+        Models are then compared with this algorithm and probed for its variables. The exception is
+        a model that was built to compute some algorithm, its attribute ``algorithm``: such a model
+        is still compared with that attribute. In the copy of the task, the name of ``algorithm``
+        includes its parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner

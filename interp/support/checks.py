@@ -528,8 +528,8 @@ def find_device(name: Any) -> Any:
 
 
 def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
-    """Return numbers as a NumPy array of the same shape. A tensor of half precision becomes
-    float32, and a float16 array float64.
+    """Return numbers as a NumPy array of the same shape. A tensor of half precision is converted to
+    float32, and a NumPy array of half precision to float64.
 
     Args:
         what: name of the values in the error message.
@@ -670,8 +670,8 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
     Args:
         name: the argument that holds the number, such as "n_resamples".
         count: the number of repetitions.
-        seconds: the least time of one repetition. When None, that which is known for an argument
-            of this name, otherwise 10 microseconds.
+        seconds: the least time of one repetition. When None, a time is looked up by ``name``; for a
+            name without an entry it is 10 microseconds.
 
     >>> refuse_endless("n_resamples", 10**12)
     Traceback (most recent call last):
@@ -692,11 +692,12 @@ _MOST_AT_ONCE = 10.0  # seconds in which nothing is shown, and a key that stops 
 
 
 def refuse_slow(what: str, seconds: float) -> None:
-    """Refuse a computation that would take more than 10 seconds, if it cannot be interrupted.
+    """Refuse a computation that would take more than 10 seconds. To be called before computations
+    that cannot be interrupted.
 
     Args:
         what: what would be computed, in words, for the error message.
-        seconds: the least time that it takes.
+        seconds: the least time that the computation takes.
     """
     bound = f"and at most {_MOST_AT_ONCE:g} can pass in one step"
     require(
@@ -793,9 +794,9 @@ def checked(function: _F) -> _F:
     """Decorate a function so that its arguments are checked against its annotations. Arguments that
     do not fit raise InputError; NumPy scalars become Python numbers.
 
-    Arguments called ``seed`` must pass :func:`seed_of`. The function runs without a caller's
-    inference mode or autocast (:func:`plainly`). Calls that it makes to other checked functions are
-    not checked again. Applied to a class, the decorator decorates every public method.
+    Arguments called ``seed`` must pass :func:`seed_of`. While the decorated function runs, torch's
+    inference mode and autocast are off (:func:`plainly`), and calls of other decorated functions
+    are not checked. Applied to a class, the decorator decorates every public method.
     """
     if isinstance(function, type):
         _check_methods(function)

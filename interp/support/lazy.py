@@ -116,11 +116,13 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
 
 def enter(**modules: str) -> None:
-    """Register the module to search for each kind of object, such as ``tasks="interp.tasks"``.
-    :func:`entry` returns it.
+    """Register modules by the kind of object that they provide, such as ``tasks="interp.tasks"``.
 
-    ``interp/__init__.py`` calls this function, so that packages can look a module up without
-    importing it themselves.
+    :func:`entry` later imports and returns the module of a kind. ``interp/__init__.py`` calls this
+    function, so that packages can use a module without importing it by its name.
+
+    Args:
+        modules: kind -> name of the module.
     """
     _ENTRIES.update(modules)
 
@@ -168,11 +170,12 @@ class _Deferred(ModuleType):
 
 
 def defer(*packages: str) -> None:
-    """Defer running the ``__init__`` of a third-party package and of its subpackages until it is
-    needed. Nothing is done if the package is already imported, or not installed.
+    """Defer running the ``__init__`` module of a third-party package, and of its subpackages, until
+    one of their attributes needs it. Do nothing if the package is already imported, or not
+    installed.
 
-    Modules of such a package can be imported without running its ``__init__``. Names that
-    ``__init__`` imports from these modules are still attributes of the package.
+    Other modules of a deferred package can be imported without running its ``__init__``. Names that
+    ``__init__`` imports from these modules are attributes of the package all the same.
 
     Args:
         packages: a top-level package, followed by any of its subpackages.

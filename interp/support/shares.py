@@ -60,11 +60,11 @@ def divide(
     settings: Mapping[str, Any],
     shard: str = "",
 ) -> list[str]:
-    """Return the names of the parts of a work that this command should compute, if several commands
-    divide the work.
+    """Return the names of the parts of a work that the running command should compute. Several
+    commands can divide the work: each is started with another ``shard`` and the same folder.
 
-    If ``shard`` is not empty, the first command writes :data:`WORK_FILE` into the folder: the
-    parts, and the settings and versions that they depend on.
+    The first command with a ``shard`` writes :data:`WORK_FILE` into the folder: the parts, and the
+    settings and versions that they depend on.
 
     Args:
         folder: the folder in which every command stores its parts.
@@ -75,12 +75,12 @@ def divide(
             part takes.
 
     Returns:
-        Names of parts, whether or not they are finished. For :data:`PLAN` the list has only the
-        first unfinished part, or nothing if every part is finished.
+        The names of all parts of the share, finished or not. For :data:`PLAN`, a list of the first
+        unfinished part only; empty if every part is finished.
 
     Raises:
-        InputError: an earlier command began the work in this folder with other settings, versions
-            of packages or parts.
+        InputError: an earlier command began the work in this folder, and the settings, the versions
+            of packages or the parts were different.
     """
     folder = Path(folder)
     place = folder / WORK_FILE
@@ -98,12 +98,16 @@ def divide(
 def undone(
     folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
 ) -> Iterator[str]:
-    """Yield the names of the parts of a work that this command should compute, like :func:`divide`.
-    If commands divide the work, parts that already have a file are left out.
+    """Yield, one after the other, the names of the parts of a work that the running command should
+    compute. The caller computes each part, and writes its file, in a loop over the names.
 
-    The caller loops over the names and computes each part in the loop. After each pass of the loop,
-    a note is written that says how long the part took. Use this if a part is a final result, which
-    no command reads again.
+    The parts are those that :func:`divide` returns for ``shard``. If :data:`WORK_FILE` exists in
+    the folder, several commands divide the work, and parts that already have a file are left out.
+    Without this file, finished parts are yielded as well, to be computed again. A command with a
+    ``shard`` writes the file if it does not exist.
+
+    If the work is divided, each pass of the loop ends with a note, written into the folder, on how
+    long the part took. Use this function if a part is a final result that no command reads again.
 
     Args:
         folder: the folder in which every command stores its parts.
