@@ -266,8 +266,9 @@ def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     """Replace the three columns of an estimate and its bounds by one column of intervals, which has
     the estimate's name.
 
-    The bounds of a column ``X`` are ``low`` and ``high``, if ``low`` is the next column, or
-    ``X_low`` and ``X_high``.
+    The bounds of a numeric column ``X`` are the columns ``low`` and ``high`` if ``low`` comes
+    directly after ``X``. Otherwise they are ``X_low`` and ``X_high``. A column without bounds stays
+    as it is.
 
     >>> frame = pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]})
     >>> join_intervals(frame)["mean"].map(str).tolist()
@@ -442,8 +443,8 @@ class Measures:
     Attributes:
         measures: the measures.
         caption: text under the rows.
-        sections: for each measure, (slug, title) of the section of the page that explains it; empty
-            if this section does.
+        sections: for each measure, the section of the page that explains it, as (slug, title);
+            empty if the section with this block explains the measures.
     """
 
     measures: Sequence[Measure]

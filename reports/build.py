@@ -74,9 +74,9 @@ def write(
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
         out: the folder.
         n_episodes: number of episodes; at least 5, since probes are cross-validated by episode.
-        n_rounds: rounds per episode, at least 10 unless the task has fewer. None takes 100 (20 with
-            ``quick``). It takes fewer for a task in which later rounds bring nothing new, and for a
-            model whose carried state grows and has no room for more.
+        n_rounds: rounds per episode, at least 10 unless the task has fewer. When None, the number
+            is 100, or 20 with ``quick``. It is reduced for a task in which later rounds bring
+            nothing new, and for a model with a carried state that has room for fewer rounds.
         seed: seed of everything random.
         parts: the parts of the page, in order; those of the model's task when None.
         quick: True leaves out slow parts, and computes all other parts with wider intervals.

@@ -128,7 +128,8 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
 
 def explain_part(episodes: BanditEpisodes, choices: NDArray[Any], seed: int) -> dict[str, Any]:
     """Find the families of algorithms that explain the choices of some participants, each
-    separately.
+    separately. A family explains choices if no other family predicts held-out choices clearly
+    better: it is in the model confidence set.
 
     Args:
         episodes: the participants' episodes.
@@ -136,8 +137,9 @@ def explain_part(episodes: BanditEpisodes, choices: NDArray[Any], seed: int) -> 
         seed: seed of bootstraps.
 
     Returns:
-        A mapping with "table" (one row per participant) and "names" (key of a family -> its name),
-        which :meth:`interp.choices.players.EachParticipant.join` takes.
+        A mapping with "table" (data frame with one row per participant) and "names" (key of a
+        family -> its name). :meth:`interp.choices.players.EachParticipant.join` joins several such
+        mappings.
     """
     return explain_each(episodes, choices, seed=seed).part
 

@@ -105,8 +105,10 @@ class Context:
         quick: True if less is computed, with wider intervals.
         missing: key of a part -> a sentence that replaces the part, because the machine lacks what
             it needs.
-        measures, sections, failures: key of a part -> its measures, its first section, or the
-            exception that it raised; filled while the report is made.
+        measures: key of a part -> its measures; filled while the report is made.
+        sections: key of a part -> its first section; filled while the report is made.
+        failures: key of a part -> the exception that it raised, for parts that failed; filled while
+            the report is made.
         sentence: the first sentence of the page, filled while the report is made.
     """
 

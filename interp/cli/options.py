@@ -32,15 +32,18 @@ from interp.support.workers import bar, share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
-    """Make an option of a command that takes a whole number, and that says the smallest number in
-    its help. Other numbers are refused.
+    """Make an option of a command that takes a whole number. Numbers below ``minimum`` or above
+    ``most`` are refused.
 
     Args:
         what: what is counted, such as "Number of episodes", with which the help begins.
-        minimum: smallest number that is accepted.
+        minimum: smallest number that is accepted, which the help names.
         names: names of the option, such as "--episodes"; by default the name of the parameter that
             gets the number.
         most: largest number that is accepted.
+
+    Returns:
+        A ``typer.Option``, to be the default of the command's parameter.
     """
 
     def check(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
@@ -223,8 +226,10 @@ def contents_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def end_share(say: Say, folder: Path, shard: str) -> None:
-    """Print how many parts are done of a work that several commands share. If this command was the
-    last one, which puts all parts together, remove the files about the shares.
+    """Print how many parts are done of a work that several commands share.
+
+    The last command has no share, and puts the parts of all commands together. When it calls this
+    function, the files about the division of the work are removed.
 
     Args:
         say: prints the output of the command.
@@ -260,13 +265,14 @@ def in_shares(
         folder: folder for what the command writes.
         makers: name of a part -> function that computes it.
         settings: everything that the parts depend on.
-        shard: "2/64" to compute and store only the second of 64 shares, or "plan" for a single
-            part; an empty mapping is then yielded. "" to yield all parts.
-        keeps: True leaves the stored parts for the next command. False removes them when the
-            context closes, if ``shard`` is "".
+        shard: "2/64" computes and stores only the second of 64 shares, and "plan" only a single
+            part. "" computes all parts that are absent.
+        keeps: for ``shard`` "", whether the stored parts stay when the context closes, for the next
+            command. With any other ``shard`` they always stay.
 
     Yields:
-        Name of a part -> what its function returned; empty with a share.
+        A mapping: name of a part -> what its function returned. It has all parts if ``shard`` is
+        "", and is empty otherwise.
     """
     place = folder / "parts"
     finished = Finished(place, settings)
@@ -316,17 +322,21 @@ def say_what_was_read(say: Say, episodes: Any) -> None:
 def use(
     say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None
 ) -> Any:
-    """Make all analyses of a command use recorded episodes in place of sampled ones, or another
-    algorithm than the task's to compare models with, or both.
+    """Make all analyses of a command use what its options name: recorded episodes in place of
+    sampled ones, and an algorithm in place of the task's to compare models with.
+
+    If an option is missing, analyses use sampled episodes, or the task's algorithm, as usual.
 
     Args:
         say: prints the output of the command.
         model: the model that is analysed.
-        recorded: the words of ``--recorded``: FILE and names of columns, if any.
-        hypothesis: the words of ``--hypothesis``: KEY of an algorithm and its parameters, if any.
+        recorded: the words of ``--recorded``: FILE, and NAME=COLUMN for columns of the table; None
+            without the option.
+        hypothesis: the words of ``--hypothesis``: KEY of an algorithm, and NAME=VALUE for its
+            parameters; None without the option.
 
     Returns:
-        The recorded episodes; None without a FILE.
+        The recorded episodes; None without ``recorded``.
     """
     if not (recorded or hypothesis):
         return None
@@ -363,8 +373,10 @@ def _algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
 
 
 def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """Read the ``NAME=VALUE`` pairs of an option: name -> value. Values are written as in TOML, and
-    anything else that begins with a letter is a text.
+    """Read the ``NAME=VALUE`` pairs of an option as a dictionary, name -> value.
+
+    A value is read as TOML: a number, true, a list, a quoted text. A value that is not valid TOML
+    is taken as a text if it begins with a letter, and refused otherwise.
 
     >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin", "choice=key pressed"])
     {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin', 'choice': 'key pressed'}

@@ -154,8 +154,8 @@ class Bench:
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
     def take_memory(self, giver: str, round: int) -> Tensor:
-        """Return the latents with which this machine would enter a round if another state were
-        copied into it.
+        """Return the latents that this machine would read in a round if another state were copied
+        into the machine.
 
         Args:
             giver: the state that is copied: "reference" for the reference machine's state before
@@ -237,8 +237,9 @@ class Written(NamedTuple):
     """What an edit writes into the machine.
 
     Attributes:
-        site: the place in the machine, such as a head's output at one position, where it writes.
-        values: index of a round in which the edit acts -> the value that it writes.
+        site: where the edit writes: a place in the machine, such as a head's output at one
+            position.
+        values: index of a round in which the edit acts -> the value that the edit writes.
         added: True adds the value to the activation at the site; False replaces the activation.
     """
 
@@ -313,6 +314,9 @@ class Edit:
     def rounds(self, bench: Bench) -> range:
         """Return the indices of the rounds in which the edit acts; refuse a round that does not
         exist.
+
+        Args:
+            bench: the machine with its episodes; an edit with ``on`` acts until their last round.
         """
         last = bench.n_rounds - 1
         require(
@@ -324,6 +328,9 @@ class Edit:
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
         """Return the corruption (a way to change inputs) that an edit of the kind "input" names,
         and its options, {name: value}.
+
+        Args:
+            bench: the machine with its episodes; the corruption is one of their task.
 
         Raises:
             InputError: the edit's text has an unknown option, or an option twice.
@@ -360,6 +367,9 @@ class Edit:
     def get_write(self, bench: Bench) -> Written | None:
         """Return what the edit writes inside the machine, and where; None for an edit of the
         inputs.
+
+        Args:
+            bench: the machine with its episodes. Values of the edit may come from runs over them.
         """
         if self.kind == "input":
             return None
@@ -395,7 +405,7 @@ class Edit:
 
     def site(self, bench: Bench) -> Site:
         """Return the site at which an edit of the kind "patch", "zero" or "mean" writes: the edit's
-        ``what``, looked up in the machine.
+        ``what``, looked up in the machine of ``bench``.
         """
         takes_value = self.kind == "patch"
         require(takes_value or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
@@ -403,7 +413,7 @@ class Edit:
 
     def source(self, bench: Bench) -> int:
         """Return the index of the episode from which an edit takes an activation or a state: the
-        edit's ``value``. Refuse an episode that does not exist.
+        edit's ``value``. Refuse an episode that ``bench`` does not have.
         """
         last = len(bench.episodes) - 1
         value = _parse_number(self.value)
@@ -413,6 +423,9 @@ class Edit:
 
     def get_move(self, bench: Bench) -> tuple[str, np.ndarray]:
         """Return how an edit of the kind "move" changes the decoded state.
+
+        Args:
+            bench: the machine, with the decoder of its state.
 
         Returns:
             The key of the variable, such as "counts"; and its change, an array of the variable's
@@ -534,7 +547,9 @@ class View:
     @classmethod
     @checked
     def of(cls, query: str) -> Self:
-        """Make a view from the query string of a page's address; refuse unknown or repeated fields."""
+        """Make a view from the query string of a page's address. Refuse unknown fields, and fields
+        that occur more than once, except "edit".
+        """
         require(
             len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
         )

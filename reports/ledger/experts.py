@@ -51,8 +51,12 @@ def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how many more mistakes the model makes than Weighted Majority on the same episodes,
-    with the learning rate that is best for these episodes.
+    """Measure how many more mistakes the model makes than Weighted Majority on the same episodes.
+    Weighted Majority has the learning rate that is best for these episodes.
+
+    Args:
+        model: a model of expert advice.
+        sizes: number of episodes, and the seed.
 
     Returns:
         A list with one measure: mistakes of the model after 100 rounds minus those of Weighted
@@ -110,6 +114,10 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how well a linear probe decodes Weighted Majority's log-weights (minus their mean
     over experts) from the model's latent.
 
+    Args:
+        model: a model of expert advice.
+        sizes: number of episodes, of which at most 64 are used, and the seed.
+
     Returns:
         A list with one measure: the R2 of the probe. Its controls are those of :func:`probes.fit`,
         such as a probe of an untrained copy.
@@ -122,6 +130,10 @@ def log_weights(model: Machine, sizes: Sizes) -> list[Measure]:
 
 def measure_attention_to_latent(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how much the token at which the model predicts, ``p?``, attends to the latent token.
+
+    Args:
+        model: a model of expert advice.
+        sizes: number of episodes, of which at most 32 are used, and the seed.
 
     Returns:
         A list with one measure: the share of attention, averaged over heads and episodes, in the
@@ -151,6 +163,10 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how much further the model falls behind Weighted Majority if three experts are good
     instead of one.
 
+    Args:
+        model: a model of expert advice.
+        sizes: number of episodes, and the seed.
+
     Returns:
         A list with one measure: by how many mistakes after 100 rounds the model is behind with
         three good experts, minus the same number with one good expert. "Behind" means mistakes of
@@ -174,6 +190,10 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
     """Measure how much further the model falls behind Weighted Majority if the experts' correlation
     is .9 instead of .3.
 
+    Args:
+        model: a model of expert advice.
+        sizes: number of episodes, and the seed.
+
     Returns:
         A list with one measure: by how many mistakes after 100 rounds the model is behind at the
         correlation .9, minus the same number at .3. "Behind" means mistakes of the model minus
@@ -193,6 +213,10 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
 def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
     """Compare the model's regret with that of the paper's best language model, in each regime of
     the paper's tables 1 and 2.
+
+    Args:
+        model: a model of expert advice.
+        sizes: number of episodes per regime, and the seed.
 
     Returns:
         One measure per regime: the model's mean regret after 100 rounds. Its threshold is the

@@ -50,7 +50,8 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
     Args:
         differences: ways to corrupt an episode, each as (what is changed, in words; key of a
             corruption of the task; metric that shows the effect). The metric "" is the probability
-            of a class, or the predicted number. Empty for all corruptions of the task.
+            of a class or, for a task that predicts numbers, the predicted number. When empty, all
+            corruptions of the task are used. A quick report uses only the first.
         n_episodes: number of pairs of a clean and a corrupted episode in a full report.
     """
 
