@@ -264,8 +264,8 @@ def _select_write_slot(
 def without_rounding(
     x: Float[np.ndarray, "episode round d"],
 ) -> tuple[Float[np.ndarray, "episode round d"], str]:
-    """Set features that vary only by rounding errors to 0. Their standard deviation is at most 8
-    units in the last place of the largest absolute value in ``x``.
+    """Set features that vary only by rounding errors to 0: those with a standard deviation of at
+    most 8 units in the last place of the largest absolute value in ``x``.
 
     docs/method/probes.md gives the reason.
 
@@ -273,8 +273,8 @@ def without_rounding(
         x: features ``[episode, round, feature]``.
 
     Returns:
-        The pair (features, warning). The warning is a text if at least half of the varying features
-        were replaced by 0, otherwise "".
+        The pair (``x`` with these features set to 0, warning). The warning is a text if at least
+        half of the features that vary at all were set to 0, otherwise "".
     """
     rounding = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
     is_read = x.std((0, 1), dtype=np.float64) > rounding

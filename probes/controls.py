@@ -452,8 +452,8 @@ class GroupedTargets:
         """Fit a cross-validated probe for each target, and for further targets in the same
         episodes, such as the random targets of controls.
 
-        Missing rounds are left out: each round that took place is then treated as an episode of one
-        round, with the fold and group of its episode.
+        If some rounds are missing, they are left out, and each of the other rounds is treated as an
+        episode of one round, with the fold and group of its episode.
 
         Args:
             kind: kind of probe, such as ridge regression.

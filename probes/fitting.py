@@ -391,9 +391,9 @@ def untrained_runs(
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """Run untrained copies of a rollout's model, as the control of a probe.
 
-    If there are fewer than 256 episodes, the copies also run on newly sampled ones, since few
-    episodes show less than can be decoded from a copy. Recorded episodes cannot be sampled
-    (docs/method/probes.md).
+    If there are fewer than 256 episodes, the copies also run on newly sampled ones, since a probe
+    that is fitted to few episodes decodes less than the copy contains, which would make the control
+    too weak. Recorded episodes cannot be sampled (docs/method/probes.md).
 
     Args:
         run: the rollout.
@@ -547,10 +547,10 @@ def fit_targets(
         activations: ``[episode, round, ...]``.
         targets: the targets.
         groups: id of each episode's independent group, such as its participant, as for :func:`fit`.
-        copies: for each untrained copy of the model, the pair (activations, targets in its
-            episodes). The targets are None if its episodes are the same. Instead of activations it
-            may be a function without arguments that returns them, so that only one copy is in
-            memory.
+        copies: for each untrained copy of the model, a pair (activations, targets). The activations
+            are an array ``[episode, round, ...]``, or a function without arguments that returns
+            this array, so that only one copy is in memory. The targets are those in the episodes of
+            the copy; None if these are the same episodes.
         site: the site where the activations were read; None if unknown.
         method: "ridge", "logistic" or a scikit-learn estimator, as for :func:`fit`.
         seed: seed of folds and shuffles.

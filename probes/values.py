@@ -43,8 +43,8 @@ class TargetValues:
             is fitted on all entries in any case, since a linear read-out of a state should be right
             everywhere.
         inputs: what the model reads as input in each round, for the control "inputs", which decodes
-            the target from it. There may be several encodings, each ``[episode, round, feature]``;
-            the best score counts. Empty leaves the control out.
+            the target from these inputs. There may be several encodings, each ``[episode, round,
+            feature]``; the best score counts. Empty leaves the control out.
         types: kind of each round as a number, ``[episode, round]``: rounds with equal inputs are of
             the same kind. The control "control_task" draws a random value for each kind. None
             leaves the control out.

@@ -147,8 +147,8 @@ class EdgeGraph:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """True for edges that can have an effect, ``[source, destination]``. Edges from or to heads
-        and MLPs have none if their output weights are 0.
+        """True for edges that can have an effect, ``[source, destination]``. An edge from or to a
+        head or MLP has no effect if the output weights of this head or MLP are 0.
         """
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
@@ -306,8 +306,8 @@ class EdgeGraph:
             ablated: the value that cut edges of each source carry,
                 ``[source, episode, pos, d_model]``.
             clean: the same run without cuts, which saves computation up to the first cut: what
-                sources write, ``[source, episode, pos, d_model]``, and the residual stream before
-                every layer.
+                sources write, ``[source, episode, pos, d_model]``; and a sequence with the residual
+                stream before each layer, ``[episode, pos, d_model]``.
 
         Returns:
             Predictions, and latents after the round, ``[circuit, episode, ...]`` each.
@@ -380,23 +380,24 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Return hooks that change what destinations read from the residual stream. In each circuit,
-    destination d reads its usual input plus ``sum_s weights[s, d] * shifts[s]``. The sum is over
-    all sources s that are computed before d.
+    """Return hooks that change what destinations (inputs of heads and MLPs, and the outputs of a
+    round) read from the residual stream.
 
-    To cut an edge, use the weight 1, and the shift "ablated value minus current value" of its
-    source. With the weight 0, the edge carries the current value.
+    In circuit c, ``sum_s weights[s, d, c] * shifts[s, c]`` is added to the input of destination d.
+    The sum is over the sources s (embedding, heads and MLPs) that are computed before d. A weight
+    of 0 leaves an edge unchanged. To cut an edge, use the weight 1, and as the shift what the cut
+    edge should carry minus what its source writes in this run.
 
     Args:
         graph: the graph.
-        weights: weight of each edge in each circuit. An edge that is not cut in a circuit must have
-            the weight 0 there.
-        shifts: shift of each source, ``[source, circuit, episode, pos, d_model]``, divided along
-            the first axis into a list of tensors. The axis ``circuit`` has length 1 if the shift is
-            the same for all circuits. The caller may fill in the tensors during the run: when a
-            destination is computed, its hook reads only the shifts of earlier sources.
-        cut: True for edges that are cut in at least one circuit; a destination without such an edge
-            needs no hook.
+        weights: weight of each edge in each circuit, ``[source, destination, circuit]``; 0 for
+            edges that a circuit keeps.
+        shifts: shift of each source: a list of tensors, which joined along the first axis are
+            ``[source, circuit, episode, pos, d_model]``. The axis ``circuit`` has length 1 if the
+            shift is the same for all circuits. Values may be filled in during the run, before they
+            are needed: the hook of a destination reads only the shifts of earlier sources.
+        cut: True for edges that are cut in at least one circuit, ``[source, destination]``.
+            Destinations that no such edge enters get no hook.
     """
 
     def mix(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:

@@ -353,22 +353,25 @@ def run_one_round(
 class Edit:
     """A change of the activation at one place (a site, or a subspace of it).
 
-    An :class:`Experiment` starts a separate edited run in each of its rounds, and makes the edit
-    there. With ``rounds``, the same run also has the edit in later rounds.
+    An :class:`Experiment` makes the edit in each of its rounds, in a separate run for each round.
+    If ``rounds`` is set, the edit is also made in later rounds of the same run.
 
     Attributes:
         place: the place; None if the edit changes the inputs of the rounds instead.
-        value: the new value. If it is a rollout, its activation in the same round is the new value.
-            A tensor is ``[episode, round, ...]``, where the rounds are those in which the edit is
-            made. Encoded rounds replace the inputs. A function ``(current, rows)`` returns the new
-            value, ``[row, ...]``, where a row is one round of one episode. It is called with chunks
-            of rows: ``current`` has their current values, and ``rows`` is the slice of these rows
-            among all edited ones.
+        value: what the activation is replaced by, in one of these forms:
+
+            - a rollout: its activation at the same place, in the same episode and round;
+            - a tensor ``[episode, round, ...]`` with the rounds in which the edit is made;
+            - a function ``(current, which)`` that returns the new values. All edited pairs of an
+              episode and a round are divided into chunks, and the function is called with each:
+              ``current`` has the current values, ``[pair, ...]``, and ``which`` is the slice of
+              all pairs (ordered by episode, then round) that the chunk contains;
+            - encoded rounds, which replace the inputs (``place`` is then None).
         add: True if the tensor is added to the current value, False if it replaces it.
-        again: optional function that changes the state before every later round. It is called with
-            the index of the edited round, that of the later round, and the state
-            ``[episode, row, width]`` that the later round would read. It returns the state that the
-            round reads instead.
+        again: optional function that changes the carried state before every later round. It is
+            called with the index of the edited round, the index of the later round, and the state
+            ``[episode, latent, width]`` that the later round would read. It returns the state
+            that the later round reads instead.
         rounds: all rounds in which an edited run has the edit: an int, a slice, a list or "all".
             The rounds in which the experiment starts must be among them. By default, the edit is
             made only in the round in which the edited run starts.
@@ -394,7 +397,7 @@ class Edit:
         Args:
             site: a place, a site, or the text of a site, such as "latent" or "L1H0@p?".
             value: the new value: a rollout whose activation in the same round is taken, a tensor
-                ``[episode, round, ...]``, or a function ``(current, rows)`` -> the new value
+                ``[episode, round, ...]``, or a function ``(current, which)`` -> the new values
                 (:attr:`Edit.value`).
             model: the model whose sites are looked up; by default those of any transformer.
             add: True if the tensor is added to the current value, False if it replaces it.
@@ -551,8 +554,8 @@ class Experiment:
             then not need the state.
         watched: sites whose activations in the edited rounds are stored in the result
             (:attr:`Effects.seen`).
-        known: site -> its activation in the same rounds without edits,
-            ``[episode, round edited, ...]``, from an earlier experiment. It only saves time: if the
+        known: site -> its activation in the same rounds without edits, ``[episode, round edited,
+            ...]``, from an earlier experiment. It saves time, and does not change results: if the
             residual stream before the first edited layer is among the sites, the computation starts
             there.
     """

@@ -224,9 +224,9 @@ def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
-    """Raise an error if the algorithm's outcome cannot be compared with the model's. This is so if
-    the algorithm is of another task. For the outcome "state", it must also define what a round
-    writes into its state.
+    """Raise an error if the algorithm's outcome cannot be compared with the model's: if the
+    algorithm is of another task, or if the outcome is "state" and the algorithm does not define
+    what a round writes into its state.
 
     Args:
         model: the model.
@@ -650,10 +650,10 @@ def carriers(
         the algorithm's, 0 is no better than no effect.
 
         ``random`` and ``random_score`` are the same accuracy and score if a random subspace of the
-        same sites is replaced instead. They are NaN without such a control: at heads, at attention
-        scores, and at single numbers, for which the column ``no_random`` says so. ``control`` is
-        True for claims that should fail (:attr:`Claim.control`). Other columns are those of
-        :meth:`InterchangeResult.to_frame`.
+        same sites is replaced instead. They are NaN if no random subspace is replaced: at heads, at
+        attention scores, and where the activation is a single number. In the last case, the column
+        ``no_random`` is "no other direction". ``control`` is True for claims that should fail
+        (:attr:`Claim.control`). Other columns are those of :meth:`InterchangeResult.to_frame`.
     """
     claims = non_empty("claims", claims, "at least one claim")
     runs = paired_runs(model, base, source, "interchange")

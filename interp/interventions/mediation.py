@@ -308,11 +308,13 @@ class MediationResult(Result):
         random: the control: the same two shares for random other sites in place of the mediator,
             ``[mediator, draw, 2]``. Index 0 of the last axis is the share that is lost if these
             sites are frozen, index 1 the share that they bring about alone. Both are already
-            divided by the total. Each draw has as many sites as there are mediators, of the same
-            components. If there are none, sites of any component were drawn;
+            divided by the total. Each draw has one site for each site of the mediator, of the same
+            component (kind of activation); "all" has as many sites as there are mediators. If the
+            model has no other site of this component, sites of any component were drawn;
             ``settings["random_of_any_point"]`` lists the mediators for which this was so.
-        n_random_sites: number of sites in each random draw, ``[mediator]``. It can be smaller than
-            the number of mediators, if the model has no more sites.
+        n_random_sites: number of sites in each random draw, ``[mediator]``: 1 for a single
+            mediator, and the number of mediators for "all". It is smaller if the model has no more
+            sites.
         n_pairs: number of rows: rounds of all episodes.
         reason: why there are no shares, which are then NaN; empty if there are shares.
         settings: settings of the analysis, name and digest of the model, versions of packages.
@@ -464,8 +466,9 @@ class Split:
     Attributes:
         each: True to measure each mediator alone as well as all of them together; False to measure
             only all of them together, which is less work.
-        n_random: number of random draws for the control. Each draw has as many sites as there are
-            mediators. 0 for no control.
+        n_random: number of random draws for the control; 0 for no control. Each draw has as many
+            sites as the entry that it controls: one for a single mediator, one per mediator for all
+            together.
         seed: seed of the draws and of the bootstrap.
     """
 

@@ -501,8 +501,10 @@ class StepResult(Tabulated):
 
     def r2(self, seed: int = 0) -> Interval:
         """Return the R2 with which the model's steps (changes of the decoded state) predict the
-        algorithm's, with its 95 % interval over episodes. It is ``1 - sum missed / sum varied``.
-        Equal steps have 1; predicting the algorithm's mean step in each round has 0.
+        algorithm's, with its 95 % interval over episodes. It is ``1 - sum missed / sum varied``:
+        the squared distance between the two steps (:attr:`missed`), relative to the variance of the
+        algorithm's steps (:attr:`varied`). Equal steps have 1; predicting the algorithm's mean step
+        in each round has 0.
         """
         missed, varied = self.missed.sum(1), self.varied.sum(1)
         return ratio_interval(missed, varied, seed=seed, participants=self.participants).complement
@@ -658,8 +660,8 @@ def transition(
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """Decode an algorithm's variables from the model's carried state, before and after it runs some
-    rounds. This is done separately for each of several first rounds.
+    """Decode an algorithm's variables from the model's carried state, before and after the model
+    runs some rounds. This is done separately for each of several first rounds.
 
     Args:
         model: the model.

@@ -231,8 +231,8 @@ episodes."""
 
 
 def warn_about_mismatch(pair: Pair, stacklevel: int = 4) -> None:
-    """Issue a ``UserWarning`` if clean and corrupted episodes do not seem to be paired. This is so
-    if, in every round, the inputs of an episode and its partner differ as much as those of two
+    """Issue a ``UserWarning`` if clean and corrupted episodes do not seem to be paired: in every
+    round, the inputs of a clean episode and its corrupted partner differ as much as those of two
     arbitrary episodes.
 
     Patches would then insert activations of unrelated episodes, but be scored with the labels of
@@ -513,8 +513,9 @@ def exits(layout: RoundLayout) -> tuple[str, str]:
     """Return the keys of two metrics, one for each output of a round: (metric of the prediction,
     metric of the carried state).
 
-    A head or MLP that affects only one of the outputs does not show in the metric of the other.
-    Methods find far more of the relevant ones with both metrics (``interp benchmark``).
+    A head or MLP that affects only one output has no effect on the metric of the other output. So
+    methods that search for relevant heads and MLPs find far more of them with both metrics than
+    with one (``interp benchmark``).
     """
     return "logit_diff" if layout.kind == "classes" else "prediction", "state"
 

@@ -135,8 +135,8 @@ class PatchingResult(Result):
     @property
     def gap(self) -> float:
         """Mean of the metric in the source run minus its mean in the base run, over all episodes.
-        :meth:`fractions` divides effects by this number. If a site is counted in some episodes
-        only, it divides by the difference in these.
+        :meth:`fractions` divides effects by this number. If the model did not run a site in some
+        episodes, the effect of this site is divided by the mean difference in the other episodes.
         """
         _, base, source = self._average_players()
         return float((source - base).mean())
@@ -292,7 +292,8 @@ class PatchingResult(Result):
         return series.unstack().loc[row_order, column_order]
 
     def plot(self, component: str = "") -> Any:
-        """Draw heat maps of mean effects by layer and position, one map per component.
+        """Draw heat maps of mean effects by layer (or head) and position, one map per component.
+        Return the figure, a :class:`matplotlib.figure.Figure`.
 
         Args:
             component: name of the only component (kind of activation, such as "resid_pre") to draw;
@@ -377,7 +378,8 @@ class RoundsResult(Result):
     one round.
 
     Attributes:
-        by_round: the effects in each round, in the order of the rounds.
+        by_round: the effects of the patches in each round, one :class:`PatchingResult` per round,
+            in the order of the rounds.
     """
 
     by_round: tuple[PatchingResult, ...]
@@ -622,8 +624,8 @@ def round_map(
     metric: str | Metric | None = None,
     direction: str = "denoising",
 ) -> Tabulated:
-    """Patch some sites together, in each of several rounds separately. For each patch, measure the
-    effect in the patched round and in those of the rounds that come after it.
+    """Patch some sites together, in each of several rounds separately. For each patched round,
+    measure the effect in this round and in every later one of the chosen rounds.
 
     The metric is computed for each round by itself. The metric "regret", for example, is the loss
     in the round that is read, not the sum since the patch.
@@ -640,9 +642,9 @@ def round_map(
 
     Returns:
         A result with a table that has one row per pair of rounds (``patched``, ``read``).
-        ``effect`` is the mean effect on the metric over episodes, with its 95 % interval. ``size``
-        is the mean of its absolute value in each episode. ``gap`` is the mean difference in the
-        metric between the two runs in the round that is read, without a patch.
+        ``effect`` is the mean over episodes of the effect on the metric, with its 95 % interval.
+        ``size`` is the mean over episodes of the absolute effect. ``gap`` is the mean difference in
+        the metric between the two runs in the round that is read, without a patch.
     """
     measure = _find_measure(metric, direction, model)
     rounds = sorted(select_rounds(round, clean.n_rounds))

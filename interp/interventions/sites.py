@@ -482,10 +482,10 @@ def mark_absent(new: Tensor, activation: Tensor) -> Tensor:
     """Return ``new`` with infinity in all entries that are NaN both there and in ``activation``.
 
     A looped model runs a variable number of iterations ("cycles") per round. Activations of
-    iterations that it did not run are NaN. An edit of such an iteration cannot be made: the model
-    notices it by a value that is no longer NaN, and predicts NaN. If the new value is also NaN,
-    since it comes from a run without this iteration, the edit would go unnoticed. Infinity makes it
-    visible.
+    iterations that were not run are NaN, and cannot be edited. If an edit puts a number there, the
+    model finds a number in place of NaN, and then predicts NaN. But the new value is NaN as well if
+    it comes from a run without this iteration. The model would not recognise this edit, so infinity
+    is written instead.
 
     Args:
         new: values to write.
@@ -498,8 +498,9 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
     """Return a copy of an activation with new values at a site.
 
     An activation is NaN if a looped model (with a variable number of iterations per round) did not
-    run the site's iteration. If the new value is NaN, too, infinity is written, so that the model
-    notices the edit (:func:`mark_absent`).
+    run the site's iteration. Such an activation cannot be edited: the model predicts NaN if it
+    finds a number in place of NaN. If the new value is NaN as well, infinity is written instead, so
+    that the model recognises the edit (:func:`mark_absent`).
 
     Args:
         activation: activation at the site's hook, ``[batch, ...]``.

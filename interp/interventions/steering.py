@@ -132,9 +132,9 @@ def fitted_direction(
     ``change``. The memory is the algorithm's variable that summarises earlier rounds, such as
     log-weights.
 
-    A decoder of the memory is fitted on episodes. Its weights say how to *read* the memory. The
-    result, however, is how carried states vary with the memory that is read from them
-    (:meth:`interp.stats.decoder.Decoder.move`).
+    A decoder of the memory is fitted on episodes. The result is not the weights of the decoder,
+    which only say how to *read* the memory. It is the change of the carried state that goes along
+    with this change of the memory in the episodes (:meth:`interp.stats.decoder.Decoder.move`).
 
     Args:
         model: the model.
@@ -288,8 +288,8 @@ class Doses:
             number of the memory, such as "log_weights[e_1]", which then increases by 1.
         sizes: the doses, as multiples of the change.
         direction: the change of the model's carried state at dose 1, ``[row, width]``, such as a
-            probe's direction. By default, it is exact for handwired transformers
-            (:func:`state_direction`). For other models it is fitted on the steered episodes
+            probe's direction. None computes it: exactly for handwired transformers
+            (:func:`state_direction`), and for other models by a fit on the steered episodes
             (:func:`fitted_direction`).
     """
 

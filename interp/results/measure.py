@@ -82,8 +82,8 @@ class Control:
         number: the control's value; NaN if the control was run but gave none, such as an untrained
             copy that overflows.
         counts: True if the verdict "yes" requires the model's number to be far from this control.
-            For shares, the odds must differ by a factor of 3, for other amounts the numbers
-            themselves (docs/method/measures.md). False if the control is only shown.
+            They are far apart if the odds (for shares) or the numbers (for other amounts) differ by
+            a factor of 3 (docs/method/measures.md). False if the control is only shown.
     """
 
     number: float
@@ -142,16 +142,16 @@ class Measure:
         key: name of the measure in Python and JSON, such as "state".
         claim: the claim: a sentence, without a full stop, that is true or false of a model.
         number: the measured value with its interval; NaN without a measurement.
-        threshold: threshold of the verdict "yes", which requires the whole interval on the side of
-            it where the claim is true (``side``).
+        threshold: the verdict is "yes" if the whole interval is on that side of this number where
+            the claim is true (``side``), and the controls are far enough from the number.
         side: "above" if the claim is true above the threshold, "below" if it is true below.
-        no_threshold: threshold of the verdict "no", which requires the whole interval on the other
-            side of it. None if it equals ``threshold``.
+        no_threshold: the verdict is "no" if the whole interval is on that side of this number where
+            the claim is false. None if it equals ``threshold``.
         unit: the unit of the number, such as "R2" or "share of rounds".
-        is_share: True if the number is a share between 0 and 1. It is then compared with the
-            controls by odds, and its threshold is at most 1. The number itself may exceed 1, for
-            example if an effect is larger than it should be. False if it is another amount, which
-            is compared directly.
+        is_share: True if the number is a share between 0 and 1. The number is then compared with
+            the controls by odds, and the threshold is at most 1. The number itself may exceed 1,
+            for example if an effect is larger than it should be. False if it is another amount,
+            which is compared directly.
         controls: name of the control -> :class:`Control`: the same number for something of which
             the claim should be false.
         about: the part of the model, or the place in it, that was measured.
@@ -344,11 +344,14 @@ class Measure:
     def row(self) -> dict[str, Any]:
         """Return the measure as one row of a table: name of a column -> value.
 
-        The columns are the ``claim``, what part of the model it is ``about``, and the ``condition``
-        of a "yes", all in words. Then come the ``number`` with its interval ``low`` to ``high``,
-        its ``unit``, the ``threshold``, and the ``side`` of it on which the claim is true. The last
-        columns are the name and number of the strongest control (``control``, ``control_number``),
-        the ``verdict`` and the ``reason``.
+        The columns are:
+
+        * claim, and about (the part of the model that was measured), in words;
+        * condition: condition under which the claim holds, in words; empty for none;
+        * number, with its interval low to high, and its unit;
+        * threshold, and side: on which side of the threshold the claim is true, "above" or "below";
+        * control, control_number: name and number of the control that is hardest to beat;
+        * verdict ("yes", "no", "undecided" or "not applicable"), and the reason for it.
         """
         control = self.strongest
         control_number = self.controls[control].number if control else nan
@@ -487,7 +490,7 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
     Parts with the verdict "no" decide before those with "undecided", then "not applicable", then
     "yes". Of parts with the same verdict, the first decides. The field ``about`` of the copy (what
-    was measured) is that of the deciding part, or the part's claim if this is empty.
+    was measured) is that of the deciding part; if it is empty there, it is the claim of this part.
 
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)

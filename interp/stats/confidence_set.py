@@ -47,7 +47,8 @@ class ModelConfidenceSet(NamedTuple):
 def model_confidence_set(
     losses: ArrayLike, level: float = 0.95, *, n_resamples: int = 1000, seed: int = 0
 ) -> ModelConfidenceSet:
-    """Return the set of models that may have the lowest mean loss, from losses on the same units.
+    """Return the models that may have the lowest mean loss, from losses of all models on the same
+    units.
 
     Args:
         losses: finite losses, ``[unit, model]``. Units, such as participants, are independent of

@@ -148,8 +148,8 @@ def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
 
 def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
     """Return the unit by which each feature is to be divided, ``[feature]``: its standard
-    deviation, or infinity if it hardly varies (less than 1e-10 of the largest deviation). The mean
-    of each feature must already be 0.
+    deviation. The unit of a feature that hardly varies (less than 1e-10 of the largest deviation)
+    is infinity. The mean of each feature must already be 0.
 
     After the division, all features that vary have standard deviation 1. A ridge penalty then
     weighs equally on all of them.

@@ -80,8 +80,8 @@ class Interval:
 
     @property
     def complement(self) -> Interval:
-        """The interval of 1 minus the quantity, such as that of the error rate if this is the
-        interval of an accuracy.
+        """The interval of 1 minus the estimated quantity. For the interval of an accuracy, it is
+        the interval of the error rate.
         """
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 

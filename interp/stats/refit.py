@@ -129,10 +129,11 @@ def leans_low(
     """Return True if a cross-validated score of this target is likely too low, because there are
     too many features for too few episodes.
 
-    This is so if some output is nearly constant within each episode, and there are fewer than 2
-    effective episodes (:func:`effective`) per feature. Intervals then lie below the true score too
-    often, so a low score does not show that the target cannot be decoded. Targets that change
-    within an episode had no such bias, even with 64 features.
+    The result is True if both hold: some output is nearly constant within each episode, and there
+    are fewer than 2 effective episodes (:func:`effective`) per feature. In simulations of this
+    case, intervals lay below the true score too often. So a low score does not show that the target
+    cannot be decoded. Scores of targets that change within an episode were not too low, even with
+    64 features.
 
     Args:
         values: the target, ``[episode, round, output]``.
@@ -179,14 +180,15 @@ def totals(
     groups: Int[Array, " episode"] | None = None,
 ) -> Float[Array, "group k"]:
     """Estimate the squared error of the best constant prediction (the true mean) in each episode,
-    summed over rounds. R2 divides by the sum of these.
+    summed over rounds. The sum of the result over episodes is the denominator of R2.
 
-    The mean of the data is nearer to the data than the true mean is. Squared distances from it are
-    therefore too small, by up to a share 1/n for n episodes. This function corrects for that: each
-    value's distance from the overall mean is multiplied by its distance from the mean of the
-    *other* episodes. For values y with overall mean m, an episode gets
-    ``sum (y - m)^2 + (sum (y - m))^2 / steps of the other episodes``. The result is unbiased for
-    episodes of equal length. All episodes of a group count as one long episode.
+    The mean of the data is nearer to the data than the true mean is. Squared distances from the
+    mean of the data are therefore too small, by up to a share 1/n for n episodes. This function
+    corrects for that: each value's distance from the overall mean is multiplied by its distance
+    from the mean of the *other* episodes. For values y with overall mean m, an episode gets
+    ``sum (y - m)^2 + (sum (y - m))^2 / N``, where N is the number of values in the other episodes.
+    The result is unbiased for episodes of equal length. All episodes of a group count as one long
+    episode.
 
     Args:
         values: the target, ``[episode, round, output]``.
@@ -214,14 +216,14 @@ def totals(
 def in_groups(
     sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
 ) -> Float[Array, "group k"]:
-    """Add up the rows of all episodes of a group, such as those of one participant.
+    """Add up ``sums`` over the episodes of each group, such as all episodes of one participant.
 
     Args:
         sums: one row per episode, ``[episode, k]``.
         groups: the group number of each episode, counted from 0.
 
     Returns:
-        One row per group, ``[group, k]``.
+        The sums, one row per group, ``[group, k]``.
     """
     n_groups = int(groups.max()) + 1
     result = np.zeros((n_groups, *sums.shape[1:]))
@@ -246,8 +248,9 @@ def interval(
     bounds are NaN.
 
     Args:
-        losses: losses on each episode by the fit to the other folds of the cross-validation
-            (out-of-fold losses), summed over its rounds: ``[episode]`` or ``[episode, output]``.
+        losses: loss of the fit on each episode, summed over the rounds of the episode:
+            ``[episode]`` or ``[episode, output]``. An episode is predicted by the fit to the other
+            folds of the cross-validation (out-of-fold).
         references: what losses are divided by, in the same shape. For R2, pass :func:`totals`. For
             accuracy, losses are numbers of misses, and references numbers of steps. They can also
             be the losses of a baseline.
@@ -288,14 +291,15 @@ def difference(
     and control must be cross-validated in the same folds of the same episodes.
 
     Args:
-        losses: losses on each episode by the fit to the other folds of the cross-validation
-            (out-of-fold losses), summed over its rounds: ``[episode]`` or ``[episode, output]``.
+        losses: loss of the fit on each episode, summed over the rounds of the episode:
+            ``[episode]`` or ``[episode, output]``. An episode is predicted by the fit to the other
+            folds of the cross-validation (out-of-fold).
         control_losses: out-of-fold losses of the control, in the same form.
         references: what losses are divided by, in the same form: :func:`totals` for R2, numbers of
             steps for accuracy (its losses are numbers of misses), or the losses of a baseline.
         n_folds: number of folds of the cross-validation.
-        score: "skill" (``1 - q``, as R2), "accuracy" (the same, for numbers of misses: q is then at
-            most 1) or "ratio" (``q``).
+        score: "skill" (``1 - q``, as R2), "accuracy" (also ``1 - q``, if losses are numbers of
+            misses, so that q is at most 1) or "ratio" (``q``).
         control_references: what the control's losses are divided by, if the control has another
             target, such as a shuffled one; ``references`` when None.
     """
@@ -319,16 +323,17 @@ def difference(
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """Return the smallest score that data like these could tell from 0: the lowest with a 95 %
-    interval above 0. The score is ``1 - sum losses / sum references``, such as R2.
+    """Return the smallest score that data like these could tell from 0: the lowest score whose 95 %
+    interval is above 0. The score is ``1 - sum losses / sum references``, such as R2.
 
     It is ``1 - exp(-h)``, where h is the half width of the interval of the log of this ratio,
     computed from the observed losses. If the true score has this size, about half of such data sets
     have an interval above 0. The result is NaN if the target does not vary.
 
     Args:
-        losses: losses on each episode by the fit to the other folds of the cross-validation
-            (out-of-fold losses), summed over its rounds: ``[episode]`` or ``[episode, output]``.
+        losses: loss of the fit on each episode, summed over the rounds of the episode:
+            ``[episode]`` or ``[episode, output]``. An episode is predicted by the fit to the other
+            folds of the cross-validation (out-of-fold).
         references: what losses are divided by, in the same shape: :func:`totals` for R2.
         n_folds: number of folds of the cross-validation.
 

@@ -349,7 +349,8 @@ class RoundsWithSite:
     """Rounds of two rollouts of a model, base and source. Base rounds can be run again with the
     activation at one site changed, for example to that of a source round.
 
-    Row ``episode * len(rounds) + i`` is the i-th of the rounds of an episode.
+    Arrays have one row per episode and round: row ``e * len(rounds) + i`` is the i-th of the chosen
+    rounds in episode e.
 
     Args:
         model: the model.
@@ -415,8 +416,8 @@ class RoundsWithSite:
             at: indices of the pairs to run.
 
         Returns:
-            The model's outputs, ``[pair, outcome]``: log-probabilities or logits, or probabilities
-            if the model outputs these.
+            The model's outputs, ``[pair, outcome]``: probabilities for a model that outputs these,
+            otherwise log-probabilities or logits.
         """
         source = self.source[pairs.source[at]]
 
@@ -652,15 +653,16 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
 
 
 def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
-    """Return whether training can improve a subspace: whether the gradient of the loss with respect
-    to it is not 0. Also True if the activations of base and source do not differ at the site.
+    """Return False if training cannot improve a subspace, because the gradient of the loss is 0 at
+    a random subspace. Otherwise return True, also if the activations of base and source are equal:
+    the gradient then shows nothing.
 
     Args:
         rounds: runs base rounds with a changed activation; here, its part in the subspace is taken
             from the source round.
         training: pairs to train on.
         rank: number of dimensions of the subspace.
-        seed: seed of the subspace to test.
+        seed: seed of the random subspace, and of the pairs on which its loss is computed.
     """
     frame = rounds.differences(training)
     if not frame.shape[1]:
