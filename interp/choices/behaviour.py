@@ -81,8 +81,9 @@ class PlayerBehaviour(Result):
 
     @property
     def answer(self) -> str:
-        """A phrase that names the algorithms that explain the choices, or says that there are too
-        few runs.
+        """A phrase that names the families of algorithms that explain the choices
+        (:attr:`~interp.choices.explain.ChoiceExplanation.answer`), or says that there are too few
+        runs.
         """
         return self.found.answer if self.found else f"undecided: fewer than {FEWEST_RUNS} instances"
 
@@ -147,7 +148,8 @@ def _found_columns(explanation: ChoiceExplanation) -> dict[str, Any]:
 def behaviour(
     runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()
 ) -> list[PlayerBehaviour]:
-    """Find the algorithms that explain the choices of each group of runs. A group has one language
+    """Find the algorithms that explain the choices of each group of runs: those with a
+    cross-validated loss that the data cannot distinguish from the lowest. A group has one language
     model, one condition and one regime (distribution of the episodes).
 
     Runs without any prediction are left out.

@@ -289,7 +289,8 @@ class ChoiceExplanation(Result):
     @property
     def answer(self) -> str:
         """A phrase that names the families of algorithms that explain the choices, such as
-        "Rescorla-Wagner or win-stay lose-shift", or says that none does.
+        "Rescorla-Wagner or win-stay lose-shift". It says instead that no memory shows, if one of
+        these families ignores earlier rounds; or that no family explains the choices.
         """
         names = [self.scores[key].name for key in self.confidence_set]
         closest = self.scores[self.closest].name
@@ -431,10 +432,13 @@ def explain_choices(
     seed: int = 0,
 ) -> ChoiceExplanation:
     """Find the families of algorithms that explain a player's choices. A family is an algorithm
-    with free parameters, which are fitted to the choices.
+    with free parameters, which are fitted to the choices. The families that explain the choices are
+    those with a cross-validated loss that the data cannot distinguish from the lowest. If none of
+    these passes a check against simulated players, no family explains the choices.
 
     Args:
-        episodes: what the player saw, such as arms and rewards.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the player saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made. At
             least 32 choices.
         families: the candidate families; by default all of the task's.
@@ -505,7 +509,8 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
     task does not score become NaN.
 
     Args:
-        episodes: what the player saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the player saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Raises:
@@ -539,7 +544,8 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
     the data, such as the usual size of rewards.
 
     Args:
-        episodes: what the player saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the player saw.
         families: the candidate families; None for all of the task's.
 
     Returns:
@@ -563,7 +569,8 @@ def _in_unit(family: Family, episodes: Any) -> Family:
 
     Args:
         family: the family.
-        episodes: what the player saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the player saw.
     """
     searched = []
     for parameter in family.searched:
@@ -687,7 +694,8 @@ def _hold_beside(
     Args:
         data: the player's choices.
         scores: the player's score of every family.
-        episodes: what the player saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the player saw.
         rows: indices of the episodes that have choices.
         trained: the machine's predictions, ``[episode, round, outcome]``.
         untrained: the predictions of the untrained copy, in the same shape, or None.

@@ -81,12 +81,11 @@ def predictor(subject: Machine | Algorithm | Predict) -> Predict:
 
 
 def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
-    """Turn any predictions into probabilities, because an untrained copy of a handwired model may
-    output other numbers.
+    """Turn any predictions into valid ones. An untrained copy of a handwired model may output
+    numbers that are no probabilities, or not finite.
 
-    Numbers are clipped to [0, 1], NaN becomes 0, and each distribution is scaled to sum to 1. A
-    distribution whose numbers are all 0 becomes uniform. Predicted real numbers are clipped to
-    [-100, 100] instead.
+    NaN becomes 0. Probabilities are clipped to [0, 1], and each distribution is scaled to sum to 1;
+    a distribution of zeros becomes uniform. Predicted real numbers are clipped to [-100, 100].
 
     Args:
         predictions: ``[..., outcome]``.
@@ -104,7 +103,8 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
     in float64.
 
     Args:
-        layout: the model's token layout, which says how its predictions are to be read.
+        layout: the model's token layout, which defines how outputs of the model become
+            distributions.
         predictions: output of the model, ``[episode, round, ...]``.
     """
     p = layout.distribution(predictions.double())

@@ -276,7 +276,8 @@ def fit_link(
             is then 1.
         offers: index of the option in each slot (position in the list of offered options),
             ``[episode, round, slot]``; negative in empty slots. None if all options are offered.
-        may_lapse: False sets the lapse rate to 0, unless a choice then has probability 0.
+        may_lapse: False sets the lapse rate to 0, except if a choice would then have probability 0;
+            True fits it.
 
     Returns:
         The loss per choice, including a penalty of 1.92 nats (for all choices together) if the
@@ -366,7 +367,8 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
     between grid values.
 
     The interval contains the values with a loss of at most 1.92 nats above the minimum. At
-    temperature 0 these are 3.68 nats, because the log-likelihood then varies like a random walk.
+    temperature 0 the limit is 3.68 nats instead of 1.92, because the log-likelihood then varies
+    like a random walk.
 
     Args:
         grid: values of the parameter, ascending.

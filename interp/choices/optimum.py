@@ -456,10 +456,13 @@ class PlayerFits:
     uniform guesses) above 0 adds a penalty of 1.92 nats (:data:`HALF_CHI2`), so that it is used
     only if it lowers the loss by more than this.
 
-    First, the loss is computed at all points of a grid, without and with a lapse rate. Second,
-    Fisher scoring starts from the best points with lapse rate 0. Third, Fisher scoring starts from
-    the best point with a lapse rate above 0, if its loss without the penalty is below the result of
-    the second step. The fit is the result with the lower loss, including the penalty.
+    A fit takes these steps:
+
+    1. The loss is computed at all points of a grid, with lapse rate 0 and with lapse rates above 0.
+    2. Fisher scoring (damped Newton steps) starts from the best grid points with lapse rate 0.
+    3. It also starts from the best grid point with a lapse rate above 0, unless the loss there,
+       without the penalty, is no lower than the result of step 2.
+    4. Of the results of steps 2 and 3, the one with the lower loss, including the penalty, is taken.
 
     Args:
         data: the choices with their episodes, :class:`~interp.choices.scoring.ChoiceData`.
@@ -717,19 +720,23 @@ def contained_points(family: Family, inner: Family) -> list[dict[str, float | st
 
     For example, let the simpler family have the parameter rate, and the family the parameters rate
     and decay, with 0 and .1 in the grid of decay. The points are ``{"rate": "rate", "decay": 0.0}``
-    and ``{"rate": "rate", "decay": 0.1}``. The text "rate" stands for the fitted rate of the
-    simpler family.
+    and ``{"rate": "rate", "decay": 0.1}``. The text "rate" as a value stands for the fitted rate of
+    the simpler family.
 
     Args:
         family: the family.
         inner: the simpler family.
 
     Returns:
-        One mapping per point: name of each parameter of ``family`` -> its value. A text stands for
-        the fitted value of the parameter of ``inner`` with this name. The parameters that only
-        ``family`` has take all combinations of the values in their grids. If exactly one parameter
-        of ``inner`` is not in ``family``, there is one more point. There, all parameters that only
-        ``family`` has take the fitted value of that parameter.
+        One mapping per point: name of each parameter of ``family`` -> its value, a number or a text.
+        A text is the name of a parameter of ``inner``, and stands for the fitted value of this
+        parameter.
+
+        * Parameters that both families have take the fitted value.
+        * Parameters that only ``family`` has take values of their grids. There is one point for
+          each combination of these values.
+        * If ``inner`` has exactly one parameter that ``family`` lacks, there is one more point. In
+          it, all parameters that only ``family`` has take the fitted value of the lacking one.
     """
     names = [searched.name for searched in family.searched]
     inner_names = [searched.name for searched in inner.searched]

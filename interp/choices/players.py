@@ -63,7 +63,8 @@ def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDAr
     """Count the scored choices of each participant.
 
     Args:
-        episodes: what the participants saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the participants saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
@@ -82,7 +83,8 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
     Args:
         family: a family with ``vectorised=True``, such as those of the bandit task.
-        episodes: what the participants saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the participants saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
@@ -128,7 +130,8 @@ def _parameters_of(score: FamilyScore) -> dict[str, float]:
 @dataclass(frozen=True, repr=False)
 @checked_result
 class EachParticipant(Result):
-    """Which families of algorithms explain the choices of each participant.
+    """Which families of algorithms explain the choices of each participant: those with a
+    cross-validated loss that the data cannot distinguish from the lowest.
 
     Attributes:
         table: one row per participant, with the columns of :meth:`to_frame`.
@@ -178,13 +181,13 @@ class EachParticipant(Result):
 
     @property
     def sentence(self) -> str:
-        """A sentence that counts participants: first, for each family, those with the family in
-        their confidence set (families that may predict their choices best); then those for each
-        verdict.
+        """A sentence with numbers of participants:
 
-        The verdicts are "named" (one family alone explains the choices), "no memory" (a family that
-        ignores earlier rounds is in the set) and, if any participant has it, "none" (no family
-        explains the choices).
+        * for each family, those with the family in their confidence set (the families that may
+          predict their choices best);
+        * those with the verdict "named" (one family alone explains the choices);
+        * those with the verdict "no memory" (a family that ignores earlier rounds is in the set);
+        * those with the verdict "none" (no family explains the choices), if there are any.
         """
         group = self.group()
         counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
@@ -265,7 +268,8 @@ def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArra
     least two participants are drawn, whatever their number of choices.
 
     Args:
-        episodes: what the participants saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the participants saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
         seed: seed of the draw.
 
@@ -289,12 +293,13 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
     analyse. A part has about 40,000 choices (:data:`CHOICES_A_PART`).
 
     Args:
-        episodes: what the participants saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the participants saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Returns:
-        For each part, the indices of its episodes, ``[part episode]``; an empty list if fewer than
-        two participants have enough choices.
+        For each part, an array with the indices of its episodes; an empty list if fewer than two
+        participants have enough choices.
     """
     numbers, counts = _count_choices(episodes, choices)
     enough = np.flatnonzero(counts >= FEWEST_CHOICES)
@@ -311,12 +316,15 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
 def explain_each(
     episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
 ) -> EachParticipant:
-    """Find the families of algorithms that explain the choices of each participant separately.
+    """Find the families of algorithms that explain the choices of each participant separately
+    (:func:`~interp.choices.explain.explain_choices`): those with a cross-validated loss that the
+    data cannot distinguish from the lowest.
 
     Vectorised families, such as those of the bandit task, are fitted to many participants at once.
 
     Args:
-        episodes: what the participants saw; the field ``participants`` is required.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the participants saw; the field ``participants`` is required.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
         families: the candidate families; by default all of the task's.
         seed: seed of the bootstraps.

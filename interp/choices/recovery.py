@@ -147,23 +147,31 @@ def recovery(
     seed: int = 0,
     **played: Any,
 ) -> Recovery:
-    """Simulate players of the bandit task, and find the families that explain each player's
-    choices.
+    """Simulate players of the bandit task with known algorithms, and find the families that explain
+    each player's choices. The result shows how often the fits find the true family and the true
+    parameters.
 
     Args:
         players: families and algorithms. ``n_players`` players with random parameters are drawn
             from each family. An algorithm is one player, such as ``explanation.algorithm`` of an
             explanation that :func:`explain_each` found.
         n_players: number of players per family.
-        within: name of a parameter -> (low, high), between which its values are drawn uniformly. If
-            a parameter has no entry, two neighbouring values of its grid are drawn, all such pairs
-            with equal probability; its value is drawn uniformly between them. A parameter of the
-            kind "choice" takes a value of its grid, all with equal probability, even if it has an
-            entry.
+        within: name of a parameter -> (low, high). It affects how the parameter is drawn for a
+            player of a family:
+
+            - a parameter of the kind "choice" is always one of the values of its grid, each with
+              equal probability;
+            - any other parameter that is named here is uniform between low and high;
+            - the others are drawn between the ends of their grid: each interval between
+              neighbouring grid values has equal probability, and the value is uniform in it.
         families: the candidate families of the fits; by default all of the task's.
         seed: seed of the parameters, the players and the bootstraps.
         played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as for
             :func:`interp.tasks.bandit.sample`; by default 2 episodes of 100 rounds of "reversal".
+
+    Returns:
+        The players' true algorithms, and what the fits found for each player. Its methods compare
+        them, such as :meth:`Recovery.confusion` and :meth:`Recovery.errors`.
 
     Example::
 
@@ -243,14 +251,15 @@ def recovery_of_design(
     n_players: int = 8,
     seed: int = 0,
 ) -> Recovery:
-    """Test how well families and parameters would be recovered in an experiment with the design of
-    recorded choices.
+    """Test how well fits would find the true families and parameters of simulated players, in an
+    experiment with the design of recorded choices.
 
-    Players are simulated from every family in the confidence set, at its fitted parameters. If
-    these are fewer than four families, the next best ones are added. Each player plays about as
-    many trials as a participant did, but at least as many as a fit needs. The record does not
-    contain the rewards of arms that were not chosen. Arms therefore pay as in the regime that the
-    episodes name, or as in "reversal" if they name none that can be simulated.
+    Players are simulated from every family in the confidence set (the families that may explain the
+    recorded choices), with its fitted parameters. If the set has fewer than four families, the
+    families with the next lowest losses are added. Each player plays about as many trials as a
+    participant did, but at least as many as a fit needs. Rewards are simulated, too, because a
+    record has no rewards of the arms that were not chosen. They follow the regime that the episodes
+    name, or "reversal" if this regime cannot be simulated or none is named.
 
     Args:
         explanation: the explanation of the recorded choices.

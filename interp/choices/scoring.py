@@ -95,7 +95,8 @@ class ChoiceData:
     of trials) and into four folds of whole units.
 
     Args:
-        episodes: what the players saw.
+        episodes: episodes of one task, such as :class:`~interp.tasks.bandit.BanditEpisodes`, with
+            what the players saw.
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
         first_asked: index of the first scored round.
         players: index of the player of each episode, ``[episode]``; None if all episodes belong to
@@ -200,9 +201,9 @@ class ChoiceData:
 def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
     """Return the index of the independent unit that each choice belongs to, ``[episode, round]``.
 
-    Units are participants if there are at least :data:`FEWEST_UNITS` of them. Otherwise they are
-    episodes, if there are that many. Otherwise they are blocks of consecutive trials, about
-    :data:`BLOCKS` of them.
+    Units are participants if there are at least :data:`FEWEST_UNITS` participants. Otherwise they
+    are episodes if there are at least :data:`FEWEST_UNITS` episodes. Otherwise they are blocks of
+    consecutive trials, about :data:`BLOCKS` in all.
 
     Args:
         known: True where a choice was made, ``[episode, round]``.
@@ -311,16 +312,15 @@ def score_families(
     """Fit families to each player's choices by maximum likelihood, and measure their loss on
     held-out choices by cross-validation over four folds.
 
-    Every fit starts from the best points of a grid of parameters. If the family extends a simpler
-    one, it also starts from the fitted parameters of the simpler family, with its additional
-    parameters at the best point of their grid
-    (:func:`interp.choices.optimum.contained_points`). Only steps that lower the loss are taken, so
-    the fit to all choices is never worse than its best start.
+    Every fit starts from the best points of a grid of parameters. A family that extends a simpler
+    family also starts from the fitted parameters of the simpler family, with the best grid values
+    of the additional parameters (:func:`interp.choices.optimum.contained_points`). Only steps that
+    lower the loss are taken, so the fit to all choices is never worse than its best start.
 
     Families with ``vectorised=True`` are fitted to all players at once
-    (:mod:`interp.choices.optimum`). Other families can be fitted only to one player. An optimiser
-    refines such a family only if its loss at the best start is near the lowest loss of all these
-    families on the grid: at most 15 nats higher in total, or .03 nats per choice if that is more.
+    (:mod:`interp.choices.optimum`). Other families can be fitted only to a single player. To save
+    time, some of these are left at their best start: those with a loss there that is more than 15
+    nats (or .03 nats per choice, if this is more) above the lowest loss on the grids.
 
     Args:
         data: the choices; of one player unless every family is vectorised.
@@ -603,11 +603,11 @@ def _no_algorithm() -> Algorithm:
 def add_intervals(
     data: ChoiceData, family: Family, scores: Mapping[int, FamilyScore]
 ) -> dict[int, FamilyScore]:
-    """Add 95 % profile likelihood intervals of the real parameters to players' scores.
+    """Add 95 % profile likelihood intervals of a family's real parameters to players' scores.
 
-    The other parameters are refitted at each value of a parameter. For a family that is not
-    vectorised, "refitted" means the best point of a joint grid, which is finer near the best
-    parameters.
+    A profile is the least loss at each value of one parameter, over all values of the other
+    parameters. For vectorised families, an optimiser finds this least loss. For others, it is the
+    least loss on a joint grid of all parameters, which is finer near the best parameters.
 
     Args:
         data: the choices of all players.

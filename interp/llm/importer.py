@@ -32,7 +32,8 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
             "unknown" if None.
 
     Raises:
-        InputError: if a field is missing, or its values do not fit the others.
+        InputError: if a field is missing, or two fields do not fit each other, such as advice and
+            outcomes of different numbers of rounds.
     """
     path = Path(path)
     with reading(path, "it is no result that can be imported; move it away"):

@@ -130,9 +130,9 @@ class Session:
         Args:
             text: the reply.
             finish_reason: why the reply ended, in the server's words.
-            problem: why the trace (recorded episode) calls the reply malformed; "" for a new reply,
-                or if the trace accepts it. A reply with a problem always counts as malformed, so
-                that the next request is the recorded one.
+            problem: why a recorded reply counted as malformed when it was recorded. It then counts
+                as malformed again, so that the next request is the recorded one. "" for a new
+                reply, and for a recorded one that was not malformed.
 
         Returns:
             What was read from the reply: the prediction or note, or why it could not be read.

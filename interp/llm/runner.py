@@ -122,11 +122,11 @@ def run(
         where: what answers the requests: the connection to a server, or another backend.
         prices: prices of tokens; by default 0.
         progress: function that is called with the counts after every call and finished episode.
-        malformed_limit: number of answers after which the run stops if all of them, from the first
-            on, were malformed. 0 never stops it.
+        malformed_limit: the run stops if its first ``malformed_limit`` answers are all malformed. 0
+            never stops it for this reason.
         budget: largest cost, in the currency of ``prices``; without prices, largest number of
-            tokens. The run stops before its calls, together with those on disk from earlier
-            commands, would exceed it. None for no limit.
+            tokens. The calls of earlier commands that are on disk count as well. The run stops
+            before a call that could make the sum exceed the budget. None for no limit.
 
     Returns:
         The counts at the end of the run.

@@ -77,8 +77,8 @@ class Condition:
         """Return the user message that asks for the prediction of a round, or the one that reveals
         the round's outcome.
 
-        If the model writes notes, both messages contain its last note, and the message that reveals
-        the outcome repeats the advice (paper, F.3). The model answers the latter with a new note.
+        If the model writes notes, both messages contain its last note. The message that reveals the
+        outcome then also repeats the advice, and the model answers it with a new note (paper, F.3).
 
         Args:
             turn: "prediction" for the message that asks for a prediction, "note" for the one that

@@ -424,9 +424,12 @@ class NoteTable:
     def over_rounds(self) -> pd.DataFrame:
         """Return a table with one row per model, condition, regime and round.
 
-        Besides these four, the columns are words (mean number of words of a note), prompt_tokens
-        (mean number of tokens of the prompt), and exact. This is the share of notes with right
-        tallies over all rounds so far, among the notes with a tally for every expert.
+        Besides these four, the columns are:
+
+        * words: mean number of words of a note;
+        * prompt_tokens: mean number of tokens of the prompt;
+        * exact: of the notes with a tally for every expert, the share in which all tallies are
+          right and count all rounds so far.
         """
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])

@@ -94,7 +94,7 @@ class Stage:
 
     def bounds(self, size: str, low: int, high: int) -> tuple[int, int]:
         """Return (smallest, largest) value of a size of the episodes in this stage: the stage's
-        bounds, limited to those of the run.
+        bounds, limited to the bounds in the run's settings.
 
         Args:
             size: name of the size, such as "n_states".
@@ -345,8 +345,9 @@ class TrainingConfig:
 
     def latent_kept(self, step: int) -> float:
         """Return the factor a of a latent's old value m while batch ``step`` is trained on: a round
-        writes ``a m + h`` with the update h. So 1 adds the update to the latent, and 0 replaces the
-        latent by it. The setting ``anneal_latents`` lowers a from 1 to 0 during training.
+        writes ``a m + h`` with the update h. So with a = 1 the update is added to the latent, and
+        with a = 0 it replaces the latent. The setting ``anneal_latents`` lowers a from 1 to 0
+        during training.
 
         >>> from interp.training.goal import preset
         >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}

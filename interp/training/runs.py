@@ -64,7 +64,7 @@ class Progression:
     Attributes:
         step: number of batches that the model was trained on so far.
         stage: index of the current stage of the curriculum.
-        stage_step: number of these batches that belong to the current stage.
+        stage_step: number of batches that the model was trained on in the current stage.
         epoch_loss: sum of the losses of the current epoch's batches so far, divided by
             ``epoch_steps``; at the end of the epoch it is the epoch's mean loss.
         best_epoch_loss: lowest mean loss of a complete epoch in this stage; infinite before the
