@@ -37,13 +37,20 @@ class AuditResult(Measured):
         model: name of the model.
         measures: one measure per check. If the state has several channels, such as h and c of an
             LSTM, there is also one measure per channel, with the key "used".
-        tables: name -> table. Four tables have the effects of replacing the state: "without" (in
-            every round), "used" (in one round, on later rounds), "by_round" (on the same round) and
-            "presence" (by the mean or the initial state). Two have the effects of replacing a part
-            of the state: "directions" and "doses". "shortcuts" compares the model with heuristics.
-            The functions in :mod:`interp.audit.used`, :mod:`interp.audit.content` and
-            :mod:`interp.audit.shortcuts` that make the tables explain their columns. A table that
-            does not apply is empty.
+        tables: name -> table; a table that does not apply is empty.
+
+            - "without": effect of replacing the state in every round
+              (:func:`interp.audit.used.without`);
+            - "used": effect on later rounds of replacing the state once
+              (:func:`interp.audit.used.table`);
+            - "by_round": effect on a round of replacing the state that it reads
+              (:func:`interp.audit.used.by_round`);
+            - "presence": loss with the mean or the initial state
+              (:func:`interp.audit.used.presence`);
+            - "directions", "doses": effect of replacing a part of the state
+              (:func:`interp.audit.content.table`, :func:`interp.audit.content.doses`);
+            - "shortcuts": the model compared with heuristics
+              (:func:`interp.audit.shortcuts.table`).
         settings: {name: value} of sizes, thresholds, seed and versions.
     """
 
@@ -58,11 +65,14 @@ class AuditResult(Measured):
 def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResult:
     """Run six checks of the state that a model carries from round to round.
 
-    Their keys are "used" (does the state lower the loss?), "content" (does the content of the state
-    lower the loss, or only the presence of a state?), "side" (does the model follow the algorithm
-    where heuristics, which carry no state, are wrong?), "lasts" (does a changed state also raise
-    the loss of the next round?), "decoded" (can the algorithm's memory be decoded from the state?)
-    and "directions" (do few directions of the state carry its effect?).
+    Their keys are:
+
+    - "used": does the state lower the loss?
+    - "content": does the content of the state lower the loss, or only the presence of a state?
+    - "side": does the model follow the algorithm where heuristics, which carry no state, are wrong?
+    - "lasts": does a changed state also raise the loss of the next round?
+    - "decoded": can the algorithm's memory be decoded from the state?
+    - "directions": do few directions of the state carry its effect?
 
     Args:
         machine: a model, or a name or path that :func:`interp.load` accepts.

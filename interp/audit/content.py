@@ -136,8 +136,8 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Replace a part of the state, its components along k directions, by that part of another
-    episode's state. Compare the effect with that of replacing the whole state.
+    """Replace the state's components along k directions by those of another episode's state.
+    Compare the effect with that of replacing the whole state.
 
     An effect is the mean distance between the predictions with the changed and with the unchanged
     state, in the round that reads the state. The principal directions are those in which states of
@@ -147,11 +147,11 @@ def table(trial: Trial) -> pd.DataFrame:
         trial: the model with its episodes.
 
     Returns:
-        A table with one row per ``round`` (index of the round that reads the changed state; two are
-        tried) and number k of ``directions``. ``share`` is the effect for the first k principal
-        directions, divided by the effect of replacing the whole state; ``share_low`` and
-        ``share_high`` are the ends of its interval. ``random`` is the same share for k random
-        directions.
+        A table with one row per ``round`` (index of the round that reads the changed state: a
+        middle one and the last one) and number k of ``directions``. ``share`` is the effect for the
+        first k principal directions, divided by the effect of replacing the whole state;
+        ``share_low`` and ``share_high`` are the ends of its interval. ``random`` is the same share
+        for k random directions.
     """
     rows = []
     middle = trial.writes[len(trial.writes) // 2]
@@ -167,7 +167,7 @@ def table(trial: Trial) -> pd.DataFrame:
 
 def doses(trial: Trial) -> pd.DataFrame:
     """Move the state that the last round reads towards another episode's state, by a fraction of
-    the difference. Compare the effect on predictions with that of the whole difference.
+    their difference. Compare the effect on predictions with that of moving by the whole difference.
 
     Args:
         trial: the model with its episodes.
@@ -196,10 +196,12 @@ def check_directions(trial: Trial, is_used: bool) -> Measure:
     """Check whether few directions of the state carry what lowers the loss. Few means as many as
     the algorithm's memory has dimensions, or 4 if it has no memory.
 
-    If every round reads another episode's state, the loss is higher. This rise is the loss that the
-    whole state saves. Then every round reads another episode's state except in the few principal
-    directions, in which states vary most: there the state is unchanged. The rise falls by the loss
-    that these directions save.
+    Three losses are compared, summed over rounds:
+
+    - "unchanged": every round reads its unchanged state;
+    - "donor": every round reads another episode's state;
+    - "principal": every round reads another episode's state, but the components along the few
+      principal directions (in which states vary most) are those of the unchanged state.
 
     Args:
         trial: the model with its episodes.
@@ -208,7 +210,7 @@ def check_directions(trial: Trial, is_used: bool) -> Measure:
 
     Returns:
         A measure, with controls and verdict. Its number is the loss that few directions save,
-        divided by the loss that the whole state saves.
+        divided by the loss that the whole state saves: (donor - principal) / (donor - unchanged).
     """
     claim = "Few directions carry its effect"
     if not is_used:

@@ -97,8 +97,9 @@ def fixed_points(
         seed: seed for the choice of these states.
 
     Returns:
-        The points: a table with one row per point; their states; and, at each, the eigenvalues of
-        the Jacobian of the round, as a function from state to state.
+        The points: a table with one row per point; their states; and, at each point, the
+        eigenvalues of the round's Jacobian. The round counts as a function from the state before it
+        to the state after it.
 
     Raises:
         InputError: the state grows with every round, or has more than 512 dimensions.

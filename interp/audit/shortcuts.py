@@ -42,12 +42,13 @@ _TIE = 1e-6
 class Adversarial:
     """Episodes on which a heuristic is wrong in the last round and the algorithm is right.
 
-    A heuristic is an algorithm that carries no state. An episode is selected if the heuristic's
-    loss exceeds the algorithm's by more than .6 of the largest excess.
+    A heuristic is an algorithm that carries no state. The excess is the heuristic's loss minus the
+    algorithm's loss, in the last round. An episode is selected if its excess is more than .6 of the
+    largest excess in a first sample of episodes.
 
     Attributes:
         name: name of the heuristic.
-        trials: the model with these episodes, one trial for each sampled batch with at least one.
+        trials: the model with the selected episodes, one trial for each sampled batch that has any.
         drawn: number of episodes that were sampled to find the selected ones.
         algorithm: the algorithm's loss in the last round, ``[episode]``.
         heuristic: the heuristic's loss in the last round, ``[episode]``.
@@ -94,7 +95,7 @@ def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episo
     """Return the losses of an algorithm's predictions in the last round, ``[episode]``.
 
     Args:
-        trial: the model with its episodes, on which the algorithm predicts.
+        trial: the model with its episodes; the algorithm predicts these episodes.
         algorithm: the algorithm.
     """
     distribution = torch.from_numpy(trial.predicted_by(algorithm))
@@ -176,8 +177,8 @@ def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
         trial: the model with its episodes.
 
     Returns:
-        Key of a heuristic -> the episodes; None if there are fewer than 8. Empty if the trial has
-        no algorithm.
+        Key of a heuristic -> its episodes, or None if fewer than 8 were found. The mapping is empty
+        if the trial has no algorithm.
     """
     if trial.algorithm is None:
         return {}
@@ -198,9 +199,10 @@ def table(trial: Trial) -> pd.DataFrame:
         * its_loss and algorithm_loss: loss in the last round of the heuristic and of the algorithm,
           averaged over the trial's episodes;
         * explains_more: share of the variance of the model's predictions that the heuristic
-          explains beyond the algorithm. Two linear maps predict the model: from the algorithm's
-          predictions, and from the algorithm's and the heuristic's. The number is the difference of
-          the shares that they explain, in episodes that they were not fitted to;
+          explains beyond the algorithm. One linear map predicts the model's predictions from the
+          algorithm's, another from the algorithm's and the heuristic's. The number is the share
+          that the second map explains, minus the share that the first explains, in episodes that
+          they were not fitted to;
         * n: number of episodes on which the heuristic is wrong and the algorithm right; drawn:
           number of episodes that were sampled to find them;
         * side: share of these n episodes in which the model's loss is closer to the algorithm's
@@ -281,9 +283,9 @@ def check_side(trial: Trial) -> Measure:
         trial: the model with its episodes.
 
     Returns:
-        A measure, with controls and verdict. Its number is the share of these episodes in which the
-        model's loss is closer to the algorithm's than to the heuristic's, for the heuristic with
-        the smallest share.
+        A measure, with controls and verdict. For each heuristic there is a share: the share of its
+        episodes in which the model's loss is closer to the algorithm's than to the heuristic's. The
+        measure's number is the smallest share of all heuristics.
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value

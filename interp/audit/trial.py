@@ -76,8 +76,8 @@ class Budget:
         rounds: largest number of rounds per episode. Episodes are shorter if later rounds of the
             task contain no new information.
         writes: number of rounds in which the state is changed for the tables "used" and "by_round",
-            evenly spaced. Each is changed in a run of its own. The checks do not use this number:
-            they change the state in every round.
+            evenly spaced. Each of these changes is made in a separate run. The checks do not use
+            this number: they change the state in every round.
         copies: number of untrained copies of the model. Every check is also made with the copies,
             and the best of their numbers is a control.
         seed: seed of the episodes, of random changes and of the copies.
@@ -97,7 +97,9 @@ class Budget:
 
     @classmethod
     def quick(cls) -> Budget:
-        """Return the sizes of a quick audit: a third of the episodes, and fewer rounds and copies."""
+        """Return the sizes of a quick audit: a third of the episodes, and fewer rounds, changed
+        states and copies.
+        """
         return cls(episodes=32, rounds=8, writes=3, copies=2)
 
 
@@ -118,12 +120,12 @@ class Trial:
             of the state. The first item, with the name :data:`ALL`, is the whole state.
         grows: name of the first channel that grows with every round, such as a cache; empty if none
             grows.
-        whose: for each episode, the index of the participant whose it is, ``[episode]``; if there
-            are no participants, the index of the episode. Intervals resample participants.
+        whose: for each episode, the index of its participant, ``[episode]``; if there are no
+            participants, the index of the episode. Intervals resample participants.
         first_half: True for episodes that belong to the first half of the participants,
             ``[episode]``.
-        algorithm: the algorithm that should explain the model, with which it is compared; None if
-            neither the task nor the model names one.
+        algorithm: the algorithm that should explain the model's predictions; None if neither the
+            task nor the model names one.
     """
 
     model: Machine
@@ -169,7 +171,7 @@ class Trial:
                 participant.
             regime: name of the distribution of episodes to sample from; "" for the task's default
                 one.
-            seed: number that is added to the budget's seed.
+            seed: number that is added to the budget's seed, to sample other episodes.
             n_rounds: number of rounds per episode; by default (0) that of the budget.
         """
         task = catalog.of(model)
@@ -212,8 +214,8 @@ class Trial:
 
     @property
     def scored(self) -> slice:
-        """Slice of the rounds that count in losses: all but the first, which reads no earlier
-        round's state, and only those with a scored prediction.
+        """Slice of the rounds that count in losses: all rounds with a scored prediction, except the
+        first round of the episode, which reads no earlier round's state.
         """
         return slice(max(1, self.task.data.first_asked), None)
 
@@ -254,16 +256,16 @@ class Trial:
         return self.losses(self.run.predictions)
 
     def distance(self, one: Array, other: Array) -> Array:
-        """Return the distance between two predicted distributions, from 0 to 1, ``[...]``.
+        """Return the distance between predicted distributions, from 0 to 1, ``[...]``.
 
-        For classes it is the total variation distance. For real numbers it is the difference of the
-        two predicted means, divided by a width, and at most 1. The width is twice the standard
-        deviation of all means that the model predicts for the trial's episodes with its state
-        unchanged.
+        For classes it is the total variation distance. For real numbers it is |difference of the
+        two predicted means| / (2 s), cut off at 1. Here s is the standard deviation of all means
+        that the model predicts for the trial's episodes with its state unchanged.
 
         Args:
-            one, other: the distributions, ``[..., outcome]``. The last axis has the probability of
-                each outcome; for real numbers the mean, or mean and log variance.
+            one, other: the two distributions, or arrays of them, ``[..., outcome]``. The last axis
+                has the probability of each outcome; for real numbers the mean, or mean and log
+                variance.
         """
         if self.run.layout.kind == "classes":
             differences = np.abs(one - other)
@@ -293,13 +295,13 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Run the model again with changed states, once for each of several rounds: this round
-        reads a changed state, and the model runs on from there.
+        """Run the model again with changed states, once for each round in ``rounds``. In each run,
+        one of these rounds reads a changed state, and the model runs on from there.
 
         Args:
-            changed: the changed states, ``[written, episode, row, width]``. The axis ``written`` is
-                that of ``rounds``.
-            rounds: indices of the rounds that read a changed state.
+            changed: the changed states, ``[written, episode, row, width]``. The axis ``written``
+                has one entry for each round in ``rounds``: the state that this round reads.
+            rounds: indices of the rounds that read a changed state, one per run.
             horizon: number of rounds to run, including the round that reads the changed state; None
                 runs to the last round. Predictions of later rounds are copied from the run without
                 changes.
@@ -309,7 +311,7 @@ class Trial:
                 further.
 
         Returns:
-            The predictions of all rounds after each change, ``[written, episode, round, ...]``.
+            The predictions of all rounds in each run, ``[written, episode, round, ...]``.
         """
         run = self.run
         n_further = run.n_rounds if horizon is None else horizon
@@ -322,10 +324,12 @@ class Trial:
         return predictions
 
     def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """Return the unchanged states that some rounds read, ``[written, episode, row, width]``.
+        """Return the states that the rounds ``rounds`` read in the trial's run, ``[written,
+        episode, row, width]``.
 
-        The axis ``written`` is that of ``rounds``. A state is a matrix ``[row, width]``, such as a
-        transformer's latents, one per row.
+        A state is a matrix ``[row, width]``, such as a transformer's latents, one per row. The axis
+        ``written`` has one entry for each round in ``rounds``. It is called so because functions
+        that change states return arrays of the same shape, to be written in place of the states.
 
         Args:
             rounds: indices of the rounds.

@@ -42,9 +42,9 @@ class Change(StrEnum):
 
     * ``INITIAL``: the state before the first round;
     * ``DONOR``: the state of another episode in the same round;
-    * ``SAME``: the state of another episode in the same round, in which the model gives the same
-      answer to both;
-    * ``LATE``: the state that the previous round of the episode read;
+    * ``SAME``: the state of another episode in the same round, drawn among the episodes for which
+      the model gives the same answer in this round;
+    * ``LATE``: the state that the same episode's previous round read;
     * ``MEAN``: the mean over episodes of the states in this round;
     * ``NOISE``: a random state, drawn with the mean and covariance that the states of this round
       have over episodes.
@@ -109,8 +109,8 @@ def draw_donors_alike(
 def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
-    """Return the states that some rounds read, with one channel replaced, ``[written, episode, row,
-    width]``. The axis ``written`` is that of ``rounds``; a channel has some rows of the state.
+    """Return the states that the rounds ``rounds`` read, with one channel (some rows of the state)
+    replaced.
 
     Args:
         trial: the model with its run.
@@ -118,6 +118,10 @@ def change_states(
         change: the replacement, a :class:`Change`.
         channel: name of the part of the state that is replaced, such as h of an LSTM; by default
             the whole state.
+
+    Returns:
+        The states, ``[written, episode, row, width]``. The axis ``written`` has one entry for each round
+        in ``rounds``, in the same order.
     """
     states = trial.read(rounds)
     rows = trial.channels[channel]
@@ -179,8 +183,9 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
     Returns:
         Two arrays ``[write, episode, lag]``: ``effect``, the distance between changed and unchanged
         predictions, and ``cost``, the rise of the loss. ``write`` is the round that reads the
-        changed state, ``lag`` the number of rounds since then. Entries are NaN after the last
-        round, and where the change needs another episode with the same answer and there is none.
+        changed state, ``lag`` the number of rounds since then. Entries are NaN for rounds after the
+        last one. They are also NaN if the change is ``Change.SAME``, and no other episode has the
+        same answer.
     """
     predictions = trial.rerun(change_states(trial, trial.writes, change, channel), trial.writes)
     effect = trial.distance(trial.distribution(predictions), trial.plain)
@@ -233,7 +238,7 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
     episodes, if the trial has no participants).
 
     Args:
-        trial: the model with its episodes, which say whose they are.
+        trial: the model with its episodes and their participants.
         values: values ``[write, episode]``, where ``write`` is the round that reads a changed
             state; NaN where the change cannot be made.
     """
@@ -282,9 +287,9 @@ def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
     """Measure how much the content of the state (its information about the episode) lowers the
     loss.
 
-    The loss is compared with two others: if every round reads another episode's state, and if it
-    reads the mean state over episodes. The share of this other loss that the unchanged state
-    removes is the worth. Of the two comparisons, the one is returned in which the lower end of the
+    The state of every round is replaced in two ways: by another episode's state, and by the mean
+    state over episodes. For each, the worth is (loss with the replacement - loss with the unchanged
+    state) / loss with the replacement. The replacement is returned for which the lower end of the
     worth's interval is higher.
 
     Args:
@@ -292,28 +297,31 @@ def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
         channel: name of a part of the state, such as h of an LSTM; by default the whole state.
 
     Returns:
-        ``change``, the replacement; ``share``, the worth; and ``effect``, the mean distance between
-        predictions with the replaced and with the unchanged state. The last two have intervals.
+        ``change``, the replacement; ``share``, its worth; and ``effect``, the mean distance between
+        predictions with the replacement and with the unchanged state. The last two have intervals.
     """
     worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
 
 
 def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
-    """Measure how much the state lowers the loss: the share of the loss with a replaced state that
-    the unchanged state removes.
+    """Measure how much the state lowers the loss. The share is (loss with a replacement in every
+    round - loss with the unchanged state) / loss with the replacement.
 
-    The first replacements are states without information about the episode
-    (:func:`worth_of_content`). If the lower end of the share's interval is then below .02, the
-    threshold of the checks, the initial state is the replacement instead.
+    There are up to three replacements:
+
+    - Another episode's state and the mean state over episodes are tried first. Of the two, the one
+      counts for which the lower end of the share's interval is higher.
+    - If this lower end is below .02, the threshold of the checks, the initial state counts instead.
 
     Args:
         trial: the model with its run.
         channel: name of a part of the state, such as h of an LSTM; by default the whole state.
 
     Returns:
-        ``change``, the replacement; ``share``; and ``effect``, the mean distance between
-        predictions with the replaced and with the unchanged state. The last two have intervals.
+        ``change``, the replacement that counts; ``share``; and ``effect``, the mean distance
+        between predictions with this replacement and with the unchanged state. The last two have
+        intervals.
     """
     content_worth = worth_of_content(trial, channel)
     if content_worth.share.low >= THRESHOLDS["worth"].value:
@@ -325,8 +333,10 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
 def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
     """Measure how much the state lowers the loss, compared with a replacement in every round. The
     share is (loss with the replacement - loss with the unchanged state) / loss with the
-    replacement. For a replacement that only lacks information about the episode, :func:`weigh`
-    corrects the share.
+    replacement.
+
+    If the replacement is another episode's state or the mean state, a part of the numerator is
+    subtracted: what it would be with the labels of other episodes (:func:`weigh`).
 
     Args:
         trial: the model with its run.
@@ -350,16 +360,16 @@ def weigh(
     changed state, with losses summed over episodes and rounds. If the denominator is 0, so is the
     share.
 
-    Two changes remove only the content of the state, its information about the episode: those to
-    another episode's state and to the mean state. For them, a part of the numerator may have
-    another cause. This part is what the numerator is if predictions are scored on the labels of
-    other episodes; it is subtracted.
+    Another episode's state and the mean state lack only information about the episode. For these
+    two changes, the numerator is computed once more, with predictions scored on the labels of other
+    episodes. This part of the numerator does not come from information about the episode, and is
+    subtracted.
 
     Args:
         trial: the model with its run.
         changed: predictions with the changed state, ``[episode, round, ...]``.
-        change: the replacement for the state, a :class:`Change`, which decides whether this part is
-            subtracted.
+        change: the replacement for the state, a :class:`Change`. It decides whether something is
+            subtracted from the numerator.
         rounds: slice of the rounds that count.
 
     Returns:
@@ -405,8 +415,11 @@ def _measure_saved_by_chance(
 
 
 def check_use(trial: Trial, channel: str) -> Measure:
-    """Check whether the state, or one channel of it, lowers the loss. The loss is compared with
-    that if every round reads another episode's state, the mean state or the initial state
+    """Check whether the state, or one channel of it, lowers the loss. The loss is compared with the
+    loss under a replacement: every round reads another state in its place.
+
+    The replacement is another episode's state or the mean state over episodes, whichever shows the
+    larger share; or the initial state, if neither share is clearly above the threshold
     (:func:`worth_of_state`).
 
     Args:
@@ -415,8 +428,8 @@ def check_use(trial: Trial, channel: str) -> Measure:
             :data:`interp.audit.trial.ALL` for the whole state.
 
     Returns:
-        A measure, with controls and verdict. Its number is the share of the loss that the state
-        removes.
+        A measure, with controls and verdict. Its number is the share of the loss under the
+        replacement that the unchanged state removes. Its ``unit`` names the replacement.
     """
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
@@ -447,14 +460,16 @@ def check_use(trial: Trial, channel: str) -> Measure:
 
 def check_content(trial: Trial) -> Measure:
     """Check whether the content of the state (its information about the episode) lowers the loss.
-    It does not if the loss is as low with another episode's state and with the mean state.
+    The loss is compared with the loss if every round reads another episode's state, and if every
+    round reads the mean state over episodes.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A measure, with controls and verdict. Its number is the share of the loss that the content
-        removes.
+        A measure, with controls and verdict. Its number is the share of the loss under one of these
+        replacements that the unchanged state removes, for the replacement with the larger share
+        (:func:`worth_of_content`).
     """
     threshold = THRESHOLDS["worth"].value
     initial = worth_by(trial, Change.INITIAL).share
@@ -497,15 +512,16 @@ def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
 
 
 def check_duration(trial: Trial) -> Measure:
-    """Check whether the effect of the state lasts: if one round reads a changed state, the loss of
-    the next round must rise, too.
+    """Check whether the effect of the state lasts: if one round reads another state, the loss of
+    the next round must rise, too. The other state is another episode's state or the mean state over
+    episodes, whichever shows the larger share.
 
     Args:
         trial: the model with its run.
 
     Returns:
-        A measure, with controls and verdict. Its number is the rise of the next round's loss, as a
-        share of this loss with the changed state.
+        A measure, with controls and verdict. Its number is (next round's loss after a changed state
+        - its loss after the unchanged state) / its loss after a changed state.
     """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
@@ -585,8 +601,8 @@ def table(trial: Trial) -> pd.DataFrame:
         (the replacement) and ``rounds_on`` (number of rounds since the change). ``effect`` is the
         mean distance between the changed and the unchanged prediction, and ``cost`` the mean rise
         of the loss. Both have the ends of their intervals in columns such as ``effect_low``. ``n``
-        is the number of values averaged over, one for each episode and round that reads a changed
-        state.
+        is the number of values averaged over, one for each pair of an episode and a round that
+        reads a changed state.
     """
     rows = []
     for channel in trial.channels:
@@ -616,8 +632,8 @@ def by_round(trial: Trial) -> pd.DataFrame:
 
     Returns:
         A table with one row per ``channel`` (part of the state, such as h of an LSTM) and ``round``
-        of ``trial.writes``. ``effect`` is the mean distance between the changed and the unchanged
-        prediction, with the ends ``effect_low`` and ``effect_high`` of its interval.
+        (an index in ``trial.writes``). ``effect`` is the mean distance between the changed and the
+        unchanged prediction, with the ends ``effect_low`` and ``effect_high`` of its interval.
     """
     rows = []
     for channel in trial.channels:
@@ -637,10 +653,10 @@ def without(trial: Trial) -> pd.DataFrame:
 
     Returns:
         A table with one row per ``channel`` (part of the state, such as h of an LSTM) and
-        ``change`` (the replacement). ``worth`` is the share of the loss with the replacement that
-        the unchanged state removes. ``effect`` is the mean distance between predictions with the
-        replaced and with the unchanged state. Both have the ends of their intervals in columns such
-        as ``worth_low``.
+        ``change`` (the replacement). ``worth`` is (loss with the replacement - loss with the
+        unchanged state) / loss with the replacement (:func:`worth_by`). ``effect`` is the mean
+        distance between predictions with the replaced and with the unchanged state. Both have the
+        ends of their intervals in columns such as ``worth_low``.
     """
     rows = []
     for channel in trial.channels:
@@ -658,9 +674,13 @@ def presence(trial: Trial) -> pd.DataFrame:
     effects: of the state's content (its information about the episode), and of the mere presence of
     a state.
 
-    The unchanged state has both. The mean state over episodes has no content, and the initial state
-    has neither. The initial state plus the unchanged state's deviation from the mean has content
-    but no presence.
+    The four states are:
+
+    - the unchanged state: content and presence;
+    - the mean state over episodes: presence without content;
+    - the initial state plus the unchanged state's deviation from the mean: content without
+      presence;
+    - the initial state: neither.
 
     Args:
         trial: the model with its run.

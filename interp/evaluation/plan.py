@@ -71,7 +71,8 @@ def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         tables: name -> table.
 
     Returns:
-        A mapping {name of such a table: its note, a sentence that says why}.
+        A mapping {name of such a table: its note, a sentence that says why the table does not
+        apply}.
     """
     without_numbers = {name: frame for name, frame in tables.items() if list(frame) == [_NOTE]}
     return {name: str(frame[_NOTE].iloc[0]) for name, frame in without_numbers.items()}
@@ -89,8 +90,8 @@ def cut(model: Machine) -> Hook:
     round. The model then has no information about earlier rounds.
 
     Returns:
-        A pair (name of the hook point, function), as the argument ``fwd_hooks`` of
-        :func:`interp.rollout` lists them.
+        A pair (name of the hook point, hook function), one entry of a list for the argument
+        ``fwd_hooks`` of :func:`interp.rollout`.
     """
     layout = model.layout.max_layout
 
@@ -108,8 +109,9 @@ SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
 def round_attention(
     model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)
 ) -> pd.DataFrame:
-    """Compute how much attention every head pays from each position of a round to itself and to
-    each earlier position, averaged over episodes and rounds. Missing rounds are left out.
+    """Compute how much attention every head pays from each token position of a round to this
+    position and to each earlier one, averaged over episodes and rounds. Missing rounds are left
+    out.
 
     Args:
         model: a model with attention between the positions of a round.
@@ -118,8 +120,8 @@ def round_attention(
 
     Returns:
         A table with one row per layer, head, query and key. ``layer`` and ``head`` are indices;
-        ``query`` is the label of the position that attends, ``key`` of the position that it attends
-        to; ``attention`` is the mean weight, from 0 to 1.
+        ``query`` is the label of the position that attends, and ``key`` is the label of the
+        position that is attended to; ``attention`` is the mean weight, from 0 to 1.
     """
     require(len(episodes) > 0, "no episodes to average over")
     names = patterns(model)
@@ -151,7 +153,7 @@ def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
 
 def lacks_attention(model: Machine) -> str:
     """Return a sentence that says why a model has no attention between the positions of a round; ""
-    if it has.
+    if it has such attention.
     """
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):

@@ -120,8 +120,8 @@ def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 def exact_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
-    """Decode a set of nodes from a model's latents, and compute the share of episodes in which it
-    is exactly the set that breadth-first search has reached.
+    """Decode a set of nodes from a model's latents, and compute the share of episodes in which this
+    set is exactly the set that breadth-first search has reached before the round.
 
     Args:
         model: the model.
@@ -187,15 +187,16 @@ def controlled(
     - "reset": only the middle round reads the initial latent;
     - "frozen": all rounds from the second on read the latent that the second round reads;
     - "swapped": every round reads the latent of another episode; left out for a single episode;
-    - "discrete": of the nodes that a round adds to the set in the latent, only one, drawn at
-      random, stays; left out if there are no functions ``read`` and ``write``.
+    - "discrete": a latent represents a set of reached nodes; of the nodes that a round adds to this
+      set, only one, drawn at random, stays. Left out if there are no functions ``read`` and
+      ``write``.
 
     Args:
         model: the model.
         episodes: episodes without missing rounds.
         read, write: functions that decode sets of nodes from latents and write them, from
-            :func:`codec`. By default, a handwired transformer has its exact ones, and other models
-            have none.
+            :func:`codec`. By default, the exact functions for a handwired transformer, and none for
+            other models.
         seed: seed of random choices.
 
     Returns:
@@ -290,19 +291,24 @@ def measure_moved_sets(
     write: Write | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Change the set of reached nodes that the latent represents, and measure which of the two
-    candidates the model then predicts. The target is the candidate that can be reached, the
-    negative the other one.
+    """Change the set of reached nodes that the latent represents, and measure which of an episode's
+    two candidate nodes the model then predicts. The target is the candidate that can be reached
+    from the root; the negative is the candidate that cannot.
 
-    The measured number is the probability of the target, divided by that of both candidates
-    together, in the round of the change and one round later. If the target is d steps from the
-    root, the set is changed in round d (counted from 0), the first in which breadth-first search
-    knows the answer.
+    The measured number is P(target) / (P(target) + P(negative)), in the round of the change and one
+    round later. If the target is d steps from the root, the set is changed in round d (counted from
+    0), the first in which breadth-first search knows the answer.
 
-    There are four changes: the target is removed; the negative is added; a parent of the negative
-    is added; or the negative takes the target's place. Two more are controls: nothing is changed,
-    or a node is added from which no candidate can be reached. Such nodes and parents are drawn at
-    random; episodes without one are left out for this change.
+    There are four changes and two controls:
+
+    - the target is removed from the set;
+    - the negative is added;
+    - the target is removed and the negative is added;
+    - a parent of the negative, drawn at random, is added;
+    - control: nothing is changed;
+    - control: a node from which no candidate can be reached, drawn at random, is added.
+
+    An episode without a node that can be drawn is left out for the change that needs it.
 
     Args:
         model: the model.
@@ -313,10 +319,10 @@ def measure_moved_sets(
 
     Returns:
         A table with one row per change and number of rounds since the change. ``move`` is the
-        change in words, such as "the target is taken out"; ``later`` is the number of rounds, 0 or
-        1. ``model`` is the measured number, averaged over episodes, and ``low`` and ``high`` are
-        the ends of its interval. ``search`` is the same number for breadth-first search after the
-        same change; ``n`` is the number of episodes.
+        change in words, such as "the target is taken out"; ``later`` is the number of rounds since
+        the change, 0 or 1. ``model`` is the measured number, averaged over episodes, and ``low``
+        and ``high`` are the ends of its interval. ``search`` is the same average for breadth-first
+        search after the same change; ``n`` is the number of episodes.
     """
     depths = episodes.depths
     n_needed = depths.max() + 2
@@ -415,8 +421,8 @@ def answers(
         A table with one row per predictor (``key``), ``depth`` of the target (its distance from the
         root) and ``round``. ``key`` is "model", the name of a change of the latent such as "cut",
         or the key of an algorithm. ``estimate`` is the share of right answers, and ``low`` and
-        ``high`` are the ends of its 95 % interval. ``n`` is the number of episodes of this depth,
-        and ``regime`` that of the episodes.
+        ``high`` are the ends of its 95 % interval. ``n`` is the number of episodes of this depth;
+        ``regime`` is the name of the episodes' regime.
     """
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
@@ -443,8 +449,8 @@ def answers(
 
 
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Sample episodes with the model's numbers of nodes and edges. They end one round after the
-    round in which a search reaches the target that is farthest from the root.
+    """Sample episodes with the model's numbers of nodes and edges. The episodes end one round after
+    the round in which breadth-first search reaches the farthest target.
 
     Args:
         model: the model, which determines the numbers of nodes and edges.

@@ -64,7 +64,7 @@ class Evaluation(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """{name of a table: sentence} of the tables without numbers; the sentence says why the
+        """{name of a table: sentence}, for the tables without numbers. The sentence says why the
         table does not apply to this model.
         """
         return notes(self.tables)
@@ -116,14 +116,14 @@ def evaluate(
         seed: seed of the episodes.
         done: function that is called with the number 1 after each part, for a progress bar.
         n_jobs: number of worker processes that compute the parts; -1 for one per core.
-        scheduler: address of a dask scheduler, to compute the parts on its workers instead; "" for
-            none.
+        scheduler: address of a dask scheduler, whose workers then compute the parts in place of
+            processes here; "" for none.
         folder: folder that stores finished parts, so that an interrupted run can resume; None
             stores nothing.
-        shard: share of the parts to compute in this process, such as "2/64" for the second of 64
-            shares (:func:`interp.support.shares.divide`). Their results are only stored in
-            ``folder``. "" takes all parts; those that ``folder`` stores are read, the others
-            computed.
+        shard: which share of the parts to compute, such as "2/64" for the second of 64 shares
+            (:func:`interp.support.shares.divide`). The results are then stored in ``folder`` and
+            not returned. "" means all parts: parts that are stored in ``folder`` are read, all
+            others are computed.
 
     Returns:
         The evaluation; None if ``shard`` is set.

@@ -79,7 +79,7 @@ def _switches(regime: str) -> bool:
 
 def best_eta(episodes: ExpertEpisodes) -> float:
     """Return the learning rate (eta) of weighted majority that is best in hindsight: the value of a
-    grid with which it makes the fewest mistakes on these episodes.
+    grid with which weighted majority makes the fewest mistakes on these episodes.
     """
     mistakes = []
     for eta in _ETAS:

@@ -72,8 +72,8 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def lacks_room(model: Machine, n_rounds: int) -> str:
-    """Return a sentence that says why a model cannot run for ``n_rounds`` rounds: for how many its
-    state has room. Return "" if it can.
+    """Return a sentence that says that a model cannot run for ``n_rounds`` rounds, and for how many
+    rounds its state has room. Return "" if the model can run for ``n_rounds`` rounds.
     """
     n_possible = room(model, n_rounds)
     return (

@@ -67,9 +67,9 @@ def agreement(
     """Measure how often a policy chooses the greedy actions of the episodes' Q-tables.
 
     A step is one round of an episode. An action is greedy if no other action has a higher Q-value
-    at the next state. A step is *tied* if the episode's table has several greedy actions. It is
-    *disputed* if none of them is greedy in a table that is learned from the same transitions with a
-    discount of 0.
+    at the next state. A step is *tied* if several actions are greedy in the episode's table. A step
+    is *disputed* if no action that is greedy in the episode's table is greedy in a second table,
+    learned from the same transitions with a discount of 0.
 
     Args:
         predictions: choices ``[episode, round]``, indices of actions; or probabilities ``[episode,

@@ -133,7 +133,8 @@ def evaluate(
         model: the model.
         regimes: names of the regimes.
         n_episodes: number of episodes per regime, over a few sizes of MDPs.
-        horizons: numbers of rounds over which returns are summed; the longest is played.
+        horizons: numbers of rounds over which returns are summed. Episodes have as many rounds as
+            the largest of them.
         seed: seed of MDPs, play and bootstrap.
 
     Returns:
