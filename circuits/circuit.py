@@ -49,13 +49,14 @@ class Location:
         name: unique among the locations of one variable, such as "p?" or "votes".
         hook: name of the hook point, such as "blocks.1.hook_resid_post" or
             "blocks.2.attn.hook_attn_scores".
-        labels: label of the token position of each element, such as "e_1"; for attention scores, of
-            the query.
-        directions: the direction of each element: the residual stream's component along it is
-            ``scale`` times the element. Empty for attention scores.
+        labels: label of the token position of each element, such as "e_1"; for attention scores,
+            label of the query position.
+        directions: the direction that stores each element: the residual stream's component along
+            the direction is ``scale`` times the element. Empty for attention scores.
         keys: label of the key position of each element, for attention scores; otherwise empty.
         head: name of the head, for attention scores; otherwise None.
-        scale: the activation is ``scale`` times the variable.
+        scale: what is stored (a component of the residual stream, or an attention score) is
+            ``scale`` times the element.
         drives: what changes if the activation here is set to another value, in words, such as
             "prediction and update".
         one_hot: for a variable that is a class, such as a choice: True if it is stored as one
@@ -149,9 +150,10 @@ def table(
     """Make the edges of a circuit from the rows of a table. One row describes a group of similar
     edges: one from each of its sources to each of its targets.
 
-    A source or target is named by the name or number of a head or group of neurons, or is one of
-    :data:`EMBEDDINGS` (sources) or :data:`EXITS` (targets). Several names are separated by commas.
-    "2.2" stands for both heads "2.2+" and "2.2-" if the circuit has such a pair.
+    The cells "source" and "target" name heads and groups of neurons by their names or numbers. A
+    source can also be an embedding (:data:`EMBEDDINGS`), and a target an output (:data:`EXITS`).
+    Several names are separated by commas. "2.2" stands for both heads "2.2+" and "2.2-" if the
+    circuit has such a pair.
 
     Args:
         rows: rows with the columns source, target, port, kind, positions and carries, which are
@@ -226,8 +228,9 @@ class Carried:
         locations: names of the locations.
         outcome: which output shows the effect of the swap: "prediction" or "state" (the state that
             the round writes).
-        held_as: usually empty. If the circuit lists the locations under another variable, which
-            determines ``variable``, the key of that variable, such as "policy" for "choice".
+        held_as: usually empty. The circuit may list the locations under another variable that
+            determines this one, such as "policy" for "choice". Then it is the key of the other
+            variable ("policy").
     """
 
     variable: str
@@ -258,7 +261,7 @@ def read_tables(
     Args:
         folder: folder of the tables.
         form: words that describe the variant of the construction, such as ``{"R", "softmax"}``.
-            Only rows of the tables that apply to this variant are read.
+            Rows of the tables for other variants are not read.
         parts: all heads and groups of neurons.
         basis: basis of the residual stream.
         groups: word in a table -> the labels of positions or axes that it stands for.
@@ -416,7 +419,7 @@ class Circuit(Result):
         state: directions along which a latent stores the algorithm's state, one per element of the
             state.
         algorithm: the algorithm that the circuit computes.
-        sites: key of a variable -> its locations.
+        sites: key of a variable -> its locations (places that store it).
         carried: which locations together carry a variable, so that an interchange of their
             activations acts like an interchange of the variable.
         partial: (variable, name of a location) -> what changes if the variable is set at this
@@ -484,8 +487,8 @@ class Circuit(Result):
 
     @property
     def leak(self) -> float:
-        """Bound of the error of softmax heads that replace hard heads: the most attention that a
-        key with a lower score can get, divided by the attention of the best key.
+        """Bound of the error of softmax heads that replace hard heads: the largest ratio of the
+        attention to a key with a lower score and the attention to the key with the highest score.
 
         It is 0 for a circuit with hard heads.
         """

@@ -168,8 +168,8 @@ class BenchmarkResult(Result):
     @cached_property
     def means(self) -> pd.DataFrame:
         """Table of mean scores, one row per method and one column per question. The method with the
-        best mean over questions comes first. A mean is over the forms (constructions) of the
-        machines, as in :meth:`summary`.
+        best mean over questions comes first. A score is averaged first over the variants and seeds
+        of each form (construction) of a machine, then over forms, as in :meth:`summary`.
 
         Each question has several scores. The table shows its main score, with which the name of the
         column ends, as in "edges, ap". Some methods come in several settings, such as "eap:single"
@@ -361,7 +361,8 @@ def run(
         effort: how many episodes, rounds and fits are used. With :data:`QUICK`, an empty
             ``subjects`` means a few of them, and an empty ``methods`` leaves out slow ones.
         out: folder in whose subfolder ``parts`` finished work is stored, one file per subject and
-            seed. An interrupted run then continues. None stores nothing.
+            seed. A later call with the same arguments then continues an interrupted run. None
+            stores nothing.
         n_jobs: number of worker processes; each works on one subject at a time.
         scheduler: address of a dask scheduler, to compute on its workers, which write to ``out``,
             too (:func:`interp.support.workers.each`); "" for none.

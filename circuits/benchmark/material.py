@@ -300,16 +300,18 @@ class Material:
         rounds: Sequence[int] | None = None,
         corruptions: Sequence[str] | None = None,
     ) -> list[Case]:
-        """List the cases: pairs of a clean and a corrupted run with a metric that compares them.
-        There is one for each combination of a round, a corruption and an exit (what is compared),
-        unless the two runs are equal there.
+        """List the cases. A case is a clean run and a corrupted run, with a metric that compares
+        them. There is one case for each combination of a round, a corruption and an exit (the
+        output that is compared). Combinations for which both runs have the same output are left
+        out.
 
         Args:
             exits: what is compared: "prediction", "state" (the latents along the directions that
                 store the state) or "latents" (all their coordinates).
             rounds: indices of the corrupted rounds; only ``effort.round`` when None.
-            corruptions: keys of corruptions (how corrupted episodes are made), or :data:`ANOTHER`.
-                None takes all of the task, the default one first.
+            corruptions: keys of corruptions (how corrupted episodes are made). :data:`ANOTHER`
+                replaces every episode by another one. None takes all corruptions of the task, the
+                default one first.
         """
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions
@@ -329,9 +331,9 @@ class Material:
         return Case(corruption, exit, t, pair=pair, metric=metric, scale=scale)
 
     def case(self, exit: Exit) -> Case | None:
-        """Return the case (a clean and a corrupted run, and a metric) of the first corruption that
-        changes what is read at ``exit``, such as "prediction". Return None if no corruption changes
-        it.
+        """Return the case (a clean and a corrupted run, and a metric) of the first of the task's
+        corruptions that changes the output ``exit``, such as "prediction". Return None if no
+        corruption changes this output.
         """
         cases = self.cases((exit,))
         return cases[0] if cases else None
@@ -343,25 +345,26 @@ class Material:
             case: the clean and the corrupted run, and the metric.
             ablation: what edges outside the circuit carry: "zero", "mean" or "resample" (their
                 value in the corrupted run).
-            purpose: a name for what the scorer is used for, such as "grades". Scorers with the same
-                corruption, round, ablation and purpose share their runs of circuits, also between
-                metrics; scorers with different purposes do not. A method whose CPU time must
-                include all its runs needs a new name.
+            purpose: a name for what the scorer is used for, such as "grades". Scorers share the
+                runs of circuits that they have made if they have the same corruption, round,
+                ablation and purpose; metrics may differ. The CPU time of a method that reuses runs
+                is too low. A method that is timed therefore needs a purpose that no other caller
+                uses.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
         return self.once((*key, case.exit), lambda: scorer.through(case.metric))
 
     def cut(self, corruption: str, ablation: str, t: int) -> Readout:
-        """Run the clean episodes once per candidate edge, with this edge cut: the destination reads
-        another value from the source.
+        """Run the clean episodes once per candidate edge, with this edge cut: another value
+        replaces the source's output where the destination reads it.
 
         Args:
-            corruption: key of the corruption, which makes the corrupted run; not used by the
-                ablation "zero".
-            ablation: the value that the destination reads: "zero"; "mean", the mean over episodes
-                of the edge's value in the corrupted run; or "resample", the value in the corrupted
-                run.
+            corruption: key of the corruption, which makes the corrupted run. The ablation "zero"
+                does not use it.
+            ablation: the value that the destination reads in place of the source's output: "zero";
+                "mean", the mean over episodes of this output in the corrupted run; or "resample",
+                this output in the corrupted run.
             t: index of the round in which edges are cut.
 
         Returns:

@@ -87,8 +87,8 @@ class Challenge:
     def answer_by_oracle(self, subject: KnownMachine, material: Any) -> Answer:
         """Return the answer of an oracle that knows the truth: the upper bound for methods.
 
-        If :attr:`oracle` is set, it answers. Otherwise true items get the score 1 and false items
-        0.
+        The function :attr:`oracle` makes the answer, if there is one. Otherwise true items get the
+        score 1 and false items 0.
 
         Args:
             subject: the machine.
@@ -103,9 +103,10 @@ class Challenge:
     def draw_answer(self, subject: KnownMachine, material: Any) -> Answer:
         """Return a random answer, the lower bound for methods.
 
-        If :attr:`chance` is set, it answers. Otherwise each item gets a uniform random score, and
-        the n items with the best scores are declared true, where n is the number of true items. The
-        draws depend only on the question, the subject's name and the seed.
+        The function :attr:`chance` makes the answer, if there is one. Otherwise each item gets a
+        uniform random score, and the n items with the best scores are declared true, where n is the
+        number of true items. The draws depend only on the question, the subject's name and the
+        seed.
 
         Args:
             subject: the machine.
@@ -142,24 +143,29 @@ def ranking(
 ) -> dict[str, float]:
     """Score how well an answer ranks true items of some kinds above false items.
 
-    Each score compares the true items of one kind, or of several kinds, with the false items. It
-    leaves out true items of other kinds.
+    Each score compares the true items of one kind, or of several kinds, with the false items. True
+    items of other kinds are left out.
 
     Args:
         truth: item -> its kind; "" for false items.
         answer: a method's answer.
-        first: kind of the true items in the scores without a suffix, such as "auroc".
-        others: further kinds. Each gets scores with its name as a suffix, such as "auroc constant".
-            If there are any, scores with the suffix "all" are about ``first`` and ``others``
-            together.
+        first: kind of the true items that scores without a suffix, such as "auroc", are about.
+        others: further kinds of true items. Each kind gets scores with its name as a suffix, such
+            as "auroc constant". If there are further kinds, scores with the suffix "all" are about
+            ``first`` and ``others`` together.
 
     Returns:
-        Name of a score -> its value. "auroc" is the area under the ROC curve, "ap" the average
-        precision, and "recall" the share of the n true items that are among the n best. They are
-        NaN if there is no true or no false item. If the answer declares items true
-        (``answer.chosen``), there are two more, without a suffix and with "all". "chosen_precision"
-        is the share of the declared items that are true (NaN if none is declared), and
-        "chosen_recall" the share of the true items that are declared.
+        Name of a score -> its value. Three scores are NaN if there is no true or no false item:
+
+        * "auroc": area under the ROC curve;
+        * "ap": average precision;
+        * "recall": share of the n true items that are among the n items with the best scores.
+
+        Two more exist if the answer declares items true (``answer.chosen``), but not for single
+        kinds in ``others``:
+
+        * "chosen_precision": share of the declared items that are true; NaN if none is declared;
+        * "chosen_recall": share of the true items that are declared; NaN if no item is true.
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))

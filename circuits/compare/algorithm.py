@@ -160,9 +160,9 @@ class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
     A family is an algorithm with free parameters, which are fitted to the model. A family is
-    memoryless if it carries no state from round to round. Below, "divergence" is that of the
-    family's predictions from the model's, on episodes that the family was not fitted to: for
-    classes the Jensen-Shannon divergence (:func:`interp.choices.fitting.divergence`).
+    memoryless if it carries no state from round to round. Below, "divergence" means how far the
+    family's predictions are from the model's, on episodes that the family was not fitted to. For
+    classes it is the Jensen-Shannon divergence (:func:`interp.choices.fitting.divergence`).
 
     Attributes:
         family: key of the family that explains the predictions; None if no family does.
@@ -178,8 +178,9 @@ class AlgorithmPart(Result):
         settings: seed, numbers of episodes and other provenance.
         apart: share of rounds in which the closest family's predictions diverge from the model's by
             more than .1 nats. None if ``explained`` and ``ratio`` already rule out all families.
-        response: how similarly the closest family and the model respond to a changed input, in the
-            worst case: for one input, in one range of rounds after its change, or for one round.
+        response: how similarly the closest family and the model respond to changed inputs.
+            Responses are compared in groups: one input in one range of rounds after its change, or
+            all inputs that are changed in one round. This is the lowest similarity of all groups;
             None if not measured.
         left: share of the closest family's squared error that remains if small changes of its
             update are fitted to the model; None if not measured.
@@ -302,7 +303,8 @@ def explain(
         seed: seed of the bootstrap over episodes.
         families: the candidates; None takes all of the task.
         edits: episodes in which one input is changed. The closest algorithm must respond to the
-            changes as the model does. None changes inputs in the first set's episodes to score on.
+            changes as the model does. By default, inputs are changed in the episodes to score on of
+            the first set in ``sets``.
 
     Returns:
         The family that explains the model, if there is one; the closest family; and the scores of
@@ -757,7 +759,7 @@ class Failure:
 
     Attributes:
         set: name of the set of episodes. ``task.sets_for`` returns a pair of batches under this
-            name; the round is in the second batch.
+            name; the round belongs to an episode of the second batch.
         n_scored: number of episodes in the second batch. To sample this batch again, pass the
             number to ``task.sets_for``.
         episode, round: indices of the episode in the batch and of the round in the episode.
@@ -849,9 +851,9 @@ class Behaviour(Result):
             If there is no reference, ``plain.alike`` is :attr:`AlgorithmPart.explained`.
             ``plain.apart`` is the share of rounds in which the predictions diverge by more than .1
             nats. ``plain.cells`` has the similarity of the responses to changed inputs.
-        fitted: the same for one model and the other model's algorithm, after the algorithm's
-            read-out parameters (such as a temperature) were fitted to the first model. None if
-            nothing was fitted.
+        fitted: the same agreement of one model with the other model's algorithm, after the read-out
+            parameters of this algorithm (such as a temperature) were fitted to the first model.
+            None if nothing was fitted.
         read_out: name of a read-out parameter -> its fitted value.
         untrained: ``alike`` of each untrained copy of the model with the reference.
         failures: the rounds in which the models differ most, worst first; empty without a

@@ -60,12 +60,16 @@ def group_positions(labels: Sequence[str]) -> pd.DataFrame:
 class HeadTable:
     """Measurements of every attention head of a model: what it reads, and what depends on it.
 
-    A head is ablated at a position by replacing its output there by the output's mean over the
-    episodes and the measured rounds. The *variation* of an output is its squared distance from this
-    mean. A *change* is the squared distance between the ablated run and the run without ablation.
+    The entries of the arrays below are built from these terms:
+
+    - a head is *ablated* at a position by replacing its output there by the output's mean over the
+      episodes and the measured rounds;
+    - the *variation* of an output is its squared distance from this mean;
+    - a *change* is the squared distance between the ablated run and the run without ablation;
+    - positions are of one *kind* if their labels differ only by a number, such as p_1 and p_2.
+
     Every entry is a sum over the measured rounds of one episode, and over the query positions of
-    one kind. Positions are of one kind if their labels differ only by a number, such as p_1 and
-    p_2.
+    one kind.
 
     Attributes:
         heads: names of the heads, such as "L1H0 2.1 fetch z".
@@ -93,11 +97,18 @@ class HeadTable:
         """Average the table over episodes, and convert its sums of squares to shares of the whole
         model, so that tables of different models can be compared.
 
-        The result has two arrays. In each, the entries about the prediction sum to 1/2 (or are all
-        0), and so do the entries about the state.
+        The last axis of both arrays in the result is the outcome: the prediction (index 0) and the
+        state (index 1). In each array, the entries about the prediction sum to 1/2 (or are all 0).
+        The entries about the state also sum to 1/2 (or are all 0).
 
         Args:
             weights: weight of each episode in the average; only their ratios matter.
+
+        Returns:
+            Two arrays. ``reads``, ``[head, kind, pos, 2]``, says how important each head is at
+            query positions of a kind, through what it reads at each key position. ``feeds``,
+            ``[earlier head, later head, 2]``, says how important an earlier head is through a later
+            one. :class:`HeadShares` has the formulas.
         """
         read = np.tensordot(weights, self.read, 1)
         lost = np.tensordot(weights, self.lost, 1)
@@ -353,8 +364,8 @@ class HeadRole:
     Attributes:
         model, head: names of the model and of the head.
         weight: the head's importance: the mean of ``prediction`` and ``update``.
-        reads: the key position from which the head reads most, and the kind of query position at
-            which it does so, such as "p_1 at p?".
+        reads: the key position from which the head reads most, and the kind of query position that
+            reads there, such as "p_1 at p?".
         prediction, update: how much the prediction and the state change if the head is ablated,
             each as a share of the sum over all heads.
         feeds: the later head that depends most on this head; "" if none does.

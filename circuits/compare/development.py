@@ -190,8 +190,9 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, number: str, control: str = "")
 
 
 def describe(measures: pd.DataFrame) -> list[str]:
-    """Return one sentence per claim and seed of training. It says from which training step on the
-    claim's verdict is always "yes", or "not yes at the end".
+    """Return one sentence per claim and seed of training. The sentence names the training step from
+    which on the claim's verdict is always "yes"; or it says "not yes at the end", if the verdict at
+    the last checkpoint is another one.
 
     Args:
         measures: the tables "measures" that :func:`measure_state` returns for all checkpoints,

@@ -265,10 +265,11 @@ class Participant:
     def penalty(self, algorithm: Algorithm) -> float:
         """Choose the ridge penalty of decoders of the algorithm's state: the standard one or none.
 
-        Both are tried in cross-fitting. No penalty is chosen if the changes of the decoded state
-        from round to round then have a clearly smaller error, on episodes that the decoder was not
-        fitted to (:func:`choose_penalty`). If latents have more coordinates than there are samples,
-        the penalty is the standard one.
+        Both are tried on the first state variable, whose changes from round to round are compared
+        with the changes of its decoded values. Without a penalty, the error must be clearly
+        smaller, on episodes that the decoder was not fitted to (:func:`choose_penalty`). Otherwise,
+        and if latents have more coordinates than there are samples, the standard penalty is
+        returned.
         """
         latents = pool_runs(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
@@ -311,10 +312,14 @@ class Participant:
         from a claim. A claim without places is left out.
 
         Args:
-            algorithm: None returns all claims. An algorithm returns only the claims that say where
-                its inputs are embedded. They are about its inputs, or about variables that are
-                computed from inputs alone, and no negative controls. Their only places are
-                embeddings at a token position, such as "embed@y".
+            algorithm: None returns all claims. With an algorithm, only claims that say where its
+                inputs are embedded are returned:
+
+                - the claim's variable is an input of the algorithm, or is computed from inputs
+                  alone;
+                - negative controls are left out;
+                - of a claim's places, only embeddings at a token position, such as "embed@y",
+                  remain.
         """
         labels = self.run(self.samples.test).layout.labels
         channels = [channel.name for channel in self.model.channels]
@@ -478,8 +483,8 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
         varied: squared error of predicting the mean.
 
     Returns:
-        0 if the penalty 0 reduces the error by more than 1 % of ``varied``; otherwise the standard
-        penalty.
+        0 if the error without a penalty is lower than the error with the standard penalty by more
+        than 1 % of ``varied``; otherwise the standard penalty.
     """
     return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
 

@@ -286,9 +286,9 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
 @checked_result
 class Cell:
     """How similarly two subjects, such as a model and its reference, respond to changed inputs, in
-    one group of responses (cell). A response is the change of predictions. A cell has the responses
-    to all changes of one input, in one range of rounds after the change; or those to all changes
-    made in one round.
+    one group of responses (cell). A response is the change of predictions. There are two kinds of
+    cells: the responses to all changes of one input, in one range of rounds after the change; and
+    the responses to all changes made in one round.
 
     Attributes:
         what: the input that was changed, in words.
@@ -442,9 +442,10 @@ class ResponsePart(Result):
             of the response to the changed state (a regression coefficient). It is about 1, or less
             if the update is delayed.
         later: a number in place of ``cells`` and ``arrives``, for tasks in which no input can be
-            changed alone; NaN in other tasks. Every round reads the state of the next round, in the
-            model and in the algorithm. The number is the absolute correlation of the changes of
-            their predictions, in the group of rounds where it is lowest.
+            changed alone; NaN in other tasks. In both the model and the algorithm, every round is
+            made to read the state that the next round reads. The number is the absolute correlation
+            between the change of the model's predictions and the change of the algorithm's; the
+            lowest correlation of several groups of rounds.
     """
 
     algorithm: str = ""

@@ -73,7 +73,8 @@ class Stitching:
             is the score of the worst band.
         band: the worst band, as (first, last) round in which latents were inserted.
         seen: what is compared between the target's runs with and without inserted latents:
-            "predictions"; or "carried values" (the state), if its predictions are nearly one-hot.
+            "predictions"; or "carried values" (the state), if the target is handwired and its
+            predictions are nearly one-hot.
     """
 
     source: str
@@ -96,11 +97,13 @@ class StatePart(Result):
         model, reference: names of the two models.
         stitchings: all scores, also those of controls.
         worth: name of a model -> how much its predictions change if its latents are reset to the
-            initial ones, averaged over the rounds that follow. For classes the change is the
-            Jensen-Shannon divergence, in nats per round. For predicted mean and variance it is the
-            mean of the Kullback-Leibler divergences in the two directions, also in nats per round.
-            For predicted means, and where states are compared in place of predictions
-            (:attr:`Stitching.seen`), it is the squared change per round, divided by the variance.
+            initial ones, averaged over the rounds that follow. The change in a round is:
+
+            - for classes, the Jensen-Shannon divergence, in nats;
+            - for a predicted mean and variance, the mean of the Kullback-Leibler divergences in the
+              two directions, in nats;
+            - for predicted means, and where states are compared in place of predictions
+              (:attr:`Stitching.seen`), the squared change divided by the variance.
     """
 
     model: str
@@ -112,8 +115,8 @@ class StatePart(Result):
         """Return the score of one direction of stitching: inserting one model's mapped latents into
         the other.
 
-        There are two scores: of a map without and of a map with the round number as a further
-        input. The second is returned only if it is higher by at least .01.
+        There are two scores: one of a map from latents alone, and one of a map from latents and the
+        round number. The second is returned only if it is higher by at least .01.
 
         Args:
             source: name of the model that supplies latents.
@@ -144,8 +147,8 @@ class StatePart(Result):
         """The measure of the claim that both models store the same state.
 
         Its number is the stitching score (one model's mapped latents are inserted into the other)
-        of the worse direction. The control is the best score of an untrained copy. If the round
-        number was an input of the map, the measure's condition says so.
+        of the direction with the lower score. The control is the best score of an untrained copy.
+        If the round number was an input of the map, the measure's condition says so.
         """
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))

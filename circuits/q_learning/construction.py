@@ -37,8 +37,8 @@ _LARGEST_FLOAT32 = 2.0**120
 
 @checked
 def value_bound(rewards: Sequence[float], gamma: float) -> float:
-    """Compute M, a number that no ``|Q|`` exceeds for rewards in this range: the smallest power of
-    two that is at least ``max |reward| / (1 - gamma)``.
+    """Compute M, a number that no absolute Q-value exceeds if rewards are in a given range: the
+    smallest power of two that is at least ``max |reward| / (1 - gamma)``.
 
     M is 1 if all rewards are 0.
 

@@ -216,9 +216,9 @@ def add_lapse(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
     """Return a function that makes a variant of an algorithm with a lapse, a way in which learning
-    fails. The function takes the parameters of the algorithm, and the lapse's parameter by name:
-    ``lag`` for :func:`late`, ``last`` for :func:`stopped`, ``decay`` for :func:`fading`, ``window``
-    for :func:`window`.
+    fails. The returned function takes the parameters of the algorithm and, by name, the parameter
+    of the lapse: ``lag`` for :func:`late`, ``last`` for :func:`stopped`, ``decay`` for
+    :func:`fading`, or ``window`` for :func:`window` (the number of rounds in the window).
 
     Args:
         lapse: the lapse, a function of this module: :func:`late`, :func:`stopped`, :func:`fading`

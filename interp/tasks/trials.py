@@ -88,8 +88,8 @@ class ReadingOptions:
         missed: one code or several codes that stand for a missed trial, such as -999 or "timeout";
             "none" if there are no such codes; None if the user did not say.
         scale: number to divide rewards by; when None, a typical size of the rewards.
-        lookalikes: whether labels that differ only in spelling, such as L and l, are the "same" or
-            "different"; when None, such labels are refused.
+        lookalikes: "same" if labels that differ only in spelling, such as L and l, are one label;
+            "different" if they are two; when None, such labels are refused.
         most_arms: largest number of different labels, such as arms or states, that is accepted; 20
             when None.
         encoding: encoding of the file, such as "latin-1"; detected when None.
@@ -317,8 +317,9 @@ class TrialTable:
         """Read the yes/no column of a role, such as "forced" (True for trials in which the
         participant could not choose). Return one boolean per row, False for empty cells.
 
-        In a column called "free" or "is free", True and False are exchanged, but the words "forced"
-        and "free" mean what they say in any column.
+        The cells "forced" (True) and "free" (False) mean the same in every column. If the name of
+        the column begins with "free" or "is free", and it has no such cells, the result is
+        reversed: "no" or 0 becomes True, and "yes" or 1 becomes False.
         """
         name = self.columns.one(role)
         words = self.table.cells[name].str.lower()
@@ -364,9 +365,9 @@ class TrialTable:
             label of number i.
 
         Raises:
-            InputError: labels differ only in spelling, or one looks like the code of a missed
-                trial, and the options do not say what is meant; or there are fewer than two labels,
-                or more than the options allow.
+            InputError: labels differ only in spelling, and the option ``lookalikes`` is not set; or
+                a label looks like the code of a missed trial, and the option ``missed`` is not
+                "none"; or there are fewer than two labels, or more than the options allow.
         """
         names = [str(name) for frame in frames for name in frame.columns]
         place = f"{' and '.join(names)} of {self.table.file}"
@@ -466,7 +467,8 @@ class TrialTable:
     # Rewards.
 
     def scale_rewards(self, rewards: pd.Series) -> tuple[pd.Series, float]:
-        """Divide rewards by the option ``scale`` or, if that is None, by their typical size.
+        """Divide rewards by the option ``scale``. If this option is None, divide them by their
+        typical size (:func:`usual_size`).
 
         Args:
             rewards: rewards of the trials that count, NaN for other trials.

@@ -104,7 +104,8 @@ def strongest(
 
     Args:
         material: the subject's cases.
-        reading: which cases to take, a key of :data:`READINGS`, such as "single" or "everything".
+        reading: which cases to take: a key of :data:`READINGS`, such as "single" (the prediction,
+            one corruption) or "everything" (all outputs and all corruptions).
         items: the items to score.
         effects: function from a case to the absolute effect of every item, ``[item]``, divided by
             the case's ``scale`` (the effect of the whole corruption). Effects below 1e-9 count as

@@ -163,7 +163,7 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -
         expert: label of the expert's vote, such as "p_1" for the first expert.
 
     Returns:
-        The episodes, and a copy with the flipped vote.
+        A pair: the episodes, and a copy of them with the flipped vote in every episode.
     """
     t = corrupted_round(episodes, round)
     index = _find_expert(episodes, expert)

@@ -251,8 +251,8 @@ class MDPEpisodes(BaseEpisodes):
         gamma: float | None = None,
         transitions: Mapping[str, NDArray[Any]] | None = None,
     ) -> MDPEpisodes:
-        """Return a copy of the episodes with another learning rate, discount or other transitions.
-        Its Q-tables and greedy actions are computed anew.
+        """Return a copy of the episodes with another learning rate, another discount or other
+        transitions. The copy's Q-tables and greedy actions are computed anew.
 
         Args:
             alpha: learning rate; that of these episodes when None.

@@ -80,8 +80,8 @@ class Interaction:
     the round with its rewards and next states. The environment also computes the Q-table that
     Q-learning would have after these actions.
 
-    Agents that make no choice before the first round pass None. The action is then 0, or a random
-    one with probability ``epsilon``.
+    Agents that make no choice before the first round pass None. The action in the first round is
+    then 0, or a random action with probability ``epsilon``.
 
     Args:
         mdps: the MDP of each episode.
@@ -92,9 +92,9 @@ class Interaction:
             number, or one per episode.
         alpha, gamma: learning rate and discount of the Q-table.
         told: who explores. False: the environment replaces some choices by random actions. True:
-            the agents do it themselves, and their choices are used unchanged. The field ``noise``
-            of each round then tells them which random action to take in the next round: 0 for none,
-            a + 1 for action a.
+            the agents explore themselves, and the environment uses their choices unchanged. In this
+            case the field ``noise`` of each round says which random action the agent has to take in
+            the next round: 0 for none, a + 1 for action a.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)

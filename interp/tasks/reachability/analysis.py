@@ -243,15 +243,17 @@ def corruptions() -> tuple[Corruption, ...]:
     """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
     episodes. Each acts at one round t.
 
-    "exchange-history" replaces the rounds before t by those of the next episode. Round t then reads
-    other latents and the same tokens. All other corruptions, "swap-candidates", "add-edge",
-    "remove-edges", "move-target" and "change-root", change only the tokens of round t. It then
-    reads the same latents and other tokens. The two kinds of pairs show whether an activation
-    depends on the latents or on the tokens of the round.
+    There are two kinds, which show whether an activation in round t depends on the latents or on
+    the tokens of the round:
+
+    - "exchange-history" replaces the rounds before t by those of the next episode. Round t then
+      reads other latents and the same tokens.
+    - "swap-candidates", "add-edge", "remove-edges", "move-target" and "change-root" change only the
+      tokens of round t. Round t then reads the same latents and other tokens.
 
     A change of the tokens of round t lasts for this round only. For example, if the edges into the
-    target are removed in the round in which a search would reach it, the search reaches it one
-    round later.
+    target are removed in the round in which a search would reach the target, the search reaches the
+    target one round later.
     """
     history = partial(
         exchange_history,

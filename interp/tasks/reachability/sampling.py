@@ -364,17 +364,17 @@ def sample(
 
     Args:
         n_episodes: number of episodes.
-        n_rounds: number of rounds of each episode. A target that is d steps from the root can be
-            recognised from round d on, counted from 0.
+        n_rounds: number of rounds of each episode. A search can tell from round d on (counted from
+            0) that a target d steps from the root is the correct candidate.
         n_nodes: number of node names. Graphs of regimes with ``depths`` have at least half as many
             nodes.
         n_edges: length of the list of edges; shorter lists are padded by repeating edges.
         regime: a key of :data:`REGIMES`.
         seed: seed of all random draws.
         depths: distances of the target (the correct candidate) from the root, in steps; all occur
-            equally often. None takes the regime's distances up to ``n_rounds - 1``, which can be
-            recognised within ``n_rounds`` rounds. A distance that hardly ever occurs in graphs of
-            this size is replaced by the largest one that does.
+            equally often. None takes the regime's distances up to ``n_rounds - 1``, so that a
+            search reaches the target within ``n_rounds`` rounds. A distance that hardly ever occurs
+            in graphs of this size is replaced by the largest distance that occurs often enough.
 
     Raises:
         InputError: the regime has no depths but ``depths`` is not None, or no graph of this size
