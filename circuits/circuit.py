@@ -59,8 +59,8 @@ class Location:
             ``scale`` times the element.
         drives: what changes if the activation here is set to another value, in words, such as
             "prediction and update".
-        one_hot: for a variable that is a class, such as a choice: True if it is stored as one
-            number per class, False if as one number, the index of the class.
+        one_hot: only for a variable that is a class, such as a choice. True: the location stores
+            one number per class. False: it stores one number, the index of the class.
     """
 
     name: str
@@ -665,10 +665,15 @@ class Circuit(Result):
     def ground_truth(self) -> pd.DataFrame:
         """Return a table of where the algorithm's variables are stored, one row per location.
 
-        The columns are variable (its key), symbol and meaning of the variable, location (its name),
-        hook, positions (labels of the token positions), reads (the directions that the variable is
-        read along; for attention scores, the head), scale (the activation is this number times the
-        variable) and drives (what changes if the activation is set to another value, in words).
+        The columns are:
+
+        * variable: its key; symbol and meaning: the algorithm's symbol for it, and what it is in
+          words;
+        * location: name of the location; hook: name of the hook point;
+        * positions: labels of the token positions;
+        * reads: the directions along which the variable is read; for attention scores, the head;
+        * scale: what is stored is this number times the variable;
+        * drives: what changes if the activation is set to another value, in words.
         """
         rows = []
         for key, locations in self.sites.items():

@@ -171,10 +171,13 @@ def check(
         device: device that the model runs on.
 
     Returns:
-        One check per location of a variable, one of the output and one of the carried state.
-        Further checks: "residue" and "position_code" (the latents contain nothing but the state and
-        the initial latents), "causality" (later positions change no earlier activation) and, if the
-        model predicts only its choice, "distribution" (the scores of all outcomes).
+        One check per location of a variable, one of the output, one of the carried state, and
+        further checks:
+
+        - "residue" and "position_code": the latents contain nothing but the state and the initial
+          latents;
+        - "causality": tokens at later positions change no activation at earlier positions;
+        - "distribution", only if the model predicts its choice alone: the scores of all outcomes.
     """
     if model is None:
         model = compile_circuit(circuit, getattr(torch, dtype))

@@ -251,9 +251,12 @@ class AlgorithmPart(Result):
 
         The columns are name (the quantity), set (name of the set of episodes; "all" for all
         together), family (its key), number, and number_low and number_high (the ends of its 95 %
-        interval). The quantities are "divergence" (of the family's predictions from the model's),
-        "explained" (1 - divergence / that of the best memoryless family) and, only for the closest
-        family, "ratio" (divergence / that of the runner-up).
+        interval). The quantities are:
+
+        * "divergence": of the family's predictions from the model's;
+        * "explained": 1 - divergence / divergence of the best memoryless family (one that carries
+          no state);
+        * "ratio", only for the closest family: divergence / divergence of the runner-up.
         """
         seed, rows = self.settings["seed"], []
         base = self.scores[self.baseline].divergences

@@ -78,8 +78,9 @@ class HeadTable:
         read: variation of what a head moves from the key position ``pos`` to query positions of a
             kind (attention times value, written to the residual stream), ``[episode, head, kind,
             pos]``.
-        lost: change if a head is ablated at the positions of a kind, ``[episode, head, kind, 2]``:
-            of the prediction (index 0 of the last axis) and of the state after the round (index 1).
+        lost: change if a head is ablated at the positions of a kind, ``[episode, head, kind, 2]``.
+            The last axis has the change of the prediction (index 0) and of the state after the
+            round (index 1).
         changed: change of a later head's output at the positions of a kind if an earlier head is
             ablated at all positions, ``[episode, earlier head, later head, kind]``.
         varied: variation of a head's output at the positions of a kind, ``[episode, head, kind]``.
@@ -135,8 +136,9 @@ class HeadShares(NamedTuple):
         reads: importance of a head at query positions of a kind, divided among the key positions in
             proportion to what the head reads from each, ``[head, kind, pos, 2]``.
         feeds: how important an earlier head is through a later one, ``[earlier head, later head,
-            2]``: the later head's importance, times the share of its output's variation that
-            changes if the earlier head is ablated.
+            2]``: the later head's importance, times a share, summed over kinds of query positions.
+            The share is the change of the later head's output if the earlier head is ablated,
+            divided by the variation of this output.
     """
 
     reads: Float[np.ndarray, "head kind pos 2"]

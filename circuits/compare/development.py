@@ -77,9 +77,9 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
         evaluation of the training before the checkpoint.
 
         "algorithms" has one row per algorithm of the task, at its default parameters. The columns
-        are algorithm (its key), nats (for classes, the Kullback-Leibler divergence of the model's
-        predictions from the algorithm's, in nats per round) and without_state (the same if the
-        model's latents are reset in every round).
+        are algorithm (its key), nats and without_state. For classes, nats is the Kullback-Leibler
+        divergence of the model's predictions from the algorithm's, in nats per round; without_state
+        is the same if the model's latents are reset in every round.
     """
     run = load_run(path, "model")
     model = run.model

@@ -83,13 +83,14 @@ class Budget:
     """How much a comparison of models computes.
 
     Attributes:
-        known, test: numbers of episodes on which maps and decoders of latents are fitted, and of
-            other episodes on which they are scored.
+        known, test: numbers of episodes. On ``known`` episodes, maps and decoders of latents are
+            fitted; on ``test`` other episodes, they are scored.
         rounds: rounds per episode.
         horizon: number of rounds that a model runs on after changed latents were inserted into it.
         starts: number of rounds per episode at which latents are inserted.
-        battery, scored: numbers of episodes, in each set, on which algorithms are fitted to a
-            model's predictions, and of other episodes on which predictions are then compared.
+        battery, scored: numbers of episodes in each of the task's sets of episodes. On ``battery``
+            episodes, algorithms are fitted to a model's predictions; on ``scored`` other episodes,
+            predictions are compared.
         edits: approximate number of changes of inputs, for comparing how predictions respond to
             them.
         untrained: number of untrained copies of the model, which are the control.
@@ -337,8 +338,8 @@ class Participant:
         return claims
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """Return where those inputs of the algorithm are embedded that change its state, according
-        to the task.
+        """Return, for each input of the algorithm that changes its state, the activation sites
+        where the model embeds this input, as the task's interchange claims list them.
 
         Args:
             algorithm: the algorithm that reads the inputs.
@@ -410,8 +411,8 @@ class CrossFitted(Decoder):
 
     Attributes:
         fits: one decoder per fold, fitted on the episodes of the other folds.
-        fold: for each episode, the index of its fold, and so of the decoder in ``fits`` that is
-            used.
+        fold: for each episode, the index of its fold, ``[episode]``. The decoder with the same
+            index in ``fits`` decodes the episode.
     """
 
     fits: tuple[Decoder, ...] = ()
@@ -740,8 +741,8 @@ class Question:
         judge: function from the :class:`Compared` to the measure that decides the claim. It is
             called when the results of all questions are in ``parts``. None takes the attribute
             ``measure`` of this question's result.
-        of_two: True if the question compares the model with a reference machine, and is left out
-            without one; False if it also applies to a model alone.
+        of_two: True if the question compares the model with a reference machine, and is left out if
+            there is no reference; False if it also applies to a model alone.
         lacks: function from a machine to the reason why the question does not apply to it; "" if it
             applies. If ``of_two`` is True, the question must also apply to the reference.
     """

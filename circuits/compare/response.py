@@ -317,9 +317,13 @@ class Cell:
         """Return the cell (a group of responses to changed inputs) as one row of a table, {column:
         value}.
 
-        The columns are what (the changed input), when (the rounds after the change, or the round of
-        the change), number (similarity of the two responses), number_low and number_high (the ends
-        of its interval), response and reference response (sizes of the two responses).
+        The columns are:
+
+        * what: the changed input;
+        * when: the range of rounds after the change, or the round of the change;
+        * number, number_low, number_high: similarity of the two subjects' responses, and the ends
+          of its interval;
+        * response, reference response: sizes of the two responses.
         """
         return columns(self, alike="number", size="response", reference_size="reference response")
 
@@ -457,10 +461,14 @@ class ResponsePart(Result):
         """Return a table with one row per cell: a group of responses to all changes of one input,
         in one range of rounds after the change; or to all changes made in one round.
 
-        The columns are name (always "response through the state"), what (the changed input), when
-        (the rounds), number (similarity of the responses to a changed input and to a changed
-        state), number_low and number_high (the ends of its interval), response and reference
-        response (sizes of the two responses).
+        The columns are:
+
+        * name: always "response through the state";
+        * what: the changed input;
+        * when: the range of rounds after the change, or the round of the change;
+        * number, number_low, number_high: similarity of the response to a changed input and the
+          response to a changed state, and the ends of its interval;
+        * response, reference response: sizes of these two responses.
         """
         rows = [{"name": "response through the state", **cell.row()} for cell in self.cells]
         return pd.DataFrame(rows)

@@ -178,14 +178,20 @@ class StatePart(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per stitching score (one model's mapped latents are inserted
-        into another). Then follows one row per model that says how much its predictions depend on
-        its memory (:attr:`worth`).
+        into another). One more row per model says how much the model's predictions depend on its
+        memory (:attr:`worth`).
 
-        The columns are name (of the quantity), source and target (the model that supplies latents
-        and the one that receives them), supplied (further inputs of the map), control (kind of the
-        control, or ""), seen (what is compared: "predictions" or "carried values"), rounds (first
-        to last of the worst group of rounds), number, and number_low and number_high (the ends of
-        its interval). Rows about a memory have only name, target (the model) and the numbers.
+        The columns are:
+
+        * name: "stitching", "control of stitching" or "worth of memory, nats";
+        * source, target: the model that supplies latents, and the model that receives them;
+        * supplied: further inputs of the map, such as "round";
+        * control: kind of the control; "" if the row is no control;
+        * seen: what is compared, "predictions" or "carried values";
+        * rounds: first and last round of the group of rounds with the lowest score;
+        * number, number_low, number_high: the score and the ends of its interval.
+
+        Rows about a memory have only name, target (the model) and the three numbers.
         """
         rows: list[dict[str, Any]] = []
         for stitching in self.stitchings:
@@ -210,8 +216,8 @@ class StatePart(Result):
 def stitch(
     model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
-    """Insert each model's latents, mapped by an affine map, into the other model, and score how
-    well they replace that model's own latents.
+    """Insert each model's latents, mapped by an affine map, into the other model. Score how well
+    the mapped latents replace the latents of the model that receives them.
 
     Both directions are scored with and without the round number as an input of the map. Controls
     are maps that were fitted to latents of other episodes, and untrained copies in the model's

@@ -90,9 +90,9 @@ class StepScore:
         missing: state variables of the algorithm that cannot be decoded from the latents.
         decoded: R2 of the linear decoder of the state from latents, on the test episodes, for the
             variable that is decoded worst.
-        nonlinear: how well a non-linear decoder of the state from latents gets the algorithm's
-            steps: R2 of the changes of the decoded state from round to round, on the test episodes,
-            for the variable that is decoded worst.
+        nonlinear: R2 of a non-linear decoder of the state from latents, on the test episodes, for
+            the variable that is decoded worst. The changes of the decoded state from round to round
+            are compared with those of the algorithm's state.
         manifold: "on" for steps from states that occur in episodes, "off" for steps from states
             that were changed so that they occur in no episode.
         horizon: number of rounds of a step.
@@ -151,8 +151,9 @@ class UpdatePart(Result):
     fitted: tuple[FittedUpdate, ...] = ()
 
     def of(self, algorithm: str) -> list[StepScore]:
-        """Return all scores of one algorithm: how well it predicts changes of the model's decoded
-        state, over one round or several, from states that occur in episodes or not.
+        """Return all scores of one algorithm. A score says how well the algorithm predicts changes
+        of the model's decoded state, over one round or several. The changes start from states that
+        occur in episodes, or from states that occur in no episode.
 
         Args:
             algorithm: key of the algorithm.
@@ -165,10 +166,10 @@ class UpdatePart(Result):
 
         The column name is "step R2" or "fitted update". The columns number, number_low and
         number_high are the step R2 and the ends of its interval. The other columns are the fields
-        of :class:`StepScore`, in part under other names: "decoded R2", "non-linear R2" and "not
-        decodable" (its field ``missing``); untrained is the best untrained copy's step R2. Rows of
-        fitted rules also have the columns parameters, and left, left_low and left_high (squared
-        error divided by the algorithm's).
+        of :class:`StepScore`. Three have other names: "decoded R2" (``decoded``), "non-linear R2"
+        (``nonlinear``) and "not decodable" (``missing``). The column untrained is the step R2 of
+        the best untrained copy. Rows of fitted rules also have the columns parameters, and left,
+        left_low and left_high (squared error divided by the algorithm's).
         """
         rows: list[dict[str, Any]] = []
         for score in self.updates:
@@ -213,9 +214,9 @@ def updates(
         budget: the rounds that steps start from, and the number of rounds of long steps.
 
     Returns:
-        The scores and the fitted update rules. Each candidate has four scores: for steps over one
-        round and over several, both from states that occur in episodes and from states that were
-        changed so that they occur in none.
+        The scores and the fitted update rules. Each candidate has four scores. Steps are over one
+        round or over several; and they start from states that occur in episodes, or from states
+        that were changed so that they occur in no episode.
     """
     scores: list[StepScore] = []
     carrying = {key: algorithm for key, algorithm in algorithms.items() if algorithm.state}
@@ -323,10 +324,13 @@ class _Steps:
 def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> dict[str, Array]:
     """Draw random changes of an algorithm's state that lead to states that occur in no episode.
 
-    Gaussian noise is added to each element of the state; the sum is clipped to the variable's range
-    over episodes and rounds. The noise has the element's standard deviation over episodes in the
-    same round; or an eighth of the range, if all standard deviations are 0. In a variable with only
-    the values 0 and 1, each element is flipped with probability .1 instead.
+    There are two rules:
+
+    - In a variable with only the values 0 and 1, each element is flipped with probability .1.
+    - In any other variable, Gaussian noise is added to each element, and the sum is clipped to the
+      element's range over episodes and rounds. The standard deviation of the noise is that of the
+      element over episodes in the same round. If all of these are 0, it is an eighth of the
+      variable's range.
 
     Args:
         values: the algorithm's values on the known and test episodes.

@@ -99,9 +99,10 @@ def q_learning(
             float64, 2.5e-7 (2 times) float32.
         beta: inverse temperature of a softmax policy in head 3.1, which chooses the action; None
             chooses greedily.
-        eta: inverse temperature with which every hard or linear head becomes a softmax head, which
-            is nearly exact. None keeps them, and the circuit is exact. Each linear head becomes a
-            pair of softmax heads that attend mostly to a sink token; such pairs need float64.
+        eta: inverse temperature of the softmax heads that replace all hard and linear heads; the
+            circuit is then nearly exact. None keeps hard and linear heads, and the circuit is
+            exact. Each linear head becomes a pair of softmax heads that attend mostly to a sink
+            token; such pairs need float64.
         hardness: if ``eta`` is a number: inverse temperature of the maximum over actions in heads
             3.1 and 3.2.
         heavy: logit of the sink token in these pairs of softmax heads.

@@ -46,11 +46,12 @@ def reachability(
     Args:
         n_nodes: number of node names, at least 4; every node of a graph has one of them.
         n_edges: number of edges of a graph, at least 3.
-        expand: how head 2.1 finds the targets of edges that leave a reached node: "sum" (a linear
-            head, which adds them) or "mean" (a hard head, which averages them).
-        eta: inverse temperature with which every hard head becomes a softmax head, which is nearly
-            exact; head 2.1 then averages. None keeps hard and linear heads, and the circuit is
-            exact.
+        expand: kind of head 2.1, which finds the targets of edges that start at a reached node:
+            "sum" (a linear head, which adds these targets) or "mean" (a hard head, which averages
+            them).
+        eta: inverse temperature of the softmax heads that replace all hard heads; the circuit is
+            then nearly exact, and head 2.1 averages (as with ``expand="mean"``). None keeps hard
+            and linear heads, and the circuit is exact.
         marks: True puts a marker token after every edge, where the circuit combines the edge's
             source and target. False has no markers, as in the rounds that learned models read;
             source and target are combined at the target's token.

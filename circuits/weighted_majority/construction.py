@@ -55,15 +55,16 @@ def weighted_majority(
             new log-weights as its attention scores, as in the paper.
         log_gamma: log of the factor gamma > 1 by which the weight of an expert grows if it was
             right.
-        eta: inverse temperature with which every hard or linear head becomes a softmax head, which
-            is nearly exact. None keeps them, and the circuit is exact.
-        heavy: if ``eta`` is a number: by how much the logit of the attention sink (a token that
-            takes nearly all attention) exceeds the largest other logit in the softmax heads that
-            replace head 3.2. 36 suits float64, 20 float32.
-        match_logit: if ``eta`` is a number, in variant R: logit in head 3.2 of an expert that was
-            right. 120 suits float64, 60 float32.
-        epsilon: if ``eta`` is a number, in variant P: factor of the scores in the pair of softmax
-            heads that replaces head 3.2. Such a pair needs float64.
+        eta: inverse temperature of the softmax heads that replace all hard and linear heads; the
+            circuit is then nearly exact. None keeps hard and linear heads, and the circuit is
+            exact.
+        heavy: used if ``eta`` is a number, in the softmax heads that replace head 3.2: logit of the
+            attention sink (a token that takes nearly all attention) minus the largest other logit.
+            36 suits float64, 20 float32.
+        match_logit: used if ``eta`` is a number, in variant R: logit of an expert that was right,
+            in head 3.2. 120 suits float64, 60 float32.
+        epsilon: used if ``eta`` is a number, in variant P: factor of the scores in the pair of
+            softmax heads that replaces head 3.2. Such a pair needs float64.
         coordinates: position codes and rotation of the basis. Callers pass the four fields of
             :class:`~circuits.basis.Coordinates` as keywords in its place: ``positions``,
             ``n_lines``, ``seed``, ``rotation``.

@@ -147,11 +147,11 @@ def table(trial: Trial) -> pd.DataFrame:
         trial: the model with its episodes.
 
     Returns:
-        A table with one row per ``round`` (index of the round that reads the changed state: a
-        middle one and the last one) and number k of ``directions``. ``share`` is the effect for the
-        first k principal directions, divided by the effect of replacing the whole state;
-        ``share_low`` and ``share_high`` are the ends of its interval. ``random`` is the same share
-        for k random directions.
+        A table with one row per ``round`` and number k of ``directions``. Two rounds are tried, a
+        middle one and the last one; ``round`` is the index of the round that reads the changed
+        state. ``share`` is the effect for the first k principal directions, divided by the effect
+        of replacing the whole state; ``share_low`` and ``share_high`` are the ends of its interval.
+        ``random`` is the same share for k random directions.
     """
     rows = []
     middle = trial.writes[len(trial.writes) // 2]

@@ -141,11 +141,11 @@ def round_attention(
 
 
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """Return a table if it applies to a model, otherwise a note: a table with the column "note" and
-    one row, which says why the table does not apply.
+    """Return a table if it applies to a model. Otherwise return a note in its place: a table with
+    one column, "note", and one row, the sentence ``said``.
 
     Args:
-        said: the note, a sentence; "" if the table applies.
+        said: sentence that says why the table does not apply; "" if it applies.
         table: function without arguments that computes the table; only called if the table applies.
     """
     return pd.DataFrame({_NOTE: [said]}) if said else table()

@@ -36,8 +36,8 @@ _Array = NDArray[Any]
 def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
     """Return a variant of an algorithm that learns from each round ``lag`` rounds later.
 
-    The variant remembers the inputs of round t until round t + ``lag``; only then it updates its
-    state with them.
+    The variant remembers the inputs of round t, and updates its state with them in round t +
+    ``lag``.
 
     Args:
         algorithm: the algorithm to vary.

@@ -64,7 +64,7 @@ class Columns:
     Attributes:
         by_role: role -> names of its columns, such as ``{"reward": ("gain", "loss")}``; roles
             without a column are absent.
-        guessed: roles for which the user named no column, so that one was found by its name.
+        guessed: roles for which the user named no column, and a column was found by its name.
         unused: names of the columns without a role.
     """
 

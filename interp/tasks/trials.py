@@ -915,9 +915,12 @@ def _get_sort_key(label: str) -> tuple[bool, float, str]:
 def suspicious_label(counts: Mapping[str, int]) -> str | None:
     """Return a label that looks like the code of a missed trial; None if no label does.
 
-    Words such as "timeout" and numbers such as -99 always look like codes. So do a few words among
-    at least twice as many numbers, a few numbers among at least twice as many words and, among at
-    least three labels, a number that does not fit into the sequence of the other labels.
+    These labels look like codes:
+
+    - words such as "timeout" and numbers such as -99;
+    - words, if there are at least twice as many numbers among the labels; and numbers, if there are
+      at least twice as many words;
+    - among at least three labels, a number that does not fit into the sequence of the other labels.
 
     Args:
         counts: number of trials with each label of a column.

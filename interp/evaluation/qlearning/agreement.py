@@ -85,10 +85,10 @@ def agreement(
 
     Returns:
         Scores by quantity and phase. Phases are "all" rounds, or the "early", "middle" or "late"
-        third of them. :data:`QUANTITIES` says what each quantity is: "untied", for example, is the
-        share of untied steps in which the choice is the greedy action, and "disputed" the share of
-        disputed steps in which the choice is a greedy action. The column ``n_steps`` is the number
-        of steps averaged over; if it is 0, the score is NaN.
+        third of them. :data:`QUANTITIES` says what each quantity is. For example, "untied" is the
+        share of steps with one greedy action in which the policy chooses this action. "disputed" is
+        the share of disputed steps in which the policy chooses a greedy action. The column
+        ``n_steps`` is the number of steps averaged over; if it is 0, the score is NaN.
     """
     pairs = one_each("predictions", predictions, episodes)
     batches = [batch for _, batch in pairs]

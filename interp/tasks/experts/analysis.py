@@ -116,8 +116,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
     """Return pairs (variable of the algorithm, activation site) such as ``("prediction",
-    "resid_post[2]@p?")``, for which distributed alignment search is run: it fits the subspace of
-    the site's activations that holds the variable.
+    "resid_post[2]@p?")``, for distributed alignment search. The search fits the subspace of the
+    site's activations that holds the variable.
 
     The last pair is a control: its site cannot hold its variable.
 

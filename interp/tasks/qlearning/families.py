@@ -104,8 +104,9 @@ def families() -> tuple[Family, ...]:
     round's update.
 
     Two families extend Q-learning: one learns late, the other stops learning. They are fitted with
-    only a few temperatures. The late learner always chooses before the round's update. Otherwise, a
-    lag of one round would equal Q-learning without a lag that chooses before the update.
+    only a few temperatures. The late learner always chooses before the round's update. If it chose
+    after the update, a lag of one round would be the same as ordinary Q-learning that chooses
+    before the update.
     """
     late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
     stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)

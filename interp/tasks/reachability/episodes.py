@@ -30,8 +30,9 @@ _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates":
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReachabilityEpisodes(BaseEpisodes):
-    """A batch of episodes of reachability. An episode asks about a graph which of two candidate
-    nodes can be reached from the root or, if both can, which of them is nearer to the root.
+    """A batch of episodes of reachability. An episode has a graph, a root and two candidate nodes.
+    The question is which candidate can be reached from the root; or, if both can be reached, which
+    candidate is nearer.
 
     >>> chain = np.array([[[0, 1], [1, 2], [3, 2]]])
     >>> episodes = ReachabilityEpisodes(chain, np.array([0]), np.array([[2, 3]]), n_nodes=4, n_rounds=3)
