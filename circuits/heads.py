@@ -126,7 +126,7 @@ def match(
     basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
     """Make the score terms of a head that looks for equal content: the score is the inner product
-    of the coordinates in one block at the query and the coordinates in another block at the key.
+    of the coordinates in a block at the query and the coordinates in a block at the key.
 
     A score term is a pair (direction read at the query, direction read at the key).
 

@@ -161,8 +161,8 @@ class Matching(NamedTuple):
 
 
 def match_heads(first: HeadShares, second: HeadShares) -> Matching:
-    """Match the heads of two models one to one by what they read, and compute the similarity of the
-    matched tables (what heads read, and which later heads they feed).
+    """Match the heads of two models one to one by what they read. Compute the similarity of the
+    matched tables, which say what each head reads and which later heads it feeds.
 
     Args:
         first, second: tables of the two models, as shares (:meth:`HeadTable.weigh`).
@@ -470,8 +470,8 @@ class CircuitPart(Result):
 def compare_circuits(compared: Compared) -> CircuitPart:
     """Compare the roles of the model's heads with those of the reference's heads.
 
-    A head's role is what it reads, which later heads it feeds, and what changes if it is ablated.
-    The control is the same comparison with untrained copies in the model's place.
+    The role of a head is what the head reads, which later heads it feeds, and what changes if it is
+    ablated. The control is the same comparison with untrained copies in the model's place.
 
     Args:
         compared: the model, the reference and the untrained copies, with their episodes.

@@ -736,8 +736,8 @@ class Question:
         compute: function from a :class:`Compared` to the result.
         claim: the claim, a sentence such as "It predicts the same as {}"; ``{}`` stands for the
             name of what the model is compared with. Empty if the result decides no claim.
-        yes, no: predicates with the model as subject, for a claim that is true and for one that is
-            false, such as "predicts the same" and "predicts differently".
+        yes, no: predicates with the model as subject: ``yes`` for a true claim, such as "predicts
+            the same", and ``no`` for a false claim, such as "predicts differently".
         judge: function from the :class:`Compared` to the measure that decides the claim. It is
             called when the results of all questions are in ``parts``. None takes the attribute
             ``measure`` of this question's result.

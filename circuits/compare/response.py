@@ -103,8 +103,8 @@ class Edits:
     @classmethod
     def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
         """Make about ``n_edits`` edits, each of which changes one input of one round of one
-        episode. In every round but the last, every input is changed in a few episodes; these differ
-        between inputs and rounds.
+        episode. In every round but the last, every input is changed in a few episodes. Which
+        episodes these are depends on the input and on the round.
 
         Args:
             task: the task, which says which inputs can be changed alone, and how.
@@ -331,10 +331,14 @@ class Cell:
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
     """Compare the responses of two subjects to the same changes of inputs, group by group.
 
-    A group (cell) has the responses to all changes of one input, in one range of rounds after the
-    change; or those to all changes made in one round, from that round on. The similarity is ``2
-    sum(ours * theirs) / sum(ours^2 + theirs^2)``, with a small constant added to both sums: 1 for
-    equal responses. A cell in which fewer than 8 episodes respond is left out.
+    There are two kinds of groups (cells):
+
+    - the responses to all changes of one input, in one range of rounds after the change;
+    - the responses to all changes made in one round, from this round on.
+
+    The similarity is ``2 sum(ours * theirs) / sum(ours^2 + theirs^2)``, with a small constant added
+    to numerator and denominator: 1 for equal responses. A cell in which fewer than 8 episodes
+    respond is left out.
 
     Args:
         edits: the changes of inputs that both subjects respond to.

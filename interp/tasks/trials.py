@@ -295,8 +295,8 @@ class TrialTable:
 
         The user may have named codes of missed trials (``missed`` of :class:`ReadingOptions`). A
         code that is a word, such as "timeout", or a number of two or more nines, such as 99 or
-        -999, becomes NaN. A code that is any other number, such as 0, is not replaced here (only in
-        labels, :meth:`texts`), since a column of numbers may contain it as an ordinary reward.
+        -999, becomes NaN. A code that is any other number, such as 0, is left as it is, since it
+        may be an ordinary reward. (:meth:`texts` replaces such codes in labels.)
         """
         return self._list_columns(role, self._number_cells)
 

@@ -323,9 +323,8 @@ def corruptions() -> tuple[Corruption, ...]:
     """Return the corruptions with which activation patching makes pairs (clean, corrupted) of
     episodes.
 
-    They are "flip-reward" (mirror the reward of one round, so that the largest reward becomes the
-    smallest) and "exchange-history" (replace all rounds before one round by those of the next
-    episode).
+    "flip-reward" mirrors the reward of one round, so that the largest reward becomes the smallest.
+    "exchange-history" replaces all rounds before one round by those of the next episode.
     """
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _exchange_reward)),

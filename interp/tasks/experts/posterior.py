@@ -309,8 +309,8 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """Return the Bayes predictions P(y = 1), ``[episode, round]``, of a predictor that knows from
-    which intervals the experts' accuracies are drawn, but not which expert has which interval.
+    """Return the Bayes predictions P(y = 1), ``[episode, round]``. The predictor knows from which
+    intervals the experts' accuracies are drawn, but not which expert has which interval.
 
     Args:
         episodes: the episodes to predict.
