@@ -77,8 +77,8 @@ def players_of(
 
     Args:
         episodes: the episodes that were read from the table.
-        beside: name -> a player to compare with: recorded episodes, such as those of a language
-            model, or a network. The choices of a network are drawn from its predictions in the
+        beside: name -> a player to compare with, either a network or recorded episodes (such as a
+            language model's). The choices of a network are drawn from its predictions in the
             participants' rounds.
         seed: seed of these draws.
 

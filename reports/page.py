@@ -111,8 +111,8 @@ class Section:
 
     @property
     def takeaway(self) -> str:
-        """Text under the title of a folded section: the first sentence of its first caption. If it
-        has no captions, it is the first sentence of its text.
+        """Text under the title of a folded section: the first sentence of the section's first
+        caption. For a section without captions it is the first sentence of the section's text.
         """
         texts = [
             getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)
@@ -280,8 +280,8 @@ _LEAD = "Every report in this folder. Each page is complete and opens offline."
 def write_index(folder: str | Path) -> Path:
     """Write ``folder/index.html``, which lists the reports in the folder, and return its path.
 
-    It also lists reports in the subfolders of comparisons, audits, choices, benchmarks and language
-    models.
+    It also lists reports in subfolders, those into which the commands for comparisons, audits,
+    choices, benchmarks and language models write.
     """
     pages = list(_find_pages(Path(file_path(folder, "the folder of reports"))))
     titles = Counter(page["title"] for page in pages)

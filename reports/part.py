@@ -264,8 +264,9 @@ class Context:
 
     @cached_property
     def shown(self) -> int:
-        """Index of the episode that the page draws: the one in which the algorithm's main state
-        variable, its memory, has the most entries that change from the first round to the last.
+        """Index of the episode that the page draws: the episode in which most entries of the
+        algorithm's main state variable (its ``memory``) differ between the beginning and the end.
+        It is 0 if there is no algorithm with a ``memory``.
         """
         if not (self.algorithms and self.algorithm.memory):
             return 0
@@ -322,8 +323,9 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 
 def refuse_without_circuit(context: Context) -> str:
-    """Return a sentence which says that the part does not apply, if the model is handwired but was
-    not compiled from a circuit (description of a handwired model); otherwise "".
+    """Return a sentence that replaces a part of the report if the part does not apply: if the model
+    is handwired, but was not compiled from a circuit (description of a handwired model). Return ""
+    for any other model.
 
     It is a function for the field ``lacking`` of a :class:`Part` that needs a circuit.
     """

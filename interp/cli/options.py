@@ -462,8 +462,9 @@ def study(
         say: prints the output of the command.
         name: name of the model, or a checkpoint folder.
         sizes: sizes of the episodes by option, such as ``{"experts": 4}``.
-        sampled: True accepts sizes for a learned model if it can read episodes of these sizes, for
-            commands that sample such episodes. False refuses sizes for a learned model.
+        sampled: for a learned model, whether sizes are accepted at all. Commands that sample
+            episodes of these sizes pass True; sizes that the model cannot read are then refused.
+            False refuses all sizes.
 
     Returns:
         An object with the attributes ``model``, ``sizes`` (of the episodes, where they differ from
@@ -489,8 +490,9 @@ def load(
             built in these sizes.
         arguments: ``NAME=VALUE`` pairs: arguments with which a handwired model is built.
         device: device on which the model runs.
-        sampled: True accepts sizes for a learned model if it can read episodes of these sizes, for
-            commands that sample such episodes. False refuses sizes for a learned model.
+        sampled: for a learned model, whether sizes are accepted at all. Commands that sample
+            episodes of these sizes pass True; sizes that the model cannot read are then refused.
+            False refuses all sizes.
 
     Returns:
         An object with the attributes ``model`` (on the device), ``sizes`` (of the episodes, where

@@ -137,8 +137,8 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
 
 
 def participants_of(*batches: Any) -> NDArray[np.int64]:
-    """Number the participants of one or more batches of episodes from 0, and return for each
-    episode the number of its participant. A participant of several batches has one number.
+    """Give each participant of one or more batches of episodes a number (0, 1, ...), and return the
+    number of each episode's participant. A participant has the same number in all batches.
 
     Args:
         batches: batches of episodes. If a batch has no participants, every episode of all batches

@@ -684,7 +684,7 @@ class Data:
             attribute ``task`` must be the task's key.
         losses: function ``(predictions, episodes, rounds)`` -> the loss of each prediction,
             ``[*batch, episode, round]``. The predictions are ``[*batch, episode, round, ...]`` in
-            the layout's form; ``rounds`` is the slice of the episodes' rounds to which they belong.
+            the layout's form, for the rounds of the episodes that the slice ``rounds`` selects.
         sizes: the sizes that episodes can have, such as the number of experts.
         regimes: function that returns a dictionary: name of a regime (kind of environment) -> its
             description.
@@ -747,9 +747,9 @@ class Algorithms:
         families: function that returns the families of algorithms that a comparison fits to a
             model's predictions. When None, every registered algorithm is a family without free
             parameters.
-        updates: function that returns the families that a comparison fits to the changes, from
-            round to round, of the state that is decoded from a model's latents; ``families`` when
-            None.
+        updates: function that returns the families that a comparison fits to a model's updates: how
+            the state that is decoded from the model's latents changes from round to round. When
+            None, the families that ``families`` returns are used.
         battery: function ``(n_episodes, n_rounds, *, seed, **sizes)`` that returns test sets on
             which the families predict differently: name of a set -> its episodes. When None, there
             is one set, "default", with episodes of the sampler's default regime.
@@ -1009,9 +1009,9 @@ class Task:
         one with fitted parameters.
 
         Models are then compared with this algorithm and probed for its variables. The exception is
-        a model that was built to compute some algorithm, its attribute ``algorithm``: such a model
-        is still compared with that attribute. In the copy of the task, the name of ``algorithm``
-        includes its parameters.
+        a model that was built to compute some algorithm (``model.algorithm``): it is still compared
+        with that algorithm. In the copy of the task, the name of ``algorithm`` includes the
+        parameters.
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner

@@ -44,11 +44,11 @@ class Starts(Result):
 
     Attributes:
         name: name of the machine.
-        table: one row per round. The column ``round`` is its index. ``state`` and ``prediction``
-            are the start's share of the variance of the state and of the prediction. This share is
-            the variance over starts, averaged over episodes, divided by the variance over all pairs
-            of start and episode. ``same_choice`` is the share of pairs of starts with which the
-            model makes the same choice, averaged over episodes.
+        table: one row per round, with four columns. ``round`` is the index of the round. ``state``
+            is the start's share of the variance of the state: the variance over starts, averaged
+            over episodes, divided by the variance over all pairs of start and episode.
+            ``prediction`` is the same share for the prediction. ``same_choice`` is the share of
+            pairs of starts with which the model makes the same choice, averaged over episodes.
         attractors: which final state (after the last round) each start leads to, as an integer,
             ``[start, episode]``. In each episode, final states are numbered from 0 in order of
             first occurrence; final states that nearly coincide have the same number.

@@ -81,8 +81,8 @@ class Said:
         asked: indices of the positions that a model may read before it predicts, such as the
             advice; without the attention sink and the latents.
         told: indices of the positions that a model may read after it has predicted, to learn from:
-            the same positions, and those between the prediction and the update, such as the
-            outcome.
+            the positions ``asked``, and the positions between the prediction and the update, such
+            as the outcome.
         n_asked, n_told: lengths of the vectors that :meth:`before` and :meth:`after` return.
 
     Args:

@@ -45,8 +45,8 @@ class LatentTransformerConfig:
         position_codes: how the embedding of a position is chosen. "index": by the position's index.
             "label": by its label, such as ``p?``, so that a label has the same embedding in rounds
             of every size.
-        strip_position: True to subtract the embedding of the position at which the update is read
-            from the update, so that latents do not contain it.
+        strip_position: True to subtract a position embedding from the update, so that latents do
+            not contain it: the embedding of the position at which the update is read.
         output: what the unembedding gives at the prediction position: "logits" or "probability" of
             each outcome. If the layout predicts a real number, it is "value": the mean, or mean and
             log variance.

@@ -37,9 +37,9 @@ class Point:
         module: name of the submodule, as in ``named_modules``; "" for the whole module.
         of: the submodule's "output", or its "input": the first positional argument, or the keyword
             argument that ``item`` names.
-        item: where the tensor is if the output or input has several parts, as that of an
-            ``LSTMCell``, ``(h, c)``. It is an index, a key, an attribute, or a path of several,
-            such as ``("past", 0, "h")``.
+        item: where the tensor is if the output or input has several parts, such as the output
+            ``(h, c)`` of an ``LSTMCell``: an index, a key or the name of an attribute; or a tuple
+            of these that leads to the tensor step by step, such as ``("past", 0, "h")``.
         times: how often the submodule runs in a round, as in a loop. If this is not 1, each run has
             a separate activation: that of the third run of a point "block" is ``block[2]``. For a
             loop that may halt early, ``times`` is the maximum number of runs.

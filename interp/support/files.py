@@ -77,7 +77,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 def file_to_write(path: str | Path) -> Path:
-    """Return ``path`` if a file can be written there: it does not exist yet, or is a regular file.
+    """Return ``path`` if a file can be written there, since nothing or a regular file is there now.
     Folders, devices and links to nothing are refused.
     """
     path = Path(file_path(path))

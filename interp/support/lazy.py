@@ -205,8 +205,8 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 def strangers(home: Path = _HOME) -> list[str]:
     """Return a warning for each package of this project (such as ``circuits``) that an import would
-    not find in ``home``. The list of warnings is usually empty; another distribution may have a
-    package of the same name.
+    not find in ``home``, for example because another distribution has a package of the same name.
+    The list of warnings is usually empty.
 
     Args:
         home: the folder in which ``interp`` and the other packages are installed.

@@ -441,8 +441,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     """Context manager in which Ctrl-C does not stop the program at once. It yields a function that
     returns True once Ctrl-C was pressed.
 
-    Long work calls this function where its progress can be saved, and stops there if it is True. A
-    second Ctrl-C raises KeyboardInterrupt at once.
+    Long work calls this function wherever progress can be saved, and stops once the result is True.
+    A second Ctrl-C raises KeyboardInterrupt at once.
     """
     pressed = threading.Event()
 

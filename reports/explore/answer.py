@@ -50,8 +50,8 @@ class Answer:
             of a hook point, function), as for ``fwd_hooks`` of :func:`interp.rollout`.
         controls: the machine's predictions under random changes of the same size as the edits,
             ``[control, round, outcome]``; empty without edits.
-        followed: number of edits that were also made in the algorithm: those of inputs and of its
-            state.
+        followed: number of edits that were made in the algorithm, too: edits of inputs, and edits
+            that have a counterpart in the algorithm's state.
         values_before, values_after: key of a variable of the algorithm -> its values ``[1, round,
             ...]``, without and with the edits.
         machine: predictions of the machine without and with the edits, ``[round, outcome]`` each.

@@ -115,9 +115,12 @@ class Explorer:
 
         Args:
             view: the view that the user chose. If it has an edit or a round, it is returned
-                unchanged. Otherwise an edit in the middle round is added. Of the first four
-                possible changes of a single input, it is the one that changes predictions most. If
-                none of them changes a prediction, the edit patches another episode's latents in.
+                unchanged. Otherwise an edit of the middle round is added, and the view shows the
+                round in which predictions change most. The edit changes a single input: the first
+                four possible changes are tried, and the one that changes predictions most is taken.
+                If none of them changes predictions visibly, the edit patches in the latents of one
+                of the next four episodes, chosen in the same way. If no patch has a visible effect
+                either, the view is returned unchanged.
         """
         if view.edits or view.round:
             return view
@@ -183,11 +186,16 @@ class Explorer:
 
         Args:
             query: query string of the view.
-            parts: fields of the form, all as text. ``kind``, ``what`` and ``value`` are those of
+            parts: fields of the form, all as text: ``kind``, ``what`` and ``value`` as in
                 :class:`~reports.explore.view.Edit`, such as ``{"kind": "move", "what": "counts.1",
-                "value": "2.5"}``. ``at`` is the index of the round; any text in ``on`` makes the
-                edit act in all later rounds, too. For the kind "move", ``to`` may replace
-                ``value``: it is the new value of the number, and replaces earlier edits of it.
+                "value": "2.5"}``; ``at``, the index of the round; and ``on``, where any text makes
+                the edit act in all later rounds, too. Two kinds differ:
+
+                - For "move", ``to`` may be passed in place of ``value``: the value that the number
+                  is to have. It replaces an earlier edit of this number in the same round.
+                - For "input", ``what`` is the key of the corruption and its options, such as
+                  "flip-vote expert=p_2". If it ends with "=", ``value`` follows; otherwise
+                  ``value`` is ignored.
         """
         view = View.of(query)
         for name in parts:
@@ -401,7 +409,7 @@ def _app(explorer: Explorer, token: str) -> Any:
 class Served:
     """A page of the explorer that is being served on this computer.
 
-    The property ``address`` opens it. The server stops at :meth:`close`, or when Python exits.
+    Open its :attr:`address` in a browser. The server stops at :meth:`close`, or when Python exits.
 
     Attributes:
         explorer: the explorer.
@@ -478,8 +486,8 @@ class Served:
 def explore(
     model: Machine | str, reference: Machine | str | None = None, *, view: str = "", port: int = 0
 ) -> Served:
-    """Serve a live page of a machine on this computer, in the background; the result's ``address``
-    opens it.
+    """Serve a live page of a machine on this computer, in the background, and return an object with
+    the page's ``address``, to open in a browser.
 
     Args:
         model: a machine, or what :func:`interp.load` takes.

@@ -55,8 +55,8 @@ class Bench:
     Attributes:
         model, episodes, algorithm: the machine, the episodes, and the algorithm that the task
             assigns to the machine.
-        giver: the reference machine with the same episodes, as another bench; an edit can copy its
-            carried state into this machine. None without a reference.
+        giver: the reference machine with the same episodes, as another bench. An edit can copy the
+            reference machine's carried state into this machine. None without a reference.
         origin: Python code that loads the machine.
         classes: True if predictions are probabilities of outcomes.
         ridge: penalty of the decoder of the state; 0 if the state can be read exactly.

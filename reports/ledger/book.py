@@ -93,9 +93,13 @@ class Ledger(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per measure.
 
-        The columns are place (of the claim in the paper), paper (its sentence), key (of the claim),
-        and those of a measure, such as number and verdict
-        (:meth:`~interp.results.measure.Measure.row`).
+        The columns are:
+
+        * place: the place of the claim in the paper;
+        * paper: the sentence of the paper;
+        * key: the key of the claim;
+        * the columns of a measure, such as number and verdict
+          (:meth:`~interp.results.measure.Measure.row`).
         """
         rows = []
         for claim in CLAIMS:

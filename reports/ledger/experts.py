@@ -138,6 +138,7 @@ def measure_attention_to_latent(model: Machine, sizes: Sizes) -> list[Measure]:
     Returns:
         A list with one measure: the share of attention, averaged over heads and episodes, in the
         layer where it is largest. Its control is the same share in an untrained copy of the model.
+        For a model without attention, the measure says so.
     """
     missing = lacks_attention(model)
     if missing:

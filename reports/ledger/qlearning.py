@@ -180,17 +180,17 @@ def decode_table(model: Machine, sizes: Sizes) -> list[Measure]:
 
 
 def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure how strongly the token "Update", the last of a round, attends to the tokens of the
-    action, the reward and the chosen action, which the TD error is computed from.
+    """Measure how strongly the token "Update", the last of a round, attends to three tokens from
+    which the TD error is computed. They are the action taken, the reward, and the chosen action.
 
     Args:
         model: a model of Q-learning.
         sizes: the seed; the number of episodes is fixed.
 
     Returns:
-        One measure per token: the share of the attention from "Update" that it gets, in the head
-        where this share is largest. Its control is the same share in an untrained copy of the
-        model.
+        One measure per token: the share of the attention from "Update" that the token gets, in the
+        head where this share is largest. Its control is the same share in an untrained copy of the
+        model. A model without attention gets a single measure, which says so.
     """
     missing = lacks_attention(model)
     if missing:

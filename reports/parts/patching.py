@@ -43,9 +43,9 @@ _Patched = tuple[str, PatchingResult]
 
 
 def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32) -> Part:
-    """Make the report part on activation patching. In a run on a corrupted episode, the residual
-    stream or the output of a head, one place at a time, gets its value from the run on the clean
-    episode.
+    """Make the report part on activation patching. The model runs on a corrupted episode, while one
+    activation gets the value that it has in the run on the clean episode. Such runs are made for
+    the residual stream and for the outputs of heads, one place at a time.
 
     Args:
         differences: ways to corrupt an episode, each as (what is changed, in words; key of a

@@ -143,8 +143,9 @@ class Trajectory:
 
     Attributes:
         noun: name of the variable in a sentence.
-        state: the model's values, ``[step, series]``: one row per round (of a state that is read
-            exactly, also one before the first round), one column per number of the variable.
+        state: the model's values, ``[step, series]``, with one column per number of the variable.
+            There is one row per round; for a state that is read exactly, a row for the state before
+            the first round comes first.
         reference: the algorithm's values, in the same shape.
         labels: a name for each column.
         r2: R2 of the decoded variable over all episodes of the report; None if the variable is read
