@@ -246,8 +246,8 @@ def sweep(
             targets does not vary.
         estimator: a regressor or classifier of scikit-learn, which is cloned for every fold; ridge
             regression when None. A classifier needs class targets.
-        n_untrained: number of untrained copies of the model, for the control "untrained"; at each
-            site the best score counts.
+        n_untrained: number of untrained copies of the model, for the control "untrained". The
+            control at a site is the copy with the highest score there.
         seed: seed of copies, folds and shuffles.
         cache: folder in which the results of finished cells are stored, so that an interrupted
             sweep can continue; a cell is one site in one window. None stores nothing.

@@ -221,7 +221,7 @@ def expected_mean(
 
 def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
     """Return the length of the run of equal choices that ends in each round, ``[episode, round]``;
-    0 where no choice was made.
+    0 where no choice was made. A round without a choice ends a run.
 
     >>> run_lengths(np.array([[0, 0, 1, 1, 1]]), np.array([[True, True, True, True, False]]))
     array([[1, 2, 1, 2, 0]])
@@ -245,8 +245,9 @@ def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) ->
     """Return whether each choice was a success, ``[episode, scored round]``; None if the episodes
     have neither rewards nor labels.
 
-    With rewards, a choice is a success if it paid more than 0, or more than the mean if all rewards
-    are above 0. Without rewards, it is a success if it equals the label.
+    With rewards, a choice is a success if its reward is above 0. If all rewards are above 0, its
+    reward must be above their mean instead. Without rewards, a choice is a success if it equals the
+    label.
 
     Args:
         episodes: the episodes.

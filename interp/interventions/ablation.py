@@ -147,7 +147,8 @@ class CircuitScorer:
         cut. Results are cached.
 
         Args:
-            keep: which edges the circuit has, ``[source, destination]``.
+            keep: True for the edges that the circuit has, ``[source, destination]``; or numbers from
+                0 to 1, as for :meth:`run`.
         """
         (readout,) = self.run([keep])
         if readout not in self._measured:
@@ -182,7 +183,7 @@ class CircuitScorer:
         and the whole model 1.
 
         Args:
-            keep: which edges the circuit has, ``[source, destination]``.
+            keep: True for the edges that the circuit has, ``[source, destination]``.
         """
         gaps = self.values(keep) - self.empty
         return float(gaps.mean()) / self.gap
@@ -267,7 +268,7 @@ def evaluate(
 
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.
-        keep: which edges the circuit has, ``[source, destination]``.
+        keep: True for the edges that the circuit has, ``[source, destination]``.
         n_random: number of random circuits.
         n_sets: number of random sets of the circuit's edges that are removed, one set at a time.
             The first set is empty. Each further set contains each edge with probability one half.
@@ -343,7 +344,7 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> In
 
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.
-        keep: which edges the circuit has, ``[source, destination]``.
+        keep: True for the edges that the circuit has, ``[source, destination]``.
         seed: seed of the bootstrap.
     """
     of_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
@@ -362,7 +363,7 @@ def _leave_out(
 
     Args:
         scorer: measures circuits on one pair of clean and corrupted runs.
-        keep: which edges the circuit has, ``[source, destination]``.
+        keep: True for the edges that the circuit has, ``[source, destination]``.
         n_sets: number of sets; the first is empty.
         minimality: whether, after each set, every remaining edge of the circuit is also removed,
             one at a time.
@@ -504,7 +505,7 @@ def _select_top_edges(
         size: number of edges in the circuit.
 
     Returns:
-        Which edges the circuit has, ``[source, destination]``.
+        A mask ``[source, destination]``, True for the edges that the circuit has.
     """
     ranked = sorted(graph.edges, key=lambda edge: -abs(scores[edge]))
     return graph.mask(ranked[:size])
@@ -526,7 +527,7 @@ def smallest(
         tolerance: largest allowed ``|1 - faithfulness|``.
 
     Returns:
-        Which edges the circuit has, ``[source, destination]``.
+        A mask ``[source, destination]``, True for the edges that the circuit has.
     """
     number("tolerance", tolerance, 0)
     scorer.graph.require_edge_values("scores", scores)

@@ -126,9 +126,9 @@ def patch(
     Returns:
         A record with three fields. ``corruption`` is the key of the corruption. ``sweeps`` has the
         effects on each metric, as a :class:`~interp.interventions.patching.PatchingResult`.
-        ``rounds`` is the map of effects on the first metric, by round patched and round read, if
-        the whole carried state is patched. It is None if no map was wanted, or effects do not
-        propagate.
+        ``rounds`` is a map of the effects of patching the whole carried state: on the first metric,
+        by round patched and round read. It is None if no map was wanted, or if ``propagate`` is
+        False.
     """
     record = corruption(model, sample.corruption)
     require(

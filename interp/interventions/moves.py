@@ -341,10 +341,11 @@ def decodable(
     are not just implied by variables that come earlier in ``keys``.
 
     The first variable is always returned. For each further variable, two affine maps are fitted:
-    one from the carried state, the other from the variables that were selected so far. It is
-    selected if the map from the state has at most half of the other's squared error. It is left out
-    if the selected variables determine it exactly, like a total that is the sum of their counts.
-    Maps are fitted on the first half of the episodes and scored on the second half.
+    one from the carried state, the other from the variables that were selected so far. A variable
+    is selected if the squared error of the map from the state is at most half of the squared error
+    of the map from the variables. A variable that the selected ones determine exactly, such as a
+    total of their counts, is left out. Maps are fitted on the first half of the episodes and scored
+    on the second half.
 
     Args:
         run: the rollout.

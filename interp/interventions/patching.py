@@ -330,8 +330,8 @@ class PatchingResult(Result):
 
     @property
     def best(self) -> tuple[Site, float]:
-        """The pair (site, share) of the patch with the largest of :meth:`fractions`. The share is
-        this fraction: which part of the difference between the two runs the patch carries.
+        """The pair (site, share) of the patch that carries the largest share of the difference
+        between the two runs (:meth:`fractions`).
         """
         shares = self.fractions()
         first = int(shares.nan_to_num(-torch.inf).argmax())

@@ -617,8 +617,8 @@ def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
     The column is ``number``, ``estimate`` or ``mean``: the first of these that the table has.
     Without these, it is the first numeric column. If the first column of the table is ``name``, it
-    must hold the name of each row's quantity, such as "R2". Only rows with the same quantity as the
-    first row are then returned.
+    must hold the name of each row's quantity, such as "R2". In this case, only rows with the same
+    quantity as the first row are returned.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]})

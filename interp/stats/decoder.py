@@ -59,9 +59,9 @@ class Affine:
         centre: mean of the features ``x`` in the fit, ``[feature]``.
         middle: mean of the outputs ``y`` in the fit, ``[output]``.
         slopes: change of each output per unit of each feature, ``[feature, output]``.
-        along: covariance, in the data of the fit, of each decoded output with each feature,
-            ``[output, feature]``. Each row is the direction in which the features vary with this
-            output.
+        along: covariance of each decoded output with each feature, in the data of the fit,
+            ``[output, feature]``. The row of an output is the direction in which the features vary
+            with it.
     """
 
     centre: Float[Tensor, " feature"]

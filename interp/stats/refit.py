@@ -259,8 +259,9 @@ def interval(
         score: "skill" (``1 - q``, as R2), "accuracy" (``1 - q``, with bounds within 0 and 1) or
             "ratio" (``q``).
         smallest: used only if all losses are 0. A rare error could then have gone unseen, so the
-            upper bound of q is computed as if one episode had this loss. With 0, both bounds of q
-            are 0. For accuracies, half a miss (0.5) is always used instead.
+            upper bound of q is computed as if one episode had this loss. If ``smallest`` is 0, both
+            bounds of q are 0. For accuracies, the loss is always half a miss (0.5), whatever
+            ``smallest`` is.
         width: half width of the interval of log q, in standard errors. The standard error is the
             one that ignores that the fit varies with its training data. When None, the width is
             computed from Student's t, ``n_folds`` and the effective number of episodes

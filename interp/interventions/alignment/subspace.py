@@ -250,8 +250,8 @@ def identified_rank(
     changes the choice. On the line between the two values, there is a point at which the choice
     changes. The shift of this point when an element of the variable is changed gives the normal of
     the decision boundary. The result is the rank of the normals of all pairs, or the number of
-    elements if there are no normals. For a variable with k classes, it is k - 1 times the number of
-    elements.
+    elements if there are no normals. For a variable with k classes, the result is k - 1 times the
+    number of elements.
 
     Args:
         algorithm: the algorithm.
