@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import stat
 import xml.etree.ElementTree as ET
 
 import matplotlib.pyplot as plt
@@ -286,3 +287,14 @@ def test_a_picture_is_drawn_once_and_is_the_one_that_matplotlib_saves(monkeypatc
         assert draws == [figure]
     assert figure.get_layout_engine() is engine
     assert figure.canvas is canvas
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
+def test_who_may_read_a_file_is_what_the_umask_says(tmp_path, mask, mode):
+    """Results of people's choices stay private where the user makes all files so."""
+    before = os.umask(mask)
+    try:
+        path = write_text(tmp_path / "people.csv", "choice\n0\n")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == mode

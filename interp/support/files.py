@@ -54,7 +54,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
     sees a partial file.
 
     Missing folders are created. If ``write`` fails, no temporary file remains, and an existing file
-    is unchanged.
+    is unchanged. Who may read the file depends on the process's ``umask`` alone.
 
     Args:
         path: the file to write.
@@ -65,10 +65,12 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_beside(path)
         try:
+            temporary.touch()
+            mode = temporary.stat().st_mode
             write(temporary)
             with open(temporary, "rb+") as stream:
                 os.fsync(stream.fileno())
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, mode)
             os.replace(temporary, path)
             _LOG.info("wrote %s", path)
         finally:
