@@ -1,5 +1,6 @@
 """The package as others get it: what is in the wheel, and that it works where there is no checkout."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import interp
+from interp.support import provenance
 from interp.support.lazy import _PACKAGES, strangers
 from tests import package
 
@@ -45,3 +47,17 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     assert {"interp/py.typed", "interp/checkpoints/wma-learned-additive/model.safetensors"} <= files
     output = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
     assert f"{interp.__version__} yes\ninterp {interp.__version__}\nwma-handwired\n" in output
+
+
+def test_a_revision_is_that_of_the_packages_own_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A virtual environment often lies in the checkout of another project, with a revision of its own."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run([*git, *words], check=True)
+    assert re.match("[0-9a-f]{12}", provenance.git_revision.__wrapped__())
+    installed = tmp_path / "provenance.py"
+    installed.write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(installed))
+    assert provenance.git_revision.__wrapped__() == "unknown"

@@ -42,15 +42,24 @@ def versions() -> dict[str, str]:
 def git_revision() -> str:
     """Return the git revision of this package's checkout, or "unknown" outside of a checkout.
 
-    The revision ends with ``-dirty`` if there are uncommitted changes.
+    The revision ends with ``-dirty`` if there are uncommitted changes. A package that is installed
+    below another checkout, as in a virtual environment, is in no checkout of its own.
     """
-    folder = str(Path(__file__).parent)
-    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
+    place = Path(__file__)
+    commands = (
+        ["ls-files", "--error-unmatch", place.name],  # fails for a file of no checkout
+        ["describe", "--always", "--dirty", "--abbrev=12"],
+    )
+    answer = ""
     try:
-        described = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        for words in commands:
+            command = ["git", "-C", str(place.parent), *words]
+            answer = subprocess.check_output(
+                command, stderr=subprocess.DEVNULL, text=True, timeout=10
+            )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return described.stdout.strip()
+    return answer.strip()
 
 
 def replaced_tasks() -> dict[str, Any]:
