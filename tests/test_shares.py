@@ -1,6 +1,7 @@
 """Work that several commands divide: shares give the bytes of one command, and other settings are refused by name."""
 
 import json
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import interp
 from interp.cli import options
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
+from interp.model.checkpoints import save_checkpoint
 from interp.support import shares
 from interp.support.workers import share
 from tests.refusals import refuses
@@ -90,6 +92,36 @@ def test_shares_of_a_table_or_a_checkpoint_that_changed_are_refused(tmp_path: Pa
     refuses(f"were made with the content of {folder}=", shares.divide, out, FILES, after, "2/2")
 
 
+NONE_OF_A_FEW = ["--shard", "99/99"]
+"""A share without a part: the command only writes what the parts depend on, or refuses what differs."""
+
+
+def test_shares_of_causal_tables_that_are_held_against_another_algorithm_are_refused(
+    tmp_path: Path,
+) -> None:
+    command = ["patch", "wma-handwired", "--experts", 2, "--episodes", 4, "--round", 2, "--tables"]
+    command += ["--out", tmp_path, *NONE_OF_A_FEW]
+    assert invoked(*command).exit_code == 0
+    other = invoked(*command, "--hypothesis", "weighted_majority", "gain=0.5")
+    assert other.exit_code == 2
+    assert "were made with hypothesis=None" in other.output
+
+
+def test_shares_of_scores_beside_a_checkpoint_that_changed_are_refused(tmp_path: Path) -> None:
+    """A network that is trained again in the same folder is another one."""
+    traces, model = tmp_path / "traces", tmp_path / "model"
+    few = ["--episodes", 1, "--rounds", 2, "--regime", "flat", "--conditions", "online-no-note"]
+    assert invoked("llm", "run", "--agent", "counter", *few, "--out", traces).exit_code == 0
+    command = ["llm", "score", traces, "--models", model, "--out", tmp_path / "out", *NONE_OF_A_FEW]
+    save_checkpoint(interp.load("wma-gru"), model)
+    assert invoked(*command).exit_code == 0
+    shutil.rmtree(model)
+    save_checkpoint(interp.load("wma-gru").untrained(0), model)
+    other = invoked(*command)
+    assert other.exit_code == 2
+    assert f"were made with the content of {model}" in other.output
+
+
 def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     files = {"first": "first/model", "second": "second/model", "third": "third/model"}
     shares.divide(tmp_path, files, {}, "1/1")
@@ -105,8 +137,22 @@ def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     assert list(shares.undone(tmp_path, files, {})) == ["second", "third"]
 
 
+def test_a_result_from_before_the_work_was_divided_is_made_again(tmp_path: Path) -> None:
+    """It may be of other settings, such as another seed."""
+    result = tmp_path / "first" / "audit.json"
+    result.parent.mkdir()
+    result.write_text("of seed 0")
+    work = {"folder": tmp_path, "files": {"first": "first/audit.json"}, "settings": {"seed": 1}}
+    assert next(shares.undone(**work, shard="1/1")) == "first"
+    assert shares.divide(**work, shard=shares.PLAN) == ["first"]
+    assert shares.status(tmp_path)["state"].tolist() == ["partial"]
+    assert list(shares.undone(**work, shard="1/1")) == ["first"]
+    assert shares.status(tmp_path)["state"].tolist() == ["done"]
+    assert list(shares.undone(**work, shard="1/1")) == []
+
+
 def test_a_command_says_how_much_is_done_where_its_work_was_divided(tmp_path: Path) -> None:
-    """Of work that was never divided it says nothing, and ends well; the audit itself is made once."""
+    """Of work that was never divided it says nothing, and ends well."""
     command = ["audit", "wma-gru", "--quick", "--out", tmp_path]
     alone = invoked(*command)
     assert alone.exit_code == 0

@@ -3,8 +3,8 @@
 Each command computes a share of the work's parts. The first command writes into a folder which
 parts there are, and all settings that they depend on (:data:`WORK_FILE`). A later command with
 other settings, versions or data is refused; the error names what differs. A part is done once its
-file exists, whichever command wrote it. :func:`doing` notes the host, the commit and the seconds of
-a part.
+file exists. If the file is in a folder of its own, it may be older than the division of the work;
+such a part is done once :func:`doing` has noted its host, its commit and its seconds.
 
 >>> import tempfile
 >>> folder, files = tempfile.mkdtemp(), {"a": "a.csv", "b": "b.csv", "c": "c.csv"}
@@ -90,7 +90,7 @@ def divide(
     elif shard:
         write_json(place, work)
     if shard == PLAN:
-        absent = [name for name, file in files.items() if not (folder / file).exists()]
+        absent = [name for name, file in files.items() if not _is_done(folder, name, file)]
         return absent[:1]
     return list(share(list(files), shard))
 
@@ -119,8 +119,7 @@ def undone(
     names = divide(folder, files, settings, shard)
     is_divided = (Path(folder) / WORK_FILE).is_file()
     for name in names:
-        is_done = (Path(folder) / files[name]).exists()
-        if not (is_divided and is_done):
+        if not (is_divided and _is_done(Path(folder), name, files[name])):
             with doing(folder, name):
                 yield name
 
@@ -181,6 +180,22 @@ def _note_file(folder: Path, part: str) -> Path:
     return folder / _DONE / f"{digest_of(part)[:16]}.json"
 
 
+def _is_done(folder: Path, part: str, file: str) -> bool:
+    """Return True if a part of divided work is done.
+
+    The name of a part's file in ``folder`` itself contains a digest of the settings, so the file is
+    enough. A file in a folder of its own may be the result of an earlier command with other
+    settings, so a note on it is needed, too.
+
+    Args:
+        folder: the folder of the work.
+        part: name of the part.
+        file: its file, relative to ``folder``.
+    """
+    is_named_by_settings = "/" not in file
+    return (folder / file).exists() and (is_named_by_settings or _note_file(folder, part).is_file())
+
+
 def end(folder: str | Path) -> None:
     """Remove the files about the division of the work from ``folder``: the list of parts and the
     notes on finished parts. To be called once the parts have been put together.
@@ -210,11 +225,10 @@ def status(folder: str | Path) -> pd.DataFrame:
     )
     rows = []
     for part, file in read_json(place, "parts")["parts"].items():
-        first, *below = Path(file).parts
         state = "absent"
-        if (folder / file).exists():
+        if _is_done(folder, part, file):
             state = "done"
-        elif below and (folder / first).exists():
+        elif "/" in file and (folder / file).parent.exists():
             state = "partial"
         note_file = _note_file(folder, part)
         origin = read_json(note_file) if note_file.is_file() else {}
