@@ -138,7 +138,13 @@ def make(
         InputError: an unknown claim, or no model that any claim is about.
     """
     sizes = Sizes() if sizes is None else sizes
-    digests = {model.name: model.digest() for model in models}
+    digests: dict[str, str] = {}
+    for model in models:
+        digest = digests.setdefault(model.name, model.digest())
+        require(
+            digest == model.digest(),
+            f"two different models are called {model.name!r}, and results name a model; give one of them",
+        )
     parts = _list_parts(claims, models, digests)
     finished = Finished(folder_to_write(folder) / "parts", {"sizes": asdict(sizes)})
     names = finished.divide(parts, list[dict[str, Any]], shard)

@@ -127,3 +127,10 @@ def test_what_cannot_be_measured_is_refused(tmp_path):
 def test_a_measure_survives_its_file():
     (measure,) = of_experts.exact_weights(interp.load("wma-handwired", n_experts=4), SIZES)
     assert Measure.from_dict(json.loads(json.dumps(measure.to_dict()))) == measure
+
+
+def test_two_models_of_one_name_are_refused(tmp_path):
+    """One result would replace the other."""
+    models = [interp.load("wma-gru"), interp.load("wma-gru").untrained(0)]
+    models[1].name = models[0].name
+    refuses("two different models are called 'wma-gru'", ledger.make, models, tmp_path)
