@@ -74,8 +74,10 @@ _NINES_BELOW = re.compile("-9{2,}")
 _NINES = re.compile("-?9{2,}")
 _TRUE = frozenset(["1", "1.0", "true", "yes", "y", "t", "forced"])
 _FALSE = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
+_TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _FILL_OR_DELETE = "; fill the cell, or delete the row if it is no trial"
 _OR_NO_ORDER = f"; or give order={NONE} if the rows are in order"
+_FEWEST_DOUBLED = 10  # of four kinds of trials, as many are equal by chance in one of a million
 _SHOWN = 8  # labels that a summary counts one by one
 
 
@@ -688,6 +690,8 @@ class TrialTable:
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
         people = {who for who, _ in sessions}
+        if "order" not in self.columns:
+            self._remark_copies()
         remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])
         table, n_missed = self.table, int((~counted[rows]).sum())
         return TrialsRead(
@@ -703,6 +707,34 @@ class TrialTable:
             scale=scale,
             remarks=tuple(remarks),
         )
+
+    def _remark_copies(self) -> None:
+        """Add a remark for the user if rows seem to be in the table twice.
+
+        Equal rows can be different trials. They seem to be copies if, apart from them, a column
+        differs in all rows of each participant, as times do. They seem to be copies, too, if each
+        participant's rows are a series that is there twice, or pairs of equal rows.
+        """
+        cells, people = self.table.cells, self._participants()
+        is_copy = cells.duplicated()
+        if not is_copy.any():
+            return
+        different = cells[~is_copy].assign(who=people)
+        are_many = len(different) >= _FEWEST_DOUBLED * people.nunique()
+        for name in self.table.names:
+            if are_many and not different.duplicated(["who", name]).any():
+                self.remarks.append(
+                    f"{is_copy.sum():,} rows are equal to earlier ones, and {name!r} differs in all others: if they are "
+                    "in the table twice, delete them; each counts as a trial of its own."
+                )
+                return
+        contents = cells.groupby(list(self.table.names), dropna=False, sort=False).ngroup()
+        series = [rows.to_numpy() for _, rows in contents.groupby(people)]
+        if all(map(_is_doubled, series)):
+            self.remarks.append(
+                "The rows of each participant are a series that is there twice, or pairs of equal rows: if trials are "
+                "in the table twice, delete one of each; each counts as a trial of its own."
+            )
 
     def _list_unused_remarks(self) -> list[str]:
         """Return remarks for the user on unused columns that look like the order of trials or like
@@ -762,6 +794,24 @@ class TrialTable:
         for place, row in zip(array, rows, strict=True):
             place[: len(row)] = row
         return array
+
+
+def _is_doubled(rows: _Array) -> bool:
+    """Return True if a series of 20 rows or more consists of twice the same rows, or of pairs of
+    equal rows, and if its rows differ.
+
+    >>> once = np.arange(10)
+    >>> [_is_doubled(rows) for rows in (np.tile(once, 2), np.repeat(once, 2), np.arange(20))]
+    [True, True, False]
+
+    Args:
+        rows: a number for each row, equal for rows with equal cells.
+    """
+    n_trials, n_left = divmod(len(rows), 2)
+    if n_left or n_trials < _FEWEST_DOUBLED or (rows == rows[0]).all():
+        return False
+    is_series = (rows[:n_trials] == rows[n_trials:]).all()
+    return bool(is_series or (rows[::2] == rows[1::2]).all())
 
 
 def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
@@ -848,10 +898,11 @@ def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bo
 
 
 def _parse_number(text: str) -> float:
+    """Return the number that a text is: 1 for "true", 0 for "false"; NaN for any other text."""
     try:
         return float(text)
     except ValueError:
-        return float("nan")
+        return _TRUTH_VALUES.get(text.lower(), float("nan"))
 
 
 def _strip_written_fractions(cells: pd.Series) -> pd.Series:

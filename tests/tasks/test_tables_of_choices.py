@@ -224,6 +224,38 @@ def test_sides_that_nobody_can_know_are_asked_for(written):
     )
 
 
+def test_rows_that_are_in_a_table_twice_are_named(written):
+    """A file that was appended to itself, or joined with a table of two rows a person, counts each trial twice."""
+    table = PLAIN[["subject", "arm", "reward"]]
+    twice = pd.concat([table, table])
+    in_pairs = table.loc[table.index.repeat(2)]
+    for doubled in (twice, in_pairs):
+        summary = written(doubled).reading.summary()
+        assert "series that is there twice, or pairs of equal rows: if trials are" in summary
+    assert "twice" not in written(table).reading.summary()
+
+
+def test_rows_that_equal_others_are_named_where_a_column_tells_trials_apart(written):
+    table = PLAIN[["subject", "arm", "reward"]].assign(rt=np.arange(len(PLAIN)) / 7)
+    with_copies = pd.concat([table, table.iloc[5:8]])
+    summary = written(with_copies).reading.summary()
+    assert "3 rows are equal to earlier ones, and 'rt' differs in all others" in summary
+    assert "earlier ones" not in written(table).reading.summary()
+    of_two_kinds = table.assign(reward=table["arm"]).drop(columns="rt")
+    assert "earlier ones" not in written(of_two_kinds).reading.summary()
+
+
+@pytest.mark.parametrize(("no", "yes"), [("false", "true"), ("FALSE", "TRUE"), ("False", "True")])
+def test_rewards_that_are_truth_values_are_0_and_1_in_csv_as_in_json(written, tmp_path, no, yes):
+    table = PLAIN[["subject", "arm"]]
+    words = np.where(PLAIN["reward"] == 1, yes, no)
+    lines = tmp_path / "people.jsonl"
+    table.assign(reward=PLAIN["reward"] == 1).to_json(lines, orient="records", lines=True)
+    by_csv = written(table.assign(reward=words))
+    assert (by_csv.rewards.ravel() == PLAIN["reward"]).all()
+    assert (by_csv.rewards == bandit.read(lines).rewards).all()
+
+
 PLAIN = play()
 MISSED = PLAIN["trial"] % 9 == 4
 ARM_UNLESS_MISSED = PLAIN["arm"].where(~MISSED)
