@@ -268,6 +268,33 @@ def test_labels_of_many_digits_stay_apart(long_table, tmp_path):
     )
 
 
+def test_a_missing_round_may_have_no_offers():
+    """The round has no effect: the predictions of the others are those without it."""
+    choices, rewards = np.array([[0, 2, 1, 0]]), np.array([[1.0, 0, 1, 1]])
+    offers = np.array([[[0, 1], [-1, -1], [1, 2], [0, 2]]])
+    is_missing = np.array([[False, True, False, False]])
+    played = [0, 2, 3]
+    whole = bandit.BanditEpisodes(choices, rewards, n_arms=3, offers=offers, missing=is_missing)
+    others = bandit.BanditEpisodes(
+        choices[:, played], rewards[:, played], n_arms=3, offers=offers[:, played]
+    )
+    algorithm = algorithms.rescorla_wagner()
+    chances = algorithm.distribution(algorithm.run(whole))
+    assert np.isfinite(chances).all()
+    assert_allclose(chances[:, played], algorithm.distribution(algorithm.run(others)))
+
+
+def test_a_choice_without_a_reward_is_not_among_the_first_rounds_that_took_place():
+    """Its round would come last, so that its prediction would know the choices that came after it."""
+    choices, rewards = np.array([[0, 1, 1, 0]]), np.ones((1, 4))
+    is_unpaid = np.array([[False, True, False, False]])
+    episodes = bandit.BanditEpisodes(choices, rewards, missing=is_unpaid, unpaid=is_unpaid)
+    assert episodes.scored.all()
+    first = episodes.first(4)
+    assert first.choices[first.scored].tolist() == [0, 1, 0]
+    assert first.scored.tolist() == [[True, True, True, False]]
+
+
 def test_what_fills_a_missing_round_changes_no_corruption():
     """Histories are exchanged with the rounds missing in them; a reward is flipped between those that were paid."""
     sampled = bandit.sample(4, 6, 2, seed=0)

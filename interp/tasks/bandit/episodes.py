@@ -7,7 +7,7 @@ be recorded from people, animals or machines, or simulated by an algorithm.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,6 +111,12 @@ class BanditEpisodes(BaseEpisodes):
 
     n_rounds = length_of("choices", 1, "Rounds of the longest episode.")
 
+    def _with_rounds(self, arrays: Mapping[str, Any]) -> BanditEpisodes:
+        """Return episodes of the rounds in ``arrays``. Of the rounds without a reward none is left:
+        they come after the others here, where a prediction would know later choices.
+        """
+        return replace(self, **{**arrays, "unpaid": None})
+
     @property
     def offered(self) -> NDArray[np.bool_]:
         """Bool[episode, round, arm], True for arms on offer."""
@@ -149,6 +155,9 @@ def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
 def _check_offers(episodes: BanditEpisodes) -> _Array:
     """Check the field ``offers`` of episodes and return it as an integer array. Refuse a wrong
     shape, unknown arms, and offers without the chosen arm.
+
+    A missing round without any offer gets its entry in ``choices`` as the only one, so that
+    probabilities over its offers are numbers.
     """
     largest = episodes.n_arms - 1
     offers = episode_array(
@@ -166,7 +175,10 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
         raise InputError(
             f"the choice {choices[e, t]} of episode {e}, round {t}, is none of its offers {listed}"
         )
-    return offers
+    is_empty = (offers < 0).all(-1)
+    filled = offers.copy()
+    filled[is_empty, 0] = choices[is_empty]
+    return filled
 
 
 def _check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
