@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shlex
 import sys
 from functools import partial
@@ -11,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 import interp
+from interp.cli import command as cli_command
 from interp.cli import options
 from interp.machines import learners  # noqa: F401 - its builders are registered once, before a row's own
 from interp.model import checkpoints, library
@@ -74,7 +76,26 @@ def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
 
 
 DURATIONS = read_rows(Path(interp.__file__).parent / "cli" / "durations.csv")
-"""How long commands take; a row of an option is said, and stands in the help, in the place of the command's own."""
+"""How long commands take; of several rows that fit what is typed the last one is said, and all stand in the help."""
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (
+            {"task": "experts", "preset": "laptop", "recorded": None},
+            "--preset laptop takes about 31",
+        ),
+        ({"task": "experts", "preset": "paper", "recorded": None}, ""),
+        ({"task": "bandit", "preset": "laptop", "recorded": None}, ""),
+        ({"task": "experts", "preset": "laptop", "recorded": ["a.csv"]}, "--recorded takes about"),
+    ],
+    ids=["measured", "another preset", "another task", "recorded"],
+)
+def test_a_training_says_nothing_of_a_preset_that_was_not_chosen(typed, expected):
+    duration = cli_command._duration("train", typed)
+    assert expected in duration
+    assert bool(expected) == bool(duration)
 
 
 @pytest.mark.parametrize("words", [words for words, _ in commands()], ids="-".join)
@@ -88,10 +109,10 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
     slow = ["audit", "benchmark", "compare", "evaluate", "patch", "probe", "report", "verify"]
     assert words[0] not in slow or len(words) > 1 or "--quick" in flags
     assert "--device" not in flags or "--seed" in flags
-    for name, _, option in (row["command"].partition(" --") for row in DURATIONS):
-        if name == " ".join(words) and option:
-            assert f"--{option}" in flags
-            assert f"interp {name} --{option} takes about " in command.epilog
+    for row in DURATIONS:
+        if row["command"] == " ".join(words) and row["options"]:
+            assert flags.issuperset(re.findall(r"--\w+", row["options"]))
+            assert f"interp {' '.join(words)} {row['options']} takes about " in command.epilog
     example = shlex.split(command.epilog.splitlines()[0].removeprefix("Example: "))
     assert example[: len(words) + 1] == ["interp", *words]
     command.make_context(words[-1], example[len(words) + 1 :])
@@ -147,6 +168,25 @@ def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path
         invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).stdout
     )
     assert printed["round"] == 2
+
+
+def test_models_in_folders_of_one_name_are_written_to_folders_of_their_own(tmp_path, monkeypatch):
+    """Every trained model lies in a folder called "model", in the folder of its training."""
+    monkeypatch.chdir(tmp_path)
+    small = ["--rounds", 4, "--episodes", 8, "--targets", "counts", "--out", "probes", "--quiet"]
+    written = []
+    for name in ("one", "two"):
+        machine = interp.load("wma-gru").untrained(0)
+        checkpoints.save_checkpoint(machine, Path(name, "model"))
+        written += invoked("probe", f"{name}/model/", *small).stdout.split()
+    assert written == ["probes/one_model", "probes/two_model"]
+    assert all(Path(folder, "probes.json").is_file() for folder in written)
+
+
+def test_a_folder_of_results_lies_in_the_output_folder_whatever_path_a_model_has(monkeypatch):
+    monkeypatch.chdir("/usr/share")
+    assert options.name_folder(".") == "_usr_share"
+    assert options.name_folder("..") == "_usr"
 
 
 def test_shells_complete_names():

@@ -54,13 +54,8 @@ from interp.support.workers import one_thread
 
 _Many = Literal["none", "one", "several"]
 _VOCABULARY: dict[str, str] = read_tables(Path(__file__).with_name("options.toml"))
-_TAKES = {
-    row[
-        "command"
-    ]: "interp {command} takes about {takes}, on one core with default options.".format(**row)
-    for row in read_rows(Path(__file__).with_name("durations.csv"))
-}
-"""Command, and the option that changes it -> how long it takes, of those that were measured."""
+_DURATIONS = read_rows(Path(__file__).with_name("durations.csv"))
+"""How long commands take, of those that were measured: ``command``, ``options`` and ``takes``."""
 _MOST_ROWS = 20  # rows of a table that are printed for people
 
 
@@ -366,8 +361,8 @@ def command(
             parameters.append(_PLAN)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
-        takes = [text for name, text in _TAKES.items() if name.partition(" --")[0] == called]
-        epilog = "\n\n".join([f"Example: {example}", *takes, *more.splitlines()])
+        durations = _list_durations(called).values()
+        epilog = "\n\n".join([f"Example: {example}", *durations, *more.splitlines()])
         description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
         group.command(key, cls=_Command, epilog=epilog, help=description)(run)
         return run
@@ -375,17 +370,36 @@ def command(
     return register
 
 
+def _list_durations(called: str) -> dict[str, str]:
+    """Return how long a command takes with the options that were measured: options -> sentence.
+
+    Args:
+        called: name of the command.
+    """
+    sentences = {}
+    for row in _DURATIONS:
+        if row["command"] == called:
+            words = f"interp {called} {row['options']}".rstrip()
+            sentence = f"{words} takes about {row['takes']}, on one core with default options."
+            sentences[row["options"]] = sentence
+    return sentences
+
+
 def _duration(called: str, values: Mapping[str, Any]) -> str:
     """Return a sentence that says how long a command takes; "" if that was not measured.
 
     Args:
         called: name of the command.
-        values: values of its options, by name; some options change the duration.
+        values: values of its arguments and options, by name. If several measured combinations of
+            them fit, the last one counts.
     """
-    for name, value in values.items():
-        if value and f"{called} --{name}" in _TAKES:
-            return _TAKES[f"{called} --{name}"]
-    return _TAKES.get(called, "")
+    words = {str(value) for value in values.values()}
+    words.update(f"--{name}" for name, value in values.items() if value)
+    duration = ""
+    for options, sentence in _list_durations(called).items():
+        if words.issuperset(options.split()):
+            duration = sentence
+    return duration
 
 
 def _show_warning(message: Any, *_: Any, **__: Any) -> None:

@@ -117,7 +117,7 @@ def _compare_several(
 
 def _pair(model: str, reference: str) -> str:
     """Return the name of the folder for the comparison of a model with a reference."""
-    return f"{Path(model).name}-against-{Path(reference).name}"
+    return f"{options.name_folder(model)}-against-{options.name_folder(reference)}"
 
 
 def _compare_machines(

@@ -61,7 +61,10 @@ def _develop(
             content = digest_of(str(step), [path.read_bytes()])
             name = f"{folder.name} step {step} {content[:8]}"
             makers[name] = partial(development.measure_state, path, questions)
-    with options.in_shares(say, out, makers, vars(questions), shard, keeps=True) as parts:
+    settings = dict(vars(questions))
+    if reference:
+        settings |= options.contents_of([reference])
+    with options.in_shares(say, out, makers, settings, shard, keeps=True) as parts:
         if shard:
             return
         tables = options.join_tables(parts.values())

@@ -46,7 +46,7 @@ def _audit(
     Args:
         quick: Use a third of the episodes; intervals are wider.
     """
-    files = {name: f"{Path(name).name}/audit.json" for name in models}
+    files = {name: f"{options.name_folder(name)}/audit.json" for name in models}
     contents = options.contents_of([*models, *(how.get("recorded") or [])])
     settings = {"quick": quick, "seed": seed, "sizes": sizes, **how, **contents}
     for name in shares.undone(out, files, settings, shard):
@@ -80,7 +80,7 @@ def _audit_one(
     from interp.audit import audit as ask
 
     machine = options.study(say, model, sizes, sampled=False, **how).model
-    folder = folder_to_write(out / Path(model).name)
+    folder = folder_to_write(out / options.name_folder(model))
     budget = Budget.quick() if quick else Budget()
     result = ask(machine, budget=replace(budget, seed=seed))
     settings = {"model": result.model, "settings": dict(result.settings)}
@@ -136,7 +136,7 @@ def _evaluate(
     from interp.evaluation import suite
     from interp.support.workers import bar
 
-    folder = folder_to_write(out / Path(model).name)
+    folder = folder_to_write(out / options.name_folder(model))
     n_parts = len(suite.plan_of(loaded).parts(loaded))
     with bar(f"evaluating {loaded.name}", n_parts) as done:
         result = suite.evaluate(

@@ -454,6 +454,7 @@ def _score(
     for group, runs in group_runs(reading.runs).items():
         makers[", ".join(group)] = partial(_explain_group, runs, seed, machines)
     settings = {"seed": seed, "models": models, "runs": joblib.hash(reading.runs)}
+    settings |= options.contents_of(models or [])
     with options.in_shares(say, out, makers, settings, shard) as explained:
         if shard:
             return

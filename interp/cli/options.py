@@ -194,14 +194,45 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
     return reader(recorded[0], **columns)
 
 
+def refuse_idle(why: str, given: Mapping[str, object]) -> None:
+    """Refuse options that the user changed although they have no effect.
+
+    Args:
+        why: the reason, which begins the error message.
+        given: name of an option -> False, None or empty if the user did not change it.
+    """
+    idle = [option for option, value in given.items() if value]
+    require(not idle, f"{why}: leave {', '.join(idle)} out")
+
+
 def span(text: str) -> tuple[int, int]:
-    """Return (first, after last) of a range written as "first:after-last", such as "0:10"."""
-    require(
-        re.fullmatch(r"-?\d+:-?\d+", text) is not None,
-        f"{text!r} is not a first number and one after the last; write first:after-last, such as 0:10",
+    """Return (first, after last) of a range written as "first:after-last", such as "0:10"; refuse
+    an empty range.
+    """
+    numbers = re.fullmatch(r"(-?\d+):(-?\d+)", text)
+    if numbers is not None:
+        first, after_last = int(numbers[1]), int(numbers[2])
+        if first < after_last:
+            return first, after_last
+    raise InputError(
+        f"{text!r} is not a first number and one after the last; write first:after-last, such as 0:10"
     )
-    first, _, after_last = text.partition(":")
-    return int(first), int(after_last)
+
+
+def name_folder(model: str) -> str:
+    """Return the name of the folder for the results of a model, which no other model has: the
+    model's name, or its path with "_" for each slash.
+
+    >>> name_folder("wma-learned"), name_folder("output/training/mine/model")
+    ('wma-learned', 'output_training_mine_model')
+
+    Args:
+        model: name of the model, or its checkpoint folder.
+    """
+    path = Path(model)
+    if path.name in ("", ".."):
+        path = path.resolve()
+    return str(path).replace("/", "_")
 
 
 def contents_of(words: Iterable[str]) -> dict[str, str]:

@@ -105,7 +105,7 @@ def _patch(
     round_ = at
     if round_ is None:
         round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2
-    folder = folder_to_write(out / Path(model).name)
+    folder = folder_to_write(out / options.name_folder(model))
     n_episodes = options.size_of_work(episodes, quick, 16, 64)
     say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)
     sample = causal_tables.Sample(
@@ -118,8 +118,26 @@ def _patch(
         sizes=chosen.sizes,
     )
     if tables:
-        require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
-        _write_tables(say, loaded, round_, sample=sample, folder=folder / "tables", shard=shard)
+        others = {
+            "--rounds": rounds,
+            "--corruption": corruption,
+            "--components": components,
+            "--metric": metric,
+            "--read": read is not None,
+            "--map": map_ != 12,
+            "--direction": direction != "denoising",
+            "--no-propagate": not propagate,
+        }
+        options.refuse_idle("--tables make every analysis of one round in the usual way", others)
+        _write_tables(
+            say,
+            loaded,
+            round_,
+            how=how,
+            sample=sample,
+            folder=folder / "tables",
+            shard=shard,
+        )
         return
     require(not shard, "--shard divides tables: give --tables, too, or leave it out")
     result = causal_tables.patch(
@@ -145,7 +163,14 @@ def _patch(
 
 
 def _write_tables(
-    say: Say, model: Machine, round_: int, *, sample: Any, folder: Path, shard: str
+    say: Say,
+    model: Machine,
+    round_: int,
+    *,
+    how: Mapping[str, Any],
+    sample: Any,
+    folder: Path,
+    shard: str,
 ) -> None:
     """Compute and write the tables of all causal analyses. If the work is divided, compute only
     this command's share.
@@ -154,6 +179,7 @@ def _write_tables(
         say: prints the output of the command.
         model: the model.
         round_: index of the round that is analysed.
+        how: values of the options that choose the model and the recorded episodes.
         sample: settings of the episodes to sample.
         folder: folder for the tables.
         shard: share of the tables, such as "2/64"; "" for all.
@@ -166,6 +192,7 @@ def _write_tables(
         smooth = differentiable(cast(Any, model))
     makers = causal_tables.table_makers(model, round_, smooth=smooth, sample=sample)
     settings = {"model": model.name, "digest": model.digest(), "round": round_, **asdict(sample)}
+    settings |= {**how, **options.contents_of(how.get("recorded") or [])}
     with options.in_shares(say, folder, makers, settings, shard) as parts:
         for by_name in parts.values():
             say.tables(folder, by_name)

@@ -104,7 +104,7 @@ def _probe(
         regime=sampled.regime,
         seed=seed,
     )
-    folder = folder_to_write(out / Path(model).name)
+    folder = folder_to_write(out / options.name_folder(model))
     import probes
 
     if not sweep:

@@ -104,22 +104,18 @@ def _train(
     require(not seeds or seed is None, "give --seed or --seeds, not both")
     machine_words = _machine_words(task, machine, units)
     if recorded:
-        others: dict[str, Any] = {
+        others = {
             "--config": config,
             "--set": overrides,
             "--regime": regime,
-            "sizes": sizes,
+            "all sizes": sizes,
             "--preset": preset != "laptop",
             "--device": device != "auto",
             "--processes": processes > 1,
             "--seeds": seeds,
             "--keep-every": keep_every,
         }
-        for option, value in others.items():
-            require(
-                not value,
-                f"--recorded says what is learned, by a few steps on all of it; leave {option} out",
-            )
+        options.refuse_idle("--recorded says what is learned, by a few steps on all of it", others)
         name = folder_name("--name", name or f"{task}-recorded")
         _fit_cell(say, task, machine_words, recorded=recorded, name=name, seed=seed, out=out)
         return

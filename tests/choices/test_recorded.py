@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -121,7 +122,8 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
     assert probed["n_episodes"] == 6
     assert probed["recorded"]["participants"] == 6
     assert probed["recorded"]["algorithm"] == "win-stay lose-shift (stays 0.9, shifts 0.9)"
-    settings_of_targets = json.loads((tmp_path / "probes" / "model" / "probes.json").read_text())
+    (folder,) = probed["files"]
+    settings_of_targets = json.loads((Path(folder) / "probes.json").read_text())
     settings = settings_of_targets["last_paid"]
     assert settings["n_groups"] == 6
     assert settings["recorded"]["bandit"] == probed["recorded"]
