@@ -391,9 +391,9 @@ def number(value: float | np.number[Any]) -> str:
     size = abs(value)
     if math.isinf(value):
         text = "∞" if value > 0 else "-∞"
-    elif value == 0 or 1e-3 <= size < 1e4:
+    elif value == 0 or 1e-3 <= size < 9999.5:
         text = f"{value:,.4g}"
-    elif 1e4 <= size < 1e6:
+    elif 1 < size < 1e6:
         text = f"{value:,.0f}"
     else:
         text = re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.1e}")

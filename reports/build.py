@@ -25,7 +25,7 @@ from interp.model.library import models
 from interp.results.measure import Measure, sentence
 from interp.support.checks import checked, fit, refuse_endless, unique
 from interp.support.errors import require, theirs
-from interp.support.files import file_to_write, writable
+from interp.support.files import digest_of, file_to_write, writable
 from interp.support.provenance import provenance
 from interp.support.session import session
 from interp.support.workers import display, one_thread
@@ -352,11 +352,13 @@ def _find_read(probed: Sequence[Measure]) -> str:
 
 
 def _name_page(context: Context) -> str:
-    """Return the file name of a report, made from the model's name and the settings, so that
-    different reports have different names.
+    """Return the file name of a report, made from the model's name, the sizes and the regime of its
+    episodes.
 
     If the model is not shipped with the package, or was loaded with arguments other than sizes, its
-    digest is added.
+    digest is added; so is one of the recorded episodes and the algorithm that are used instead of
+    the usual ones. A report with another seed or another number of episodes replaces the earlier
+    one.
     """
     sizes, arguments = context.asked
     words = [Path(context.source or context.model.name).name]
@@ -365,6 +367,8 @@ def _name_page(context: Context) -> str:
     is_shipped = context.source in [record.name for record in models()]
     if arguments or not is_shipped:
         words.append(context.model.digest()[:8])
+    if context.task.recorded:
+        words.append(digest_of(dict(context.task.recorded))[:8])
     if context.quick:
         words.append("quick")
     name = "-".join(filter(None, words))

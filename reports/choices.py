@@ -43,7 +43,7 @@ from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
 from reports.blocks import Figure, Measures, Prose, Summary, Table, counts
 from reports.page import Report, Section, write_with_index
-from reports.parts.overview import commands, write_arguments
+from reports.parts.overview import commands, write_arguments, write_shell_options
 from reports.texts import TEXTS
 
 PEOPLE = "participants"
@@ -213,7 +213,8 @@ def write(
             recovered=recovered,
             sources=sources,
         )
-    report = _build(explained, table, _write_commands(table, columns, beside))
+    how = {"units": units, "seed": seed, "quick": quick, "beside": list(beside or ())}
+    report = _build(explained, table, _write_commands(table, columns, how))
     written = write_with_index(report, page)
     return written, {name: known.explanation for name, known in explained.items()}
 
@@ -381,12 +382,11 @@ def _list_findings(people: _Explained) -> Section:
     episodes = people.player.episodes
     explanation = people.explanation
     names, _ = participants_of(episodes)
-    n_choices = episodes.counted.sum()
+    n_scored, n_all = episodes.scored.sum(), episodes.lengths.sum()
     labels = [f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)]
-    n_all, n_episodes = episodes.counted.size, len(episodes)
     facts: dict[str, Any] = {
         "Participants": len(names),
-        "Rounds that are scored": f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes",
+        "Rounds that are scored": f"{n_scored:,} of {n_all:,}, in {len(episodes)} episodes",
         "Arms": ", ".join(labels),
         "Rewards are divided by": f"{episodes.scale:g} of the table",
         "Mean reward": episodes.rewards[episodes.counted].mean(),
@@ -433,25 +433,18 @@ def _describe_resolution(recovered: Recovery) -> Section:
     return Section("Recovery", blocks)
 
 
-def _write_commands(
-    path: Path, columns: Mapping[str, Any], beside: Sequence[str] | None
-) -> Section:
-    named = {key: value for key, value in columns.items() if value is not None}
-    arguments = write_arguments(named)
-    options = _write_shell_options({**named, "beside": list(beside)} if beside else named)
-    shell = shlex.join(["interp", "choices", str(path), *options])
-    return commands(shell, _TEXTS["python"].format(path=str(path), columns=arguments))
+def _write_commands(path: Path, columns: Mapping[str, Any], how: Mapping[str, Any]) -> Section:
+    """Make the section with the command and the Python code that reproduce the numbers.
 
-
-def _write_shell_options(named: Mapping[str, Any]) -> list[str]:
-    """Return the keyword arguments of the Python call as a list of options of the command `interp
-    choices`.
+    Args:
+        path: path of the table.
+        columns: names of its columns, by role.
+        how: values of the other options of the command, by name.
     """
-    words = []
-    for key, value in named.items():
-        option = f"--{key.replace('_', '-')}"
-        if isinstance(value, list | tuple):
-            words += [option, *map(str, value)]
-        else:
-            words.append(f"{option}={value}")
-    return words
+    named = {key: value for key, value in columns.items() if value is not None}
+    options = write_shell_options({**named, **how})
+    shell = shlex.join(["interp", "choices", str(path), *options])
+    python = _TEXTS["python"].format(
+        path=str(path), columns=write_arguments(named), seed=how["seed"]
+    )
+    return commands(shell, python)

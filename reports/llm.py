@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from interp.support.provenance import provenance
 from interp.tasks.experts import TASK, ExpertEpisodes
 from reports.blocks import Figure, Prose, Summary, Table, curves, join_intervals
 from reports.page import Report, Section, write_with_index
-from reports.parts.overview import commands
+from reports.parts.overview import commands, write_arguments, write_shell_options
 from reports.texts import TEXTS
 
 
@@ -63,7 +63,8 @@ def write(
     if acts is None:
         acts = behaviour(reading.runs, seed)
     scores = score(reading.runs, others, seed)
-    report = _Page(reading, scores, acts).build(Path(path), seed)
+    ways = {"regime": regime, "duplicates": duplicates}
+    report = _Page(reading, scores, acts).build(Path(path), ways, seed)
     return write_with_index(report, page)
 
 
@@ -110,11 +111,12 @@ class _Page:
         self.acts = acts
         self.notes = note_table(reading.runs)
 
-    def build(self, path: Path, seed: int) -> Report:
+    def build(self, path: Path, ways: Mapping[str, Any], seed: int) -> Report:
         """Build the page from the results.
 
         Args:
             path: path of the recorded answers.
+            ways: options with which they were read, by name.
             seed: seed of the bootstrap.
         """
         first, *by_model = _draw_regret(self.scores)
@@ -136,7 +138,7 @@ class _Page:
             sections.append(
                 Section("Files that were not read", [Prose(_SAYS["set_aside"]), listed])
             )
-        sections.append(self._write_commands(path))
+        sections.append(self._write_commands(path, ways, seed))
         sentence = _write_sentence(self.acts)
         description = {
             "kind": "llm",
@@ -173,14 +175,20 @@ class _Page:
         facts["Missing predictions"] = f"{n_missing} of {n_rounds} rounds"
         return facts
 
-    def _write_commands(self, path: Path) -> Section:
-        """Make the section with the command and the Python code that reproduce the numbers."""
-        words = ["interp", "llm", "report", str(path)]
+    def _write_commands(self, path: Path, ways: Mapping[str, Any], seed: int) -> Section:
+        """Make the section with the command and the Python code that reproduce the numbers.
+
+        Args:
+            path: path of the recorded answers.
+            ways: options with which they were read, by name.
+            seed: seed of the bootstrap.
+        """
         final = self.scores.final
         models = list(final.loc[final["kind"] == "model", "model"].unique())
-        if models:
-            words += ["--models", *models]
-        return commands(shlex.join(words), _SAYS["python"].format(path=str(path)))
+        options = write_shell_options({"models": models, **ways, "seed": seed})
+        shell = shlex.join(["interp", "llm", "report", str(path), *options])
+        reading = write_arguments(ways)
+        return commands(shell, _SAYS["python"].format(path=str(path), reading=reading, seed=seed))
 
 
 def _list_once(names: Iterable[str]) -> list[str]:

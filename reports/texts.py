@@ -54,9 +54,10 @@ _LLM: dict[str, Any] = {
         "from interp.llm import loading, scores\n"
         "from reports.llm import transformer\n"
         "\n"
-        "played = loading.load({path!r})\n"
-        'scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()\n'
-        "[one.to_frame() for one in behaviour(played)]\n"
+        "played = loading.load({path!r}{reading})\n"
+        'others = {{"handwired": transformer("wma-handwired")}}\n'
+        "scores.score(played, others, seed={seed}).to_frame()\n"
+        "[player.to_frame() for player in behaviour(played, seed={seed})]\n"
     ),
     "lead": (
         "Language models play expert advice, round by round, with and without a note to "
@@ -338,7 +339,7 @@ _CHOICES: dict[str, Any] = {
         "from interp.tasks import bandit\n"
         "\n"
         "played = bandit.read({path!r}{columns})\n"
-        "print(explain_choices(played, played.choices))"
+        "print(explain_choices(played, played.choices, seed={seed}))"
     ),
     "participants": (
         "Each participant is analysed separately. The table counts, for each family, the "

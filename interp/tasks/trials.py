@@ -724,8 +724,8 @@ class TrialTable:
         for name in self.table.names:
             if are_many and not different.duplicated(["who", name]).any():
                 self.remarks.append(
-                    f"{is_copy.sum():,} rows are equal to earlier ones, and {name!r} differs in all others: if they are "
-                    "in the table twice, delete them; each counts as a trial of its own."
+                    f"{is_copy.sum():,} rows are equal to earlier ones, and {name!r} differs in all others: if they "
+                    "are in the table twice, delete them; each counts as a trial of its own."
                 )
                 return
         contents = cells.groupby(list(self.table.names), dropna=False, sort=False).ngroup()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -162,27 +163,29 @@ def _draw_commands(computed: None, context: Context) -> Section:
 def _write_command(context: Context) -> str:
     """Return the shell command that writes this report."""
     sizes, arguments = context.asked
-    words = [f"interp report {context.source}"]
-    words += [f"--{option} {value}" for option, value in sizes.items()]
-    if arguments:
-        words.append("--set")
-        words += [f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()]
-    if context.regime:
-        words.append(f"--regime {context.regime}")
-    if context.quick:
-        words.append("--quick")
-    words.append(f"--episodes {context.n_episodes} --rounds {context.n_rounds}")
-    words.append(f"--seed {context.seed}")
     recorded = context.task.recorded
+    options: dict[str, Any] = {
+        **sizes,
+        "set": _write_pairs(arguments),
+        "regime": context.regime,
+        "quick": context.quick,
+        "episodes": context.n_episodes,
+        "rounds": context.n_rounds,
+        "seed": context.seed,
+    }
     if "episodes" in recorded:
-        words.append("--recorded FILE")
+        options["recorded"] = "FILE"
     if "algorithm" in recorded:
-        words.append(f"--hypothesis {context.algorithm.key}")
-        parameters = context.algorithm.parameters
-        words += [f"{name}={value:.4g}" for name, value in parameters.items()]
-    if context.folder not in (None, Path("output")):
-        words.append(f"--out {shlex.quote(str(context.folder))}")
-    return " ".join(words)
+        algorithm = context.algorithm
+        options["hypothesis"] = [algorithm.key, *_write_pairs(algorithm.parameters)]
+    if context.folder != Path("output"):
+        options["out"] = context.folder
+    return shlex.join(["interp", "report", context.source, *write_shell_options(options)])
+
+
+def _write_pairs(values: Mapping[str, Any]) -> list[str]:
+    """Return values as words of a command, each ``NAME=VALUE`` as in TOML."""
+    return [f"{name}={json.dumps(value, default=str)}" for name, value in values.items()]
 
 
 def _write_python(context: Context) -> str:
@@ -211,6 +214,26 @@ def _write_python(context: Context) -> str:
 def write_arguments(arguments: Mapping[str, Any]) -> str:
     """Return keyword arguments as Python source, such as ", seed=0, quick=True"."""
     return "".join(f", {name}={value!r}" for name, value in arguments.items())
+
+
+def write_shell_options(named: Mapping[str, Any]) -> list[str]:
+    """Return keyword arguments as a list of options of a command. An argument that is False, None
+    or empty is left out.
+
+    >>> write_shell_options({"most_arms": 4, "quick": True, "missed": [-1, -9], "beside": [], "out": None})
+    ['--most-arms', '4', '--quick', '--missed=-1', '--missed=-9']
+    """
+    words = []
+    for name, value in named.items():
+        option = f"--{name.replace('_', '-')}"
+        texts = [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
+        if value is True:
+            words.append(option)
+        elif any(text.startswith("-") for text in texts):
+            words += [f"{option}={text}" for text in texts]
+        elif value not in (None, "", []) and value is not False:
+            words += [option, *texts]
+    return words
 
 
 REPRODUCE = Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import interp
+from interp import tasks
 from reports.build import write
+from reports.parts import overview
 from tests.refusals import refuses
 from tests.reports.conftest import SMALL, fewer, written
 
@@ -131,3 +134,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Said before a minute of work, not after it."""
     (tmp_path / "file").write_text("")
     refuses(r"cannot write .*choose a folder", write, "wma-handwired", tmp_path / "file", **SMALL)
+
+
+def test_reports_held_against_two_algorithms_are_two_pages_with_every_digit(tmp_path: Path) -> None:
+    """The command that a page names would otherwise make another one."""
+    model = interp.load("wma-handwired", n_experts=2)
+    pages = []
+    for gain in (0.123456, 0.5):
+        algorithm = tasks.get("experts").algorithm("weighted_majority", gain=gain)
+        with tasks.using(algorithm=algorithm):
+            made = write(model, tmp_path, parts=[overview.REPRODUCE], source="wma-handwired")
+        pages.append(made.path)
+        assert f"--hypothesis weighted_majority gain={gain}" in made.path.read_text("utf-8")
+    assert pages[0] != pages[1]

@@ -181,3 +181,18 @@ def test_two_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypa
 
 def _refuse_to_fit(*arguments):
     raise AssertionError("a participant was fitted again")
+
+
+def test_a_page_names_the_command_that_makes_it_again_and_counts_what_is_scored(
+    table, few, tmp_path
+):
+    rows = pd.read_csv(table)
+    is_forced = (rows["trial"] % 10 == 0).astype(int)
+    rows.assign(forced=is_forced).to_csv(table, index=False)
+    columns = {"participant": "who", "forced": "forced"}
+    page, _ = choices.write(table, tmp_path / "pages", quick=True, seed=3, units=4, **columns)
+    html = page.read_text("utf-8")
+    options = "--participant who --forced forced --units 4 --seed 3 --quick"
+    assert f"interp choices {table} {options}" in html
+    assert "explain_choices(played, played.choices, seed=3)" in html
+    assert "270 of 300, in 10 episodes" in html

@@ -79,6 +79,7 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
     assert "(Paper, figures 4 and 15.)" in html
     assert 'class="sentence">No algorithm is named for ' in html
     assert "groups of runs.</p>" in html
+    assert "--models wma-handwired --duplicates refuse --seed 0" in html
 
 
 def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) -> None:
