@@ -473,12 +473,13 @@ class Measures:
         """Table with one row per measure, such as its claim, number, threshold and verdict
         (:meth:`Measure.row`). Columns that are empty in all rows are left out.
         """
-        frame = to_frame(self.measures)
-        frame["verdict"] = pd.Series(list(self.measures), dtype=object)
+        measures = self.measures
+        frame = to_frame(measures)
+        frame["verdict"] = pd.Series(list(measures), dtype=object)
         if any(slug for slug, _ in self.sections):
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
         is_empty = frame.isna() | frame.isin([""])
-        caption = f"The numbers: {counts(self.measures)}"
+        caption = f"The numbers: {counts(measures)}"
         return Table(frame.loc[:, ~is_empty.all()], caption, collapsed=True)
 
     @checked

@@ -191,15 +191,16 @@ def _write_page(context: Context) -> Path:
     """Compute the parts, write the page, update the index page, and show progress; return the path
     of the page.
     """
-    assert context.folder is not None
+    folder = context.folder
+    assert folder is not None
     title = f"Report on {context.model.name}"
     total = len(context.parts)
     with session(), one_thread(), display(title, total, completed=-1) as update:
-        path = context.folder / _name_page(context)
+        path = folder / _name_page(context)
         file_to_write(path)
-        file_to_write(context.folder / INDEX)
+        file_to_write(folder / INDEX)
         report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
-        listed = None if context.keys == ("audit",) else context.folder / INDEX
+        listed = None if context.keys == ("audit",) else folder / INDEX
         written = write_with_index(report, path, listed)
         update(completed=total)
     return written
@@ -269,15 +270,16 @@ def _free_memory() -> None:
 def _get_settings(context: Context) -> dict[str, Any]:
     """Return the settings that are listed at the end of a page, by name."""
     episodes = context.episodes
+    model = context.model
     return {
-        "model": context.model.name,
-        "digest": context.model.digest()[:16],
+        "model": model.name,
+        "digest": model.digest()[:16],
         "seed": context.seed,
         "regime": episodes.regime,
         "n_episodes": len(episodes),
         "n_rounds": episodes.n_rounds,
         **context.sizes,
-        **context.task.data.sample_options(context.model),
+        **context.task.data.sample_options(model),
     }
 
 
@@ -387,12 +389,13 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
         What the function returns; None if it raises, if the part failed before, or if the machine
         lacks what the part needs.
     """
-    if part.key in context.failures or part.key in context.missing:
+    key = part.key
+    if key in context.failures or key in context.missing:
         return None
     try:
-        return use(context.result(part.key), context)
+        return use(context.result(key), context)
     except Exception as error:
-        context.failures[part.key] = error
+        context.failures[key] = error
         return None
 
 
@@ -401,13 +404,14 @@ def _draw_sections(context: Context, part: Part) -> list[Section]:
     why.
     """
     sections = _attempt(context, part, partial(_draw_blocks, part))
-    if part.key in context.failures:
-        trace = "".join(traceback.format_exception(context.failures[part.key]))
-        sections = [Section(part.title, [NotComputed(context.reason(part.key), trace)])]
-    elif part.key in context.missing:
-        why = context.missing[part.key]
+    key = part.key
+    if key in context.failures:
+        trace = "".join(traceback.format_exception(context.failures[key]))
+        sections = [Section(part.title, [NotComputed(context.reason(key), trace)])]
+    elif key in context.missing:
+        why = context.missing[key]
         sections = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])]
-    context.sections[part.key] = sections[0]
+    context.sections[key] = sections[0]
     return [replace(section, opened=part.opened) for section in sections]
 
 

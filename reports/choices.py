@@ -338,15 +338,16 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
     sections.append(again)
     n_choices = int(episodes.counted.sum())
     sentence = people.explanation.sentence
+    name = path.name
     description = {
         "kind": "choices",
         "task": "a bandit",
-        "run": f"{n_choices:,} choices, {path.name}",
+        "run": f"{n_choices:,} choices, {name}",
         "sentence": sentence,
     }
-    settings = provenance(file=path.name, rounds=n_choices, scale=episodes.scale)
+    settings = provenance(file=name, rounds=n_choices, scale=episodes.scale)
     return Report(
-        f"Choices in {path.name}",
+        f"Choices in {name}",
         _TEXTS["lead"],
         sections,
         settings,

@@ -52,7 +52,8 @@ def page(comparison: Comparison) -> Report:
         section = _show_part(key, comparison)
         if section is not None:
             sections.append(section)
-    title = f"{comparison.model} against {comparison.reference or 'algorithms'}"
+    model = comparison.model
+    title = f"{model} against {comparison.reference or 'algorithms'}"
     sentence = comparison.sentence
     description = {
         "kind": "comparison",
@@ -63,9 +64,9 @@ def page(comparison: Comparison) -> Report:
     hero = []
     if comparison.reference:
         reference = comparison.reference
-        if reference == comparison.model:
+        if reference == model:
             reference += " (reference)"
-        picture = machines(comparison.model, reference, measures)
+        picture = machines(model, reference, measures)
         hero = [Figure(picture, sentence, _JOINED)]
     return Report(
         title,

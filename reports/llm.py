@@ -126,11 +126,13 @@ class _Page:
             _list_final(self.scores),
             _list_answers(self.scores),
         ]
-        if self.acts:
-            sections.append(_list_behaviour(self.acts))
+        acts = self.acts
+        if acts:
+            sections.append(_list_behaviour(acts))
         if len(self.notes.notes):
             sections.append(_show_notes(self.notes))
-        sections.append(_list_prompts(self.runs))
+        runs = self.runs
+        sections.append(_list_prompts(runs))
         if len(self.reading.sentences) > 1:
             table = self.reading.table
             aside = table.loc[table["status"] == "set aside", ["path", "part", "why"]]
@@ -139,15 +141,15 @@ class _Page:
                 Section("Files that were not read", [Prose(_SAYS["set_aside"]), listed])
             )
         sections.append(self._write_commands(path, ways, seed))
-        sentence = _write_sentence(self.acts)
+        sentence = _write_sentence(acts)
         description = {
             "kind": "llm",
             "task": TASK.name,
-            "run": f"{len(self.runs)} episodes, {path.name}",
+            "run": f"{len(runs)} episodes, {path.name}",
             "sentence": sentence,
         }
-        wordings = sorted({run.wording for run in self.runs})
-        settings = provenance(bootstrap_seed=seed, wording=wordings, runs=len(self.runs))
+        wordings = sorted({run.wording for run in runs})
+        settings = provenance(bootstrap_seed=seed, wording=wordings, runs=len(runs))
         return Report(
             "Language models as online learners",
             _SAYS["lead"],

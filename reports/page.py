@@ -312,15 +312,16 @@ def write_with_index(report: Report, path: Path, listed: Path | None = None) -> 
     Returns:
         The path of the page.
     """
-    above = path.parent.parent
+    folder_of_page = path.parent
+    above = folder_of_page.parent
     if above.name in (COMPARISONS, "audits"):
         listed = above.parent / INDEX
-    for folder in (path.parent, above):
+    for folder in (folder_of_page, above):
         if listed is None and (folder / INDEX).is_file():
             listed = folder / INDEX
     if listed is None:
         return report.write(path)
-    index = Path(os.path.relpath(listed, path.parent)).as_posix()
+    index = Path(os.path.relpath(listed, folder_of_page)).as_posix()
     written = replace(report, index=index).write(path)
     write_index(listed.parent)
     return written

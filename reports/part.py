@@ -268,10 +268,11 @@ class Context:
         algorithm's main state variable (its ``memory``) differ between the beginning and the end.
         It is 0 if there is no algorithm with a ``memory``.
         """
-        if not (self.algorithms and self.algorithm.memory):
+        algorithm = self.algorithm
+        if not (self.algorithms and algorithm.memory):
             return 0
-        key = self.algorithm.memory
-        values = self.algorithm.run(self.episodes)
+        key = algorithm.memory
+        values = algorithm.run(self.episodes)
         is_changed = values[NEXT + key][:, -1] != values[key][:, 0]
         n_changed = is_changed.reshape(len(is_changed), -1).sum(1)
         return int(n_changed.argmax())

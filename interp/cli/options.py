@@ -345,9 +345,10 @@ def say_what_was_read(say: Say, episodes: Any) -> None:
         episodes: the recorded episodes. If they have no record of how they were read, the function
             does not print.
     """
-    if episodes.reading is not None:
-        say.line(episodes.reading.summary())
-        say.facts(read=episodes.reading.to_dict())
+    reading = episodes.reading
+    if reading is not None:
+        say.line(reading.summary())
+        say.facts(read=reading.to_dict())
 
 
 def use(

@@ -489,7 +489,8 @@ class Algorithm:
         """
         sizes = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1))
         do = {} if do is None else do
-        state = self._check_values("the state", state, self.state, sizes[:1])
+        state_keys = self.state
+        state = self._check_values("the state", state, state_keys, sizes[:1])
         inputs = self._check_values("inputs", inputs, self._inputs, sizes)
         for key, value in do.items():
             self.variable(key)
@@ -498,16 +499,16 @@ class Algorithm:
                 shape == sizes,
                 f"do[{key!r}] must be [episode, round, ...] = {sizes}, got shape {shape}",
             )
-        if not self.state:
+        if not state_keys:
             return {}
-        states_before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
+        states_before: dict[str, list[NDArray[Any]]] = {key: [] for key in state_keys}
         for t in range(n_rounds):
-            for key in self.state:
+            for key in state_keys:
                 states_before[key].append(state[key])
             inputs_now = {key: array[:, t] for key, array in inputs.items()}
             do_now = {key: np.asarray(array)[:, t] for key, array in do.items()}
             after = self.advance(state, inputs_now, do_now)
-            for key in self.state:
+            for key in state_keys:
                 shape, shape_after = np.shape(state[key]), np.shape(after[key])
                 require(
                     shape == shape_after,
@@ -833,11 +834,12 @@ class Searched:
 
     def __post_init__(self) -> None:
         """Refuse a grid that is empty or not ascending."""
-        are_numbers = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
-        is_ascending = are_numbers and list(self.grid) == sorted(set(self.grid))
+        grid = self.grid
+        are_numbers = all(isinstance(a, int | float) and math.isfinite(a) for a in grid)
+        is_ascending = are_numbers and list(grid) == sorted(set(grid))
         require(
-            self.grid and is_ascending,
-            f"the grid of {self.name!r} must be ascending numbers, got {self.grid}",
+            grid and is_ascending,
+            f"the grid of {self.name!r} must be ascending numbers, got {grid}",
         )
 
 

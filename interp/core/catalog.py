@@ -125,11 +125,12 @@ def register(task: Task) -> Task:
         interp.support.errors.InputError: a task 'experts' is registered already; choose another key
     """
     taken = {known.key for known in every()}
-    require(task.key not in taken, f"a task {task.key!r} is registered already; choose another key")
-    _REGISTERED[task.key] = task
+    key = task.key
+    require(key not in taken, f"a task {key!r} is registered already; choose another key")
+    _REGISTERED[key] = task
     try:
         entry("task_checks").check_task(task)
     except BaseException:
-        del _REGISTERED[task.key]
+        del _REGISTERED[key]
         raise
     return task

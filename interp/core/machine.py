@@ -44,15 +44,15 @@ class Channel:
     grows: int = 0
 
     def __post_init__(self) -> None:
-        is_name = self.name.isidentifier()
-        has_sizes = len(self.shape) > 0 and min(self.shape) >= 1
+        name, shape = self.name, self.shape
+        has_sizes = len(shape) > 0 and min(shape) >= 1
         require(
-            is_name and has_sizes,
-            f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}",
+            name.isidentifier() and has_sizes,
+            f"a channel has an identifier and sizes from 1 on, got {name!r} of shape {shape}",
         )
-        capacity = self.shape[0] if len(self.shape) > 1 else 0
+        capacity = shape[0] if len(shape) > 1 else 0
         fits = 0 <= self.grows <= capacity
-        require(fits, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
+        require(fits, f"channel {name!r} of shape {shape} cannot grow by {self.grows}")
 
     @property
     def rows(self) -> int:

@@ -93,12 +93,13 @@ class RecordedSource:
         -> a SHA-256 of the data.
         """
         sha = hashlib.sha256()
-        for field in fields(self.episodes):
-            value = getattr(self.episodes, field.name)
+        episodes = self.episodes
+        for field in fields(episodes):
+            value = getattr(episodes, field.name)
             if isinstance(value, np.ndarray):
                 sha.update(np.ascontiguousarray(value).tobytes())
         return {
-            "episodes": len(self.episodes),
+            "episodes": len(episodes),
             "participants": len(self.names),
             "rounds": int(self.counts.sum()),
             "digest": sha.hexdigest(),

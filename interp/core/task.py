@@ -91,12 +91,13 @@ class Size:
 
     def __post_init__(self) -> None:
         """Refuse a name that cannot be an argument, and an option that commands already have."""
+        option = self.option
         _require_word("name", self.name)
-        _require_word("option", self.option)
-        is_free = self.option == self.option.lower() and self.option not in _TAKEN
+        _require_word("option", option)
+        is_free = option == option.lower() and option not in _TAKEN
         require(
             is_free,
-            f"the option of a size must be in small letters and none that commands have already, got {self.option!r}",
+            f"the option of a size must be in small letters and none that commands have already, got {option!r}",
         )
         minimum = integer("minimum", self.minimum, 1)
         integer("default", self.default, minimum)
@@ -1019,11 +1020,12 @@ class Task:
         'Rescorla-Wagner (rate 0.7, inverse temperature 5)'
         """
         task = algorithm.task
-        require(task == self.key, f"{algorithm.key!r} is of {task!r}, not of {self.key!r}")
+        key = algorithm.key
+        require(task == self.key, f"{key!r} is of {task!r}, not of {self.key!r}")
         named = replace(algorithm, name=with_parameters(algorithm))
-        first = AlgorithmRecord(algorithm.key, named.name, algorithm.name, lambda: named)
+        first = AlgorithmRecord(key, named.name, algorithm.name, lambda: named)
         records = {**self.algorithm_records()}
-        records.pop(algorithm.key, None)
+        records.pop(key, None)
         algorithms = replace(
             self.algorithms,
             hypothesis=lambda model: named,

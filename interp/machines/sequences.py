@@ -177,7 +177,8 @@ def state_space(
     model = _find_core(module, core, "config", "model of transformers with recurrent layers")
     layers: list[Any] = list(getattr(model, "layers", None) or getattr(model, "blocks", None) or ())
     is_mamba = type(model).__name__ == "MambaModel"
-    form: _Mamba | _Cached = _Mamba(model) if is_mamba else _Cached(model, embedded.n_pos)
+    n_positions = embedded.n_pos
+    form: _Mamba | _Cached = _Mamba(model) if is_mamba else _Cached(model, n_positions)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         inputs = embedded.embed(module, fed)
@@ -190,12 +191,12 @@ def state_space(
             start = form.start.get(channel.name, torch.zeros(channel.shape))
             state[channel.name] = start.to(x).expand(len(x), *channel.shape)
         outputs = []
-        for round_inputs in x.split(embedded.n_pos, 1):
+        for round_inputs in x.split(n_positions, 1):
             y, state = form.run(copied, round_inputs, state)
             outputs.append(y)
         return torch.cat(outputs, 1)
 
-    n_inputs = 3 * embedded.n_pos
+    n_inputs = 3 * n_positions
     try:
         _hold_against(model, run_from_nothing, n_inputs=n_inputs)
     except InputError:
@@ -203,9 +204,9 @@ def state_space(
             raise
         form.n_at_once = 1
         _hold_against(model, run_from_nothing, n_inputs=n_inputs)
-    places: dict[str, Any] = {"times": embedded.n_pos, "axes": "pos", "labels": ("input",)}
+    places: dict[str, Any] = {"times": n_positions, "axes": "pos", "labels": ("input",)}
     if form.n_at_once > 1:
-        labels = tuple(f"input_{i + 1}" for i in range(embedded.n_pos))
+        labels = tuple(f"input_{i + 1}" for i in range(n_positions))
         places = {"axes": "pos", "labels": labels}
     points = {}
     for i, layer in enumerate(layers):
@@ -213,7 +214,7 @@ def state_space(
         if is_mamba:
             for key, part in (("selected", "x_proj"), ("gated", "out_proj")):
                 submodule = f"{name}.mixer.{part}"
-                points[f"{key}_{i + 1}"] = Point(submodule, of="input", times=embedded.n_pos)
+                points[f"{key}_{i + 1}"] = Point(submodule, of="input", times=n_positions)
         else:
             points[f"layer_{i + 1}"] = Point(name, **places)
     if form.start:
@@ -461,9 +462,10 @@ def _mix(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Te
     """
     heard, gate = mixer.in_proj(x).chunk(2, -1)
     window = torch.cat([conv, heard.unsqueeze(2)], 2)
-    total = (window * mixer.conv1d.weight.squeeze(1)).sum(2)
-    if mixer.conv1d.bias is not None:
-        total = total + mixer.conv1d.bias
+    convolution = mixer.conv1d
+    total = (window * convolution.weight.squeeze(1)).sum(2)
+    if convolution.bias is not None:
+        total = total + convolution.bias
     selected = mixer.act(total)
     sizes = [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size]
     time, B, C = mixer.x_proj(selected).split(sizes, -1)
@@ -551,7 +553,8 @@ def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor
     x = x * model.embedding_scale
     positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
     # By position: the fourth argument, the cache, has different names in different releases.
-    mask = create_causal_mask(model.config, x, None, None, position_ids=positions)
+    config = model.config
+    mask = create_causal_mask(config, x, None, None, position_ids=positions)
     shared = {
         "attention_mask": mask,
         "position_embeddings": model.rotary_emb(x, positions),
@@ -560,8 +563,8 @@ def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor
     z_H = x + above.unsqueeze(1)
     start = model.z_L_init.to(x).expand_as(x)
     z_L = start + below.unsqueeze(1)
-    for _ in range(model.config.H_cycles):
-        for _ in range(model.config.L_cycles):
+    for _ in range(config.H_cycles):
+        for _ in range(config.L_cycles):
             z_L = model.L_module(z_L + z_H, **shared)
         z_H = model.H_module(z_H + z_L, **shared)
     return z_H, z_L

@@ -237,11 +237,12 @@ def temporary_beside(path: Path) -> Path:
 
     The first call for a folder removes temporary files that killed processes left there.
     """
-    if path.parent not in _CLEARED:
-        _remove_left_behind(path.parent)
-        _CLEARED.add(path.parent)
+    folder = path.parent
+    if folder not in _CLEARED:
+        _remove_left_behind(folder)
+        _CLEARED.add(folder)
     unique = f"{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}"
-    return path.parent / f".{path.name}.~{unique}{path.suffix}"
+    return folder / f".{path.name}.~{unique}{path.suffix}"
 
 
 def _remove_left_behind(folder: Path) -> None:

@@ -77,7 +77,9 @@ _FALSE = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
 _TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _FILL_OR_DELETE = "; fill the cell, or delete the row if it is no trial"
 _OR_NO_ORDER = f"; or give order={NONE} if the rows are in order"
-_FEWEST_DOUBLED = 10  # of four kinds of trials, as many are equal by chance in one of a million
+_FEWEST_ROWS = (
+    20  # of different content: there is an even number of each by chance in one table of a million
+)
 _SHOWN = 8  # labels that a summary counts one by one
 
 
@@ -711,29 +713,25 @@ class TrialTable:
     def _remark_copies(self) -> None:
         """Add a remark for the user if rows seem to be in the table twice.
 
-        Equal rows can be different trials. They seem to be copies if, apart from them, a column
-        differs in all rows of each participant, as times do. They seem to be copies, too, if each
-        participant's rows are a series that is there twice, or pairs of equal rows.
+        Equal rows can be different trials. They seem to be copies if there is an even number of
+        every row, or if a column differs in all rows of each participant but in them, as times do.
         """
         cells, people = self.table.cells, self._participants()
-        is_copy = cells.duplicated()
-        if not is_copy.any():
+        n_of_row = cells.value_counts(dropna=False)
+        n_copies = len(cells) - len(n_of_row)
+        if not n_copies or len(n_of_row) < _FEWEST_ROWS:
             return
-        different = cells[~is_copy].assign(who=people)
-        are_many = len(different) >= _FEWEST_DOUBLED * people.nunique()
+        signs = []
+        if (n_of_row % 2 == 0).all():
+            signs.append("each row is there two or four times, say")
+        different = cells.assign(who=people).drop_duplicates()
         for name in self.table.names:
-            if are_many and not different.duplicated(["who", name]).any():
-                self.remarks.append(
-                    f"{is_copy.sum():,} rows are equal to earlier ones, and {name!r} differs in all others: if they "
-                    "are in the table twice, delete them; each counts as a trial of its own."
-                )
-                return
-        contents = cells.groupby(list(self.table.names), dropna=False, sort=False).ngroup()
-        series = [rows.to_numpy() for _, rows in contents.groupby(people)]
-        if all(map(_is_doubled, series)):
+            if not different.duplicated(["who", name]).any():
+                signs.append(f"{name!r} differs in all others")
+        if signs:
             self.remarks.append(
-                "The rows of each participant are a series that is there twice, or pairs of equal rows: if trials are "
-                "in the table twice, delete one of each; each counts as a trial of its own."
+                f"{n_copies:,} rows are equal to earlier ones, and {signs[0]}: if they are in the table twice, delete "
+                "them; each counts as a trial of its own."
             )
 
     def _list_unused_remarks(self) -> list[str]:
@@ -794,24 +792,6 @@ class TrialTable:
         for place, row in zip(array, rows, strict=True):
             place[: len(row)] = row
         return array
-
-
-def _is_doubled(rows: _Array) -> bool:
-    """Return True if a series of 20 rows or more consists of twice the same rows, or of pairs of
-    equal rows, and if its rows differ.
-
-    >>> once = np.arange(10)
-    >>> [_is_doubled(rows) for rows in (np.tile(once, 2), np.repeat(once, 2), np.arange(20))]
-    [True, True, False]
-
-    Args:
-        rows: a number for each row, equal for rows with equal cells.
-    """
-    n_trials, n_left = divmod(len(rows), 2)
-    if n_left or n_trials < _FEWEST_DOUBLED or (rows == rows[0]).all():
-        return False
-    is_series = (rows[:n_trials] == rows[n_trials:]).all()
-    return bool(is_series or (rows[::2] == rows[1::2]).all())
 
 
 def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:

@@ -142,13 +142,14 @@ class Answer:
 
         All names are "" if the task predicts a real number.
         """
-        n_rounds = self.bench.n_rounds
-        if not self.bench.classes:
+        bench = self.bench
+        n_rounds = bench.n_rounds
+        if not bench.classes:
             return [""] * n_rounds
-        layout = self.bench.layout
+        layout = bench.layout
         certain = torch.eye(len(layout.outcomes), dtype=torch.float64)[:, None, None]
         prediction = layout.prediction(certain.expand(-1, 1, n_rounds, -1))
-        data = self.bench.task.data
+        data = bench.task.data
         losses = data.losses(prediction, self.episodes, slice(0, n_rounds))[:, 0]
         is_best = losses <= losses.min(0).values + 1e-9
         return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
@@ -179,9 +180,10 @@ class Answer:
             before, after = sides
             columns[f"{name}_before"] = before.ravel()
             columns[f"{name}_after"] = after.ravel()
-        if len(self.controls):
-            columns["control_low"] = self.controls.min(0).ravel()
-            columns["control_high"] = self.controls.max(0).ravel()
+        controls = self.controls
+        if len(controls):
+            columns["control_low"] = controls.min(0).ravel()
+            columns["control_high"] = controls.max(0).ravel()
         for name, moves in self.differences().items():
             columns[f"moved_{name}"] = np.repeat(moves, n_outcomes)
         return pd.DataFrame(columns)
@@ -207,15 +209,17 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     episodes = bench.episodes
     for edit in view.edits:
         episodes = edit.inputs(bench, episodes)
-    episodes = episodes.select([view.episode])
+    episode = view.episode
+    episodes = episodes.select([episode])
     writes = _make_writes(bench, view, whole)
     hooks: dict[int, list[Any]] = defaultdict(list)
     for write_hook in writes:
         hooks[write_hook.round].append((write_hook.written.site.hook, write_hook))
-    before = bench.alone(view.episode)
-    fed = bench.model.prepare(bench.layout.encode(episodes))
+    before = bench.alone(episode)
+    model = bench.model
+    fed = model.prepare(bench.layout.encode(episodes))
     changed = _find_changed_rounds(bench, before.fed.tensors(), fed.tensors())
-    latent = resolve("latent", bench.model, bench.layout)
+    latent = resolve("latent", model, bench.layout)
     read = before.latents[:, :-1].clone()
     for t in {*changed, *hooks}:
         hooks[t].append((latent.hook, partial(_keep, read, t)))
@@ -225,7 +229,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         inputs = _splice(before.fed.tensors(), fed.tensors(), min(hooks))
         clean = replace(before, fed=replace(fed, **inputs))
         propagate = not view.hold
-        after = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
+        after = rollout(model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
         carried = before if view.hold else after
         for t in set(range(bench.n_rounds)) - set(hooks):
             read[:, t] = carried.latents[:, t]
@@ -234,7 +238,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         moves = [(t, latent, float(distance[t : t + 2].max())) for t in changed]
         moves += [(hook.round, hook.written.site, hook.size) for hook in writes]
         controls = _run_controls(bench, view, moves)
-    values_before = bench.select_values([view.episode])
+    values_before = bench.select_values([episode])
     values_after, followed = _follow(bench, view, episodes)
     distribution = bench.algorithm.distribution
     algorithm_before = np.asarray(distribution(values_before)[0])

@@ -299,9 +299,10 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
     t = answer.view.round
     columns = dict(zip(("without", "with"), answer.machine, strict=True))
     columns |= zip(("algorithm without", "algorithm with"), answer.algorithm, strict=True)
-    if len(answer.controls):
-        columns["control, least"] = answer.controls.min(0)
-        columns["control, most"] = answer.controls.max(0)
+    controls = answer.controls
+    if len(controls):
+        columns["control, least"] = controls.min(0)
+        columns["control, most"] = controls.max(0)
     if reference is not None:
         columns |= zip(("reference without", "reference with"), reference.machine, strict=True)
     rows: list[dict[str, Any]] = []
@@ -360,13 +361,15 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
         numbers = [".".join(map(str, index)) for index in np.ndindex(*shape)]
         names = [f"{key}.{number}".removesuffix(".") for number in numbers]
         state += zip(names, bench.numbers(key), strict=True)
-    places = ["latent", *map(str, sites(bench.model, bench.layout, ["latent"]))]
-    points = [key for key in bench.model.points if key != "latent"]
+    model = bench.model
+    layout = bench.layout
+    places = ["latent", *map(str, sites(model, layout, ["latent"]))]
+    points = [key for key in model.points if key != "latent"]
     if points:
-        places += map(str, sites(bench.model, bench.layout, points, None))
+        places += map(str, sites(model, layout, points, None))
     heads: list[str] = []
-    if "z" in bench.model.points:
-        heads += map(str, sites(bench.model, bench.layout, ["z"], None))
+    if "z" in model.points:
+        heads += map(str, sites(model, layout, ["z"], None))
     return {
         "inputs": _list_inputs(bench),
         "numbered": numbered,

@@ -98,12 +98,13 @@ class Explorer:
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _make_benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
-        task = catalog.of(self.model)
+        model = self.model
+        task = catalog.of(model)
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
-        n_rounds = rounds or room(self.model, task.at_most(_ROUNDS))
-        episodes = task.half(1).sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
-        bench = Bench(self.model.eval(), self.origin, episodes, regime, seed)
+        n_rounds = rounds or room(model, task.at_most(_ROUNDS))
+        episodes = task.half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
+        bench = Bench(model.eval(), self.origin, episodes, regime, seed)
         if self.reference is None:
             return bench, None
         reference = Bench(self.reference.eval(), "", episodes, regime, seed)

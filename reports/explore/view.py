@@ -166,9 +166,10 @@ class Bench:
             Latents ``[episode, latent, d_model]``.
         """
         require_known("giver of a memory", giver, _GIVERS)
+        run = self.run
         if giver == "start":
-            return keep_padding(self.run.latents[:, 0], self.run, round)
-        return write_memory(self.memory(round), self.model, self.run)
+            return keep_padding(run.latents[:, 0], run, round)
+        return write_memory(self.memory(round), self.model, run)
 
     def numbers(self, key: str) -> list[str]:
         """Return the names of the single numbers of a variable, such as "counts: e_1".
@@ -371,14 +372,15 @@ class Edit:
         Args:
             bench: the machine with its episodes. Values of the edit may come from runs over them.
         """
-        if self.kind == "input":
+        kind = self.kind
+        if kind == "input":
             return None
         rounds = self.rounds(bench)
-        if self.kind == "move":
+        if kind == "move":
             key, change = self.get_move(bench)
             step = bench.writer.step({key: change}, (1, 1))[0, 0]
             return Written(bench.writer.site, dict.fromkeys(rounds, step), added=True)
-        if self.kind == "memory":
+        if kind == "memory":
             taken = bench.take_memory(self.what, self.round)[self.source(bench)]
             latent = resolve("latent", bench.model, bench.layout)
             return Written(latent, {self.round: taken}, added=False)
@@ -461,12 +463,13 @@ class Edit:
             The changed state, by the same keys; None if the edit has no counterpart in the
             algorithm.
         """
-        if self.kind == "move":
+        kind = self.kind
+        if kind == "move":
             key, change = self.get_move(bench)
             return {**state, key: state[key] + change}
-        if self.kind == "memory":
+        if kind == "memory":
             return self._copy_state(bench, state)
-        if self.kind != "patch" or not self._is_whole(bench):
+        if kind != "patch" or not self._is_whole(bench):
             return None
         values = bench.select_values([self.source(bench)])
         return {key: values[key][:, round] for key in state}

@@ -28,13 +28,13 @@ from interp.support.workers import bar, one_thread
 from reports.blocks import Measures, Prose, Table
 from reports.ledger import experts, qlearning
 from reports.ledger.claims import CLAIMS, HANDWIRED, LEARNED, PaperClaim
-from reports.ledger.sizes import Sizes
+from reports.ledger.sizes import Sizes, measure_exactness
 from reports.page import Report, Section, write_with_index
 
 Measurement = Callable[[Machine, Sizes], list[Measure]]
 
 MEASUREMENTS: Mapping[str, Measurement] = {
-    "exact weights": experts.exact_weights,
+    "exact weights": partial(measure_exactness, key="exact weights"),
     "regret": experts.regret_like_weighted_majority,
     "needs latent": experts.needs_latent,
     "log-weights": experts.log_weights,
@@ -42,7 +42,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "three good experts": experts.three_good_experts,
     "correlated experts": experts.correlated_experts,
     "language models": experts.language_models,
-    "exact table": qlearning.exact_table,
+    "exact table": partial(measure_exactness, key="exact table"),
     "agreement": qlearning.agrees_with_the_table,
     "agreement under shift": qlearning.agrees_under_shift,
     "long horizon": qlearning.long_horizon,
@@ -227,16 +227,17 @@ def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, 
 
 def _page(ledger: Ledger) -> Report:
     """Make the page of the ledger: an overview, then a section for each claim."""
+    entries = ledger.entries
     sections = [
-        Section(f"{claim.place}: {claim.key}", _make_blocks(claim, ledger.entries[claim.key]))
+        Section(f"{claim.place}: {claim.key}", _make_blocks(claim, entries[claim.key]))
         for claim in CLAIMS
-        if claim.key in ledger.entries
+        if claim.key in entries
     ]
     overview = ledger.to_frame()[["place", "paper", "about", "number", "verdict", "reason"]]
     sections.insert(0, Section("Overview", [Table(overview, "Every claim, model by model")]))
     description = {
         "kind": "ledger",
-        "run": f"{len(ledger.entries)} claims",
+        "run": f"{len(entries)} claims",
         "sentence": ledger.sentence,
     }
     return Report(

@@ -24,7 +24,7 @@ from interp.stats.intervals import Interval, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import PREDICTORS, bayes, weighted_majority
-from reports.ledger.sizes import Sizes, exactness
+from reports.ledger.sizes import Sizes
 
 _ROUNDS = 100
 COMPARABLE = 1.0
@@ -33,21 +33,6 @@ BEST_LANGUAGE_MODEL = {"stratified": 7.6, "flat": 6.0, "anti-signal": 5.0}
 """Final regret of DeepSeek-V3 with its best prompt, the lowest in tables 1 and 2, by regime."""
 TIMES_UNIFORM = 2.0
 """Attention counts as significant from this multiple of uniform attention on."""
-
-
-def exact_weights(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure by how much the predictions and log-weights of a handwired machine differ from those
-    of Weighted Majority on the same episodes.
-
-    Args:
-        model: a handwired machine.
-        sizes: number of rounds, and the seed.
-
-    Returns:
-        A list with one measure. Its number is the largest absolute difference, and its verdict
-        "yes" if this is at most 1e-9.
-    """
-    return [exactness(model, sizes, key="exact weights")]
 
 
 def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]:
@@ -96,8 +81,9 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
         Its control is the same loss of an untrained copy of the model.
     """
     episodes = _sample("uniform", sizes)
-    lost = latent_control(model, episodes, seed=sizes.seed).get("lost when cut")
-    fresh = latent_control(untrained(model, sizes.seed), episodes, seed=sizes.seed)
+    seed = sizes.seed
+    lost = latent_control(model, episodes, seed=seed).get("lost when cut")
+    fresh = latent_control(untrained(model, seed), episodes, seed=seed)
     measure = Measure(
         key="needs latent",
         claim="The model is right less often when its latent is reset in every round",

@@ -20,7 +20,7 @@ from interp.results.measure import UNTRAINED, Control, Measure, Scores
 from interp.stats.intervals import Interval
 from interp.tasks import mdp
 from interp.tasks.mdp import SHIFTS, MDPEpisodes
-from reports.ledger.sizes import Sizes, exactness
+from reports.ledger.sizes import Sizes
 
 NEARLY_EVERY_STEP = 0.95
 """Share of untied steps that counts as agreement "at nearly every step"."""
@@ -38,21 +38,6 @@ _OPERANDS = {"a": "the action taken", "r": "the reward", "a*": "the chosen actio
 """Positions to which the Update token should attend, with their names in sentences."""
 STRONG_ATTENTION = 0.2
 """Share of a head's attention that counts as strong; uniform attention over 16 positions is .06."""
-
-
-def exact_table(model: Machine, sizes: Sizes) -> list[Measure]:
-    """Measure by how much the predictions and the Q-table of a handwired machine differ from those
-    of tabular Q-learning on the same episodes.
-
-    Args:
-        model: a handwired machine.
-        sizes: number of rounds, and the seed.
-
-    Returns:
-        A list with one measure. Its number is the largest absolute difference, and its verdict
-        "yes" if this is at most 1e-9.
-    """
-    return [exactness(model, sizes, key="exact table")]
 
 
 def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:

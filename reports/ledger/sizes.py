@@ -39,7 +39,7 @@ class Sizes:
         return cls(n_episodes=48, n_exact_rounds=100, seed=seed)
 
 
-def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
+def measure_exactness(model: Machine, sizes: Sizes, key: str) -> list[Measure]:
     """Measure by how much a handwired machine's predictions and carried state differ from those of
     its algorithm, over all rounds of 5 episodes.
 
@@ -49,12 +49,12 @@ def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
         key: key of the measure.
 
     Returns:
-        A measure. Its number is the largest absolute difference of any predicted or carried number,
-        and its verdict "yes" if this is at most 1e-9.
+        A list with one measure. Its number is the largest absolute difference of any predicted or
+        carried number, and its verdict "yes" if this is at most 1e-9.
     """
     result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)
-    largest = float(result.summary()["error"].max())
-    return Measure(
+    largest = float(result.summary()["error"].max(skipna=False))
+    measure = Measure(
         key=key,
         claim="Its predictions and its state are the algorithm's in every round",
         number=Interval(largest, largest, largest),
@@ -65,3 +65,4 @@ def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
         needs_control=False,
         about=model.name,
     )
+    return [measure]

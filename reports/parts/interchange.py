@@ -309,8 +309,9 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     """Return the blocks of the section: how predictions of model and algorithm change with the
     dose, beside the effect of random directions.
     """
-    assert context.task.analysis.steering is not None
-    record = context.task.analysis.steering()
+    steering = context.task.analysis.steering
+    assert steering is not None
+    record = steering()
     drawn = figures.curves(
         _name_curves(frame), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows
     )

@@ -38,11 +38,12 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
         usual = f"A model of {task.name}: {task.what}."
         if title and context.compiled:
             return title, handwired
-        if context.model.is_handwired:
-            return f"{context.model.name}: {task.name}, wired by hand", usual
-        is_transformer = not lacks(context.model, "pattern")
+        model = context.model
+        if model.is_handwired:
+            return f"{model.name}: {task.name}, wired by hand", usual
+        is_transformer = not lacks(model, "pattern")
         lead = learned if learned and is_transformer else usual
-        return f"{context.model.name}: a learned model of {task.name}", lead
+        return f"{model.name}: a learned model of {task.name}", lead
 
     return Part("summary", "What was found", lambda context: None, _draw, heading=heading)
 
@@ -65,9 +66,10 @@ def _find_limits(context: Context) -> str:
     """
     if context.model.is_handwired:
         return _BY_HAND
-    if not context.source:
+    source = context.source
+    if not source:
         return _ONE_RUN
-    for folder in (SHIPPED / context.source, Path(context.source)):
+    for folder in (SHIPPED / source, Path(source)):
         card = folder / "README.md"
         if card.is_file():
             return _read_limits(card.read_text("utf-8"))
@@ -194,9 +196,10 @@ def _write_python(context: Context) -> str:
     if context.source:
         model = f"interp.load({context.source!r}{write_arguments(context.arguments)})"
     task = "tasks.of(model)"
-    if "episodes" in context.task.recorded:
+    recorded = context.task.recorded
+    if "episodes" in recorded:
         task += ".of_recorded(people)"
-    if "algorithm" in context.task.recorded:
+    if "algorithm" in recorded:
         task += ".held_against(algorithm)"
     drawn = {"regime": context.regime, "sizes": dict(context.given)}
     has_outcomes = bool(context.model.layout.prediction_axes)

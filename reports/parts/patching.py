@@ -62,22 +62,23 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
         The metric "state" is read in this round, and a prediction in the first round that the
         corruption can change.
         """
-        layout, t = context.model.layout, context.looked_at
+        model = context.model
+        layout, t = model.layout, context.looked_at
         few = QUICK_EPISODES if len(layout.labels) < _LONG else QUICK_EPISODES // 2
         some = context.episodes.select(slice(few if context.quick else n_episodes))
         components = tuple(_SAYING)
-        if lacks(context.model, *_SAYING):
-            components = tuple(context.model.points)
+        if lacks(model, *_SAYING):
+            components = tuple(model.points)
         usual = "probability" if context.task.kind == "classes" else "prediction"
         chosen = list(differences) or _list_corruptions(context)
         patched: list[_Patched] = []
         for what, key, metric in chosen[:1] if context.quick else chosen:
             corruption = context.task.corruption(key)
             clean, corrupted = corruption.build(some, t)
-            places = sites(context.model, layout.fit(clean), components)
+            places = sites(model, layout.fit(clean), components)
             read_round = t if metric == "state" else t + corruption.delay
             result = sweep(
-                context.model,
+                model,
                 clean,
                 corrupted,
                 t,

@@ -166,10 +166,11 @@ class Trajectory:
         if not difference.max():
             return "are equal in every bit"
         largest = f"differ by at most {number(float(difference.max()))}"
-        if self.r2 is None or self.r2 >= ROUGH:
+        r2 = self.r2
+        if r2 is None or r2 >= ROUGH:
             return largest
         mean = number(float(difference.mean()))
-        return f"agree roughly (R² {self.r2:.2f} over all episodes): they differ by {mean} on average, {largest[7:]}"
+        return f"agree roughly (R² {r2:.2f} over all episodes): they differ by {mean} on average, {largest[7:]}"
 
 
 def state(
@@ -226,8 +227,9 @@ def state(
         if context.compiled:
             return []
         roughly = ""
-        if trajectory.r2 is not None and trajectory.r2 < ROUGH:
-            roughly = f" They agree roughly (R² {trajectory.r2:.2f})."
+        r2 = trajectory.r2
+        if r2 is not None and r2 < ROUGH:
+            roughly = f" They agree roughly (R² {r2:.2f})."
         caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's.{roughly}"
         return [Figure(draw_trajectory(trajectory, context, 5.0), title, caption)]
 
@@ -247,16 +249,18 @@ def _read_memory(context: Context) -> Trajectory:
     """Read the state of a handwired model exactly in the drawn episode, before the first round and
     after every one.
     """
-    key = context.algorithm.memory
-    variable = context.algorithm.variable(key)
+    algorithm = context.algorithm
+    key = algorithm.memory
+    variable = algorithm.variable(key)
     states = context.model.read_state(context.run.latents)
-    state = states[context.shown].numpy(force=True)
-    values = context.algorithm.run(context.episodes)
-    start = values[key][context.shown, :1]
-    reference = np.concatenate([start, values[NEXT + key][context.shown]])
+    shown = context.shown
+    state = states[shown].numpy(force=True)
+    values = algorithm.run(context.episodes)
+    start = values[key][shown, :1]
+    reference = np.concatenate([start, values[NEXT + key][shown]])
     require(
         state[0].size == reference[0].size,
-        f"{context.model.name} reads a state of shape {state.shape[1:]}, {context.algorithm.name} keeps "
+        f"{context.model.name} reads a state of shape {state.shape[1:]}, {algorithm.name} keeps "
         f"{reference.shape[1:]}",
     )
     labels = variable.labels(values[key])

@@ -75,6 +75,7 @@ def _score(context: Context) -> dict[str, _Scored]:
         names[key] = baseline.name
     of_model = scoring.regret(predicted["model"].predictions, episodes)[:, -1]
     scored = {}
+    seed = context.seed
     for key, by_key in predicted.items():
         scores = scoring.score(
             by_key.predictions,
@@ -83,14 +84,14 @@ def _score(context: Context) -> dict[str, _Scored]:
             decision=by_key.decision,
             reference=predicted["bayes"].predictions,
             reference_name="bayes",
-            seed=context.seed,
+            seed=seed,
         )
         regret = scoring.regret(by_key.predictions, episodes, by_key.decision)
         scored[key] = _Scored(
             name=names[key],
             scores=scores,
-            beyond=mean_interval(regret[:, -1] - of_model, seed=context.seed),
-            curve=figures.over_rounds(key, names[key], regret, context.seed),
+            beyond=mean_interval(regret[:, -1] - of_model, seed=seed),
+            curve=figures.over_rounds(key, names[key], regret, seed),
         )
     return scored
 

@@ -231,8 +231,8 @@ def test_rows_that_are_in_a_table_twice_are_named(written):
     in_pairs = table.loc[table.index.repeat(2)]
     for doubled in (twice, in_pairs):
         summary = written(doubled).reading.summary()
-        assert "series that is there twice, or pairs of equal rows: if trials are" in summary
-    assert "twice" not in written(table).reading.summary()
+        assert "equal to earlier ones, and each row is there two or four times, say" in summary
+    assert "earlier ones" not in written(table).reading.summary()
 
 
 def test_rows_that_equal_others_are_named_where_a_column_tells_trials_apart(written):

@@ -315,10 +315,11 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
         of the choice, and the rank of the reward among all different rewards.
     """
     pulled = np.eye(episodes.n_arms)[episodes.choices]
-    plain = np.concatenate([pulled, episodes.rewards[..., None]], -1)
-    _, kinds = np.unique(episodes.rewards, return_inverse=True)
-    kinds = kinds.reshape(episodes.rewards.shape)
-    products = np.concatenate([plain, pulled * episodes.rewards[..., None]], -1)
+    rewards = episodes.rewards
+    plain = np.concatenate([pulled, rewards[..., None]], -1)
+    _, kinds = np.unique(rewards, return_inverse=True)
+    kinds = kinds.reshape(rewards.shape)
+    products = np.concatenate([plain, pulled * rewards[..., None]], -1)
     return RoundInputs((plain, products), np.stack([episodes.choices, kinds], -1))
 
 

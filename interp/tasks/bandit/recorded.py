@@ -341,22 +341,23 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
         arms: labels of the arms.
         chosen: index of the chosen arm in each trial; NaN if there is no choice.
     """
-    for name in table.columns.unused:
-        if "forced" not in table.columns and _has_forced_look(name, table):
+    columns = table.columns
+    for name in columns.unused:
+        if "forced" not in columns and _has_forced_look(name, table):
             table.remarks.append(
                 f"{name!r} looks like the trials in which a participant could not choose, and is not used: "
                 f"if it is, give forced={name} (--forced {name})."
             )
-    if "options" in table.columns or "pairs" in table.columns:
+    if "options" in columns or "pairs" in columns:
         return
-    looks = [name for name in table.columns.unused if _may_name_offer(name, table, arms)]
+    looks = [name for name in columns.unused if _may_name_offer(name, table, arms)]
     if len(looks) > 1:
         quoted, names = ", ".join(map(repr, looks)), " ".join(looks)
         table.remarks.append(
             f"{quoted} look like what was on offer in each trial and are not used: "
             f"if they are, give options={names} (--options {names})."
         )
-    for name in table.columns.unused:
+    for name in columns.unused:
         if name not in looks and _may_name_pair(name, table, chosen):
             table.remarks.append(
                 f"{name!r} looks like which arms were on offer and is not used: if it is, give pairs={name} "
