@@ -711,27 +711,14 @@ class TrialTable:
         )
 
     def _remark_copies(self) -> None:
-        """Add a remark for the user if rows seem to be in the table twice.
-
-        Equal rows can be different trials. They seem to be copies if there is an even number of
-        every row, or if a column differs in all rows of each participant but in them, as times do.
+        """Add a remark for the user if there is an even number of every row, as in a table that was
+        appended to itself.
         """
-        cells, people = self.table.cells, self._participants()
-        n_of_row = cells.value_counts(dropna=False)
-        n_copies = len(cells) - len(n_of_row)
-        if not n_copies or len(n_of_row) < _FEWEST_ROWS:
-            return
-        signs = []
-        if (n_of_row % 2 == 0).all():
-            signs.append("each row is there two or four times, say")
-        different = cells.assign(who=people).drop_duplicates()
-        for name in self.table.names:
-            if not different.duplicated(["who", name]).any():
-                signs.append(f"{name!r} differs in all others")
-        if signs:
+        n_of_row = self.table.cells.value_counts(dropna=False)
+        if len(n_of_row) >= _FEWEST_ROWS and (n_of_row % 2 == 0).all():
             self.remarks.append(
-                f"{n_copies:,} rows are equal to earlier ones, and {signs[0]}: if they are in the table twice, delete "
-                "them; each counts as a trial of its own."
+                "Each row is equal to another one: if trials are in the table twice, delete one of each; each counts "
+                "as a trial of its own."
             )
 
     def _list_unused_remarks(self) -> list[str]:
