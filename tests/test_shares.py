@@ -102,9 +102,9 @@ def test_shares_of_causal_tables_that_are_held_against_another_algorithm_are_ref
     command = ["patch", "wma-handwired", "--experts", 2, "--episodes", 4, "--round", 2, "--tables"]
     command += ["--out", tmp_path, *NONE_OF_A_FEW]
     assert invoked(*command).exit_code == 0
-    other = invoked(*command, "--hypothesis", "weighted_majority", "gain=0.5")
-    assert other.exit_code == 2
-    assert "were made with hypothesis=None" in other.output
+    refused = invoked(*command, "--hypothesis", "weighted_majority", "gain=0.5")
+    assert refused.exit_code == 2
+    assert "were made with hypothesis=None" in refused.output
 
 
 def test_shares_of_scores_beside_a_checkpoint_that_changed_are_refused(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_shares_of_scores_beside_a_checkpoint_that_changed_are_refused(tmp_path:
     assert invoked(*command).exit_code == 0
     shutil.rmtree(model)
     save_checkpoint(interp.load("wma-gru").untrained(0), model)
-    other = invoked(*command)
-    assert other.exit_code == 2
-    assert f"were made with the content of {model}" in other.output
+    refused = invoked(*command)
+    assert refused.exit_code == 2
+    assert f"were made with the content of {model}" in refused.output
 
 
 def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_reports_held_against_two_algorithms_are_two_pages_with_every_digit(tmp_
     for gain in (0.123456, 0.5):
         algorithm = tasks.get("experts").algorithm("weighted_majority", gain=gain)
         with tasks.using(algorithm=algorithm):
-            made = write(model, tmp_path, parts=[overview.REPRODUCE], source="wma-handwired")
-        pages.append(made.path)
-        assert f"--hypothesis weighted_majority gain={gain}" in made.path.read_text("utf-8")
+            report = write(model, tmp_path, parts=[overview.REPRODUCE], source="wma-handwired")
+        pages.append(report.path)
+        assert f"--hypothesis weighted_majority gain={gain}" in report.path.read_text("utf-8")
     assert pages[0] != pages[1]
