@@ -279,7 +279,7 @@ def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension
     that the columns of the argument span.
     """
     vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
-    return vectors[:, sizes > 1e-9 * sizes.max()]
+    return vectors[:, sizes > 1e-9 * sizes[:1]]
 
 
 def rotate_residual_stream(

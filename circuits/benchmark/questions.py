@@ -243,8 +243,8 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
     overlaps = []
     for item, true in _list_bases(subject, material).items():
         rank = true.shape[1]
-        answered = answer.subspaces.get(item, true[:, :0])[:, :rank].double()
-        squared_cosines = (true.T @ answered).square()
+        answered = answer.subspaces.get(item, true[:, :0])[:, :rank]
+        squared_cosines = (true.T @ span(answered)).square()
         overlaps.append(float(squared_cosines.sum()) / rank)
     return {"cosine2": float(np.mean(overlaps))}
 

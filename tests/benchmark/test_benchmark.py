@@ -182,6 +182,17 @@ def test_a_method_of_a_name_that_exists_is_refused():
     refuses("a method 'oracle' of 'edges' exists", register, oracle)
 
 
+def test_a_basis_is_scored_by_what_it_spans(material):
+    """Columns of length 3 are no nearer to the truth than those of length 1; no columns are nowhere near."""
+    bases = METHODS["subspace", "oracle"].answer(material.subject, material).subspaces
+    grade = QUESTIONS["subspace"].grade
+    for factor, expected in ((1.0, 1.0), (3.0, 1.0), (0.0, 0.0)):
+        scaled = {item: factor * basis for item, basis in bases.items()}
+        graded = grade(material.subject, material, Answer({}, subspaces=scaled))
+        assert graded["cosine2"] == pytest.approx(expected)
+    assert grade(material.subject, material, Answer({}))["cosine2"] == 0
+
+
 def test_bad_runs_are_refused():
     refuses("did you mean 'wma-handwired R, plain'", benchmark.run, ["wma-handwired R, plane"])
     refuses("seeds must be an integer >= 0, got -1", benchmark.run, seeds=[-1])
