@@ -361,8 +361,9 @@ def run(
         effort: how many episodes, rounds and fits are used. With :data:`QUICK`, an empty
             ``subjects`` means a few of them, and an empty ``methods`` leaves out slow ones.
         out: folder in whose subfolder ``parts`` finished work is stored, one file per subject and
-            seed. A later call with the same arguments then continues an interrupted run. None
-            stores nothing.
+            seed. A later call with the same arguments then continues an interrupted run. Scores are
+            stored by the names of subject and method: a changed method needs another key, or
+            another folder. None stores nothing.
         n_jobs: number of worker processes; each works on one subject at a time.
         scheduler: address of a dask scheduler, to compute on its workers, which write to ``out``,
             too (:func:`interp.support.workers.each`); "" for none.
@@ -452,8 +453,10 @@ def _choose_methods(
     if keys or not custom:
         chosen = list(select(keys, questions, is_quick))
     else:
-        bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
-        chosen = [*bounds, *(method for method in custom if method not in bounds)]
+        asked = questions or [method.question for method in custom]
+        bounds = select(["oracle"], asked)
+        wanted = [method for method in custom if method.question in asked]
+        chosen = [*bounds, *(method for method in wanted if method not in bounds)]
     require(chosen, "no method is left; give more methods or questions")
     names = [(method.question, method.key) for method in chosen]
     repeated = [key for question, key in names if names.count((question, key)) > 1]

@@ -182,6 +182,16 @@ def test_a_method_of_a_name_that_exists_is_refused():
     refuses("a method 'oracle' of 'edges' exists", register, oracle)
 
 
+def test_methods_that_are_made_for_a_run_answer_its_questions_alone():
+    """A method of another question is left out, and an unknown question is refused."""
+    subjects = ["wma-handwired R, plain"]
+    methods = [Method("mine", "mine", key, lambda *of: Answer({})) for key in ("edges", "nodes")]
+    found = benchmark.run(subjects, methods, questions=["nodes"], effort=SMALL)
+    assert {row["question"] for row in found.rows} == {"nodes"}
+    assert "mine" in found.to_frame()["method"].unique()
+    refuses("unknown question 'node'", benchmark.run, subjects, methods, questions=["node"])
+
+
 def test_a_basis_is_scored_by_what_it_spans(material):
     """Columns of length 3 are no nearer to the truth than those of length 1; no columns are nowhere near."""
     bases = METHODS["subspace", "oracle"].answer(material.subject, material).subspaces
