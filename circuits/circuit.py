@@ -32,7 +32,7 @@ from circuits.heads import Head, Neuron, names, read_variant_rows
 from interp.core.algorithm import Algorithm, Values
 from interp.model.layout import RoundLayout
 from interp.results.measure import Result
-from interp.support.checks import checked, checked_fields, fit
+from interp.support.checks import checked, checked_fields
 from interp.support.errors import require, require_known, unknown_name
 
 
@@ -607,7 +607,7 @@ class Circuit(Result):
         """Return a copy of the circuit without the heads with these names or numbers. The copy's
         ``edits`` lists them.
         """
-        removed = [self.head(name) for name in fit("names", names, tuple[str, ...])]
+        removed = [self.head(name) for name in names]
         heads = tuple(head for head in self.heads if head not in removed)
         edits = [f"{head.name}: removed" for head in removed]
         return replace(self, heads=heads, edits=(*self.edits, *edits))

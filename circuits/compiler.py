@@ -111,7 +111,7 @@ def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> Non
 
 def _validate(circuit: Circuit) -> None:
     """Refuse a circuit that cannot be compiled: tokens without an embedding, wrong numbers of
-    latents or outcomes, equal head names, negative layers, or directions of another basis.
+    latents or outcomes, equal head names, or negative layers.
     """
     for token in circuit.layout.vocabulary:
         require(
@@ -133,13 +133,6 @@ def _validate(circuit: Circuit) -> None:
     layers = [head.layer for head in circuit.heads]
     layers += [neuron.layer for neuron in circuit.neurons]
     require(min(layers) >= 0, "layers are counted from 0, got a negative one")
-    for head in circuit.heads:
-        for term in (*head.scores, *head.moves):
-            for direction in term:
-                require(
-                    direction.basis == circuit.basis,
-                    f"head {head.name!r} uses a direction of another basis",
-                )
 
 
 def require_dtype(circuit: Circuit, dtype: str) -> None:

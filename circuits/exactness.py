@@ -413,9 +413,8 @@ def check_horizon(
         softmax heads in place of hard ones, a rotated basis or sinusoidal position codes. The error
         is infinite if a weight changed during a run.
     """
-    arguments = circuit.arguments
-    is_soft = arguments.get("eta") is not None
-    is_one_hot = arguments.get("positions", "one-hot") == "one-hot"
+    is_soft = circuit.arguments.get("eta") is not None
+    is_one_hot = not circuit.basis.positions.lines
     if is_soft or not is_one_hot or circuit.basis.rotation is not None:
         return []
     if model is None:

@@ -321,7 +321,7 @@ def builders() -> dict[str, _Builder]:
     """
     subjects: dict[str, _Builder] = {}
     for form, (machine, _) in FORMS.items():
-        for variant in variants(machine, form):
+        for variant in variants(form):
             subjects[f"{machine} {form}, {variant}"] = partial(build, machine, form, variant)
     return subjects
 
@@ -455,8 +455,10 @@ def _choose_methods(
     else:
         asked = questions or [method.question for method in custom]
         bounds = select(["oracle"], asked)
-        wanted = [method for method in custom if method.question in asked]
-        chosen = [*bounds, *(method for method in wanted if method not in bounds)]
+        chosen = list(bounds)
+        for method in custom:
+            if method.question in asked and method not in bounds:
+                chosen.append(method)
     require(chosen, "no method is left; give more methods or questions")
     names = [(method.question, method.key) for method in chosen]
     repeated = [key for question, key in names if names.count((question, key)) > 1]

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -171,7 +170,7 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
     get_record(machine)
     forms = [key for key, (name, _) in FORMS.items() if name == machine]
     require_known(f"form of {machine!r}", form, forms)
-    possible = variants(machine, form)
+    possible = variants(form)
     require(
         variant in possible,
         f"{machine!r} {form!r} cannot be {variant}; take {', '.join(possible)}",
@@ -250,28 +249,22 @@ def _vary(
     return model, None
 
 
-def variants(machine: str, form: str) -> tuple[str, ...]:
+def variants(form: str) -> tuple[str, ...]:
     """Return the names of the variants (changes that keep the behaviour) that a form of a machine
     can have.
 
-    "superposed" needs a machine that can have sinusoidal position codes. "simplex" needs a form of
-    Weighted Majority that predicts only from differences of the log-weights, so that their sum can
-    be removed.
+    "simplex" needs a form of Weighted Majority that predicts only from differences of the
+    log-weights, so that their sum can be removed. Every form can have the others.
 
     Args:
-        machine: name of the model in the registry.
         form: how the machine is constructed: a key of :data:`FORMS`, such as "R, softmax".
 
-    >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
+    >>> variants("R"), variants("sum")
     (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
     """
-    parameters = inspect.signature(get_record(machine).build).parameters
-    impossible = set()
-    if "n_lines" not in parameters:
-        impossible.add("superposed")
-    if form not in _OVERLAPPING:
-        impossible.add("simplex")
-    return tuple(variant for variant in VARIANTS if variant not in impossible)
+    if form in _OVERLAPPING:
+        return VARIANTS
+    return tuple(variant for variant in VARIANTS if variant != "simplex")
 
 
 def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension rank"]:

@@ -470,7 +470,7 @@ def _measure_divergence(
     latents: Tensor,
     expected: Array,
     budget: Budget,
-    episodes: slice | None = None,
+    episodes: slice = slice(None),
 ) -> Array:
     """Insert latents into a model in some rounds (starts), and measure how much its run diverges
     from the undisturbed one.
@@ -486,7 +486,6 @@ def _measure_divergence(
     Returns:
         Mean divergence over the rounds that were run, ``[episode, start]``.
     """
-    episodes = episodes or slice(None)
     run = pool_runs(target).select(episodes)
     outputs = run_on(target.model, run, budget.at, budget.horizon, latents)
     seen = _read(target, outputs.predictions[0], outputs.carried[0, :, :, 0])

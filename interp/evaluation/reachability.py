@@ -51,7 +51,7 @@ from interp.model.run import Rollout
 from interp.stats.decoder import Affine
 from interp.stats.intervals import Interval, mean_interval
 from interp.support.checks import checked
-from interp.support.errors import require
+from interp.support.errors import InputError, require
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first, records
 from interp.tasks.reachability.analysis import losses
@@ -85,11 +85,10 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     """
     if has_state_direction(model):
         return model.read_state, partial(write_state, model)
-    require(
-        episodes is not None,
-        f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on",
-    )
-    assert episodes is not None
+    if episodes is None:
+        raise InputError(
+            f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on"
+        )
     sets = torch.from_numpy(_compute_sets(episodes)).flatten(0, 1)
     carried = rollout(model, episodes).latents[:, :-1]
     latents = carried.flatten(0, 1).flatten(1).double().cpu()
@@ -261,11 +260,8 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
         node]``.
     """
     nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
-    target, negative, nothing = (
-        nodes[episodes.targets],
-        nodes[episodes.negatives],
-        np.zeros_like(nodes[episodes.roots]),
-    )
+    target, negative = nodes[episodes.targets], nodes[episodes.negatives]
+    nothing = np.zeros_like(target)
     matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
     paths = graphs.closure(matrix)
     others = episodes.distances >= episodes.n_nodes  # nor does one of these lead to a candidate

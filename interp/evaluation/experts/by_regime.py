@@ -212,7 +212,7 @@ def evaluate(
         n_episodes=n_episodes,
         n_rounds=n_rounds,
         n_experts=n_experts,
-        horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0,
+        horizon_eta=horizon_eta(n_experts, n_rounds),
         seed=seed,
     )
     scores = Scores(("regime", "key", "metric"), numbers, settings, beside)
