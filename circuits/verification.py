@@ -82,16 +82,23 @@ class VerificationResult(Measured):
 
     @property
     def sentence(self) -> str:
-        """A sentence that says whether the model computes the algorithm exactly and, if not, which
-        variables or checks fail.
+        """A sentence that says whether the model computes the algorithm exactly, or up to the errors
+        of softmax heads and, if not, which variables or checks fail.
         """
         n = len(self.measures)
         wrong = [measure.key for measure in self.measures if measure.verdict != "yes"]
         if not wrong:
-            return f"{self.model} is {self.algorithm} exactly: all {n} checks agree to float precision."
+            finding = f"exactly: all {n} checks agree to float precision"
+            if any(check.allowance for check in self.checks):
+                finding = (
+                    f"up to the errors of softmax heads: all {n} checks are within their bounds"
+                )
+            return f"{self.model} is {self.algorithm} {finding}."
         fail = "fails" if len(wrong) == 1 else "fail"
         finding = f"{len(wrong)} of {n} checks {fail}: {join_words(wrong)}"
-        return f"{self.model} is not {self.algorithm}: {finding}."
+        verdicts = {measure.verdict for measure in self.measures}
+        is_not = "is not" if "no" in verdicts else "may not be"
+        return f"{self.model} {is_not} {self.algorithm}: {finding}."
 
     def table(self) -> pd.DataFrame:
         """Return a table with one row per check.
@@ -103,7 +110,7 @@ class VerificationResult(Measured):
         softmax heads).
         """
         rows = [[getattr(check, name) for name in _COLUMNS] for check in self.checks]
-        return pd.DataFrame(rows, columns=list(_COLUMNS))
+        return pd.DataFrame(rows, columns=_COLUMNS)
 
     def summary(self) -> pd.DataFrame:
         """Return a table with one row per size, dtype and variable.

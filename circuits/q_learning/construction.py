@@ -680,7 +680,7 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
     equal.
 
     Two actions are compared by Q(s', a) - tau * a. Rounds in which all Q-values are 0 count as
-    decided.
+    decided, unless pairs of softmax heads round these zeros.
 
     Args:
         circuit: the circuit, for tau, beta, eta and hardness.
@@ -701,7 +701,9 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
     if arguments["eta"] is not None and arguments["hardness"] > _HARD:
         width = max(width, 40.0 / arguments["hardness"])
     lead = ranked[..., -1] - ranked[..., -2]
-    is_close = (lead < width) & worth.any(-1)
+    is_close = lead < width
+    if arguments["eta"] is None or arguments["variant"] == "softmlp":  # zeros are exact
+        is_close &= worth.any(-1)
     undecided = {key: is_close for key in ("policy", "best_column") if key in circuit.sites}
     if "noise" in values:
         undecided["policy"] = is_close & (values["noise"] == 0)
@@ -723,7 +725,7 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
         The bound, and a text with its formula; (0, "") if the heads are hard.
     """
     arguments, leak = circuit.arguments, circuit.leak
-    if not leak or key == "position_code":
+    if arguments["eta"] is None or key == "position_code":
         return 0.0, ""
     n, layers = len(circuit.layout.labels), circuit.n_layers
     rounds = values["next_table"].shape[1]

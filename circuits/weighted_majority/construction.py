@@ -244,7 +244,7 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
         The bound, and a text with its formula; (0, "") if the heads are hard.
     """
     arguments, leak = circuit.arguments, circuit.leak
-    if not leak or key == "position_code":
+    if arguments["eta"] is None or key == "position_code":
         return 0.0, ""
     n, layers = len(circuit.layout.labels), circuit.n_layers
     rounds = values["log_weights"].shape[1]

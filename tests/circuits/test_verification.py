@@ -127,6 +127,29 @@ def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None
     assert wrong.failures == tuple(far)
     assert wrong[far[0].variable].verdict == "no"
     assert wrong.sentence == f"{Q} is not Q-learning: 1 of {n} checks fails: {far[0].variable}."
+    tied = [replace(result.checks[0], undecided=0.2)]
+    undecided = VerificationResult(Q, "Q-learning", (*tied, *result.checks[1:]))
+    assert undecided.sentence.startswith(f"{Q} may not be Q-learning: 1 of {n} checks fails: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "arguments"),
+    [
+        (Q, (3, 3), {"variant": "mlp", "eta": 60.0}),
+        (Q, (2, 2), {"variant": "lin", "eta": 60.0}),
+        ("wma-handwired", 2, {"variant": "P", "eta": 60.0}),
+        ("wma-handwired", 2, {"variant": "P", "eta": 2000.0}),
+    ],
+    ids=["Q, mlp", "Q, lin", "P", "P, without a leak"],
+)
+def test_softmax_forms_are_the_algorithm_up_to_their_errors_and_not_exactly(
+    name: str, size: Any, arguments: dict[str, Any]
+) -> None:
+    """Pairs of heads round zeros, so that ties of zeros are undecided, and err at any sharpness of the others."""
+    result = circuits.verify(name, [size], 40, 6, "float64", **arguments)
+    assert result.passed, result.summary().to_string()
+    assert " up to the errors of softmax heads: all " in result.sentence
+    assert "exactly" not in result.sentence
 
 
 def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
