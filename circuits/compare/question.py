@@ -136,13 +136,15 @@ class Budget:
 
     @checked
     def of_rounds(self, rounds: int) -> Budget:
-        """Return a copy with another number of rounds per episode. If there are few rounds,
+        """Return a copy with another number of rounds per episode. If they are fewer than before,
         ``horizon`` and ``starts`` (see :class:`Budget`) are reduced to fit.
 
         >>> short = Budget().of_rounds(6)
         >>> short.rounds, short.horizon, short.starts
         (6, 2, 3)
         """
+        if rounds >= self.rounds:
+            return replace(self, rounds=rounds)
         horizon = max(1, min(self.horizon, rounds // 3))
         starts = max(1, min(self.starts, rounds - rounds // 6 - horizon))
         return replace(self, rounds=rounds, horizon=horizon, starts=starts)
@@ -784,7 +786,7 @@ class Question:
             measure = Measure(self.key, "", lacking=lacking)
         else:
             measure = self.judge(compared) if self.judge else compared.parts[self.key].measure
-            if compared.is_one:
+            if compared.is_one and not measure.lacking:
                 measure = Measure(
                     self.key,
                     "",

@@ -887,16 +887,19 @@ def _decided_by(rule: Rule) -> str:
 def _judge_update(compared: Compared) -> Measure:
     """Decide the claim that the model updates its state as the reference's algorithm does.
 
-    Without a reference, the algorithm is the last candidate. If a reference names no algorithm, the
-    claim does not apply.
+    Without a reference, the algorithm is the last candidate. If a reference names no algorithm, or
+    if the algorithm carries no state, the claim does not apply.
     """
     reference = compared.reference
     if reference is not None and not reference.names_algorithm and not compared.is_one:
         return Measure("update", "", lacking=f"{reference.name} names no algorithm")
     part, parts = compared.parts["update"], compared.parts
     last_candidate = list(compared.candidates)[-1]
+    steps = part.of(last_candidate)
+    if not steps:
+        return Measure("update", "", lacking=f"{last_candidate} carries no state")
     fitted = part.fitted[0] if part.fitted else None
-    evidence = Evidence(steps=part.of(last_candidate), response=parts["response"], fitted=fitted)
+    evidence = Evidence(steps=steps, response=parts["response"], fitted=fitted)
     if reference is not None:
         similarity = parts["behaviour"].measure.number
         evidence = replace(

@@ -26,6 +26,13 @@ def subjects():
     return [Participant(model, samples) for model in (*models, untrained(models[0], 0))]
 
 
+def test_a_budget_is_cut_where_there_are_fewer_rounds_and_only_there():
+    budget = Budget(rounds=30, horizon=15, starts=4)
+    assert budget.of_rounds(30) == budget
+    assert budget.of_rounds(36) == replace(budget, rounds=36)
+    assert budget.of_rounds(12) == replace(budget, rounds=12, horizon=4)
+
+
 def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
     """Either latent stands in for the other, the learned one with the round; shuffled maps are useless."""
     learned, wired, fresh = subjects

@@ -11,6 +11,7 @@ import interp
 from circuits.compare import update
 from circuits.compare.question import (
     Budget,
+    Compared,
     Participant,
     Samples,
     centre_states,
@@ -352,6 +353,23 @@ def test_an_extension_that_leaves_hardly_less_than_what_it_extends_comes_after_i
         (1.1, 0),
     ]
     assert _rank(0.6, np.inf) == (0.6, 0)
+
+
+@pytest.mark.parametrize("is_one", [False, True])
+def test_an_algorithm_without_a_state_has_no_update_to_compare(is_one):
+    """Nothing is decoded of a majority vote, also where the two machines are one."""
+    closest = SimpleNamespace(closest="majority_vote", scores={"majority_vote": majority_vote()})
+    compared = object.__new__(Compared)
+    compared.__dict__.update(
+        model=SimpleNamespace(model=None),
+        reference=None,
+        is_one=is_one,
+        candidates=closest.scores,
+        parts={"algorithm": closest, "update": UpdatePart(())},
+    )
+    measure = update.UPDATE.measure(compared)
+    assert measure.verdict == "not applicable"
+    assert measure.reason == "majority_vote carries no state"
 
 
 def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_each_rule():
