@@ -95,7 +95,13 @@ def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResul
         tables = _make_tables(trial)
         advance(1)
     thresholds = {name: threshold.value for name, threshold in THRESHOLDS.items()}
-    settings = {**vars(budget), "episodes": trial.shape[0], "thresholds": thresholds}
+    n_episodes, n_rounds = trial.shape
+    settings = {
+        **vars(budget),
+        "episodes": n_episodes,
+        "rounds": n_rounds,
+        "thresholds": thresholds,
+    }
     return AuditResult(
         model=model.name,
         measures=tuple(measures),

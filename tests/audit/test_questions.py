@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import interp
-from interp.audit import Budget, content, fixed_points, shortcuts, used
+from interp.audit import Budget, audit, content, fixed_points, shortcuts, used
 from interp.audit.trial import ALL, Trial
 from interp.audit.used import Change, change_states, draw_donors, draw_donors_alike
 from interp.stats.intervals import Interval
@@ -190,6 +190,15 @@ class _Ring(nn.Module):
         kick = (said.mean(-1, keepdim=True) - 0.5) * direction
         off_zero = 0.01 * (x == 0)
         return x + towards_circle + kick + off_zero
+
+
+def test_the_settings_say_how_many_rounds_were_run(monkeypatch):
+    """A search has found all after a few rounds, however many the budget has."""
+    monkeypatch.setattr("interp.audit.battery._measure_checks", lambda trial: [])
+    monkeypatch.setattr("interp.audit.battery._make_tables", lambda trial: {})
+    machine = interp.load("reachability-handwired")
+    result = audit(machine, budget=replace(TINY, rounds=40))
+    assert result.settings["rounds"] == interp.tasks.of(machine).at_most(40) < 40
 
 
 def test_fixed_points_of_known_maps():

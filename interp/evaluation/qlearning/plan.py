@@ -156,7 +156,7 @@ def evaluate(
         model,
         commit=commit,
         table=table,
-        n_episodes=n_episodes,
+        n_episodes=sum(map(len, batches)),
         n_rounds=list(n_rounds),
         sizes=_sizes(model),
         seed=seed,

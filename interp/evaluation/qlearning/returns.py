@@ -167,7 +167,12 @@ def evaluate(
             for start in range(0, longest, _WINDOW):
                 rates[regime, key, start] = _compute_reward_rate(batches, start, seed)
     settings = provenance(
-        model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed
+        model,
+        commit="own",
+        sizes=sizes,
+        n_episodes=per_size * len(sizes),
+        horizons=list(horizons),
+        seed=seed,
     )
     return {
         "returns": _scores(("regime", "key", "horizon", "quantity"), scores, settings),

@@ -114,6 +114,14 @@ def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     assert played["reward_rates"].to_frame()["start"].unique().tolist() == [0, 50]
 
 
+def test_the_settings_count_the_episodes_that_were_measured(untrained):
+    """Every size gets equally many, so that there may be more than were asked for."""
+    returns = play.evaluate(untrained, ["ladder"], n_episodes=1, horizons=(2,))["returns"]
+    agreement = qlearning.evaluate(untrained, ["grid"], n_episodes=1, n_rounds=(2, 2))
+    for result in (returns, agreement):
+        assert result.settings["n_episodes"] == len(result.settings["sizes"]) > 1
+
+
 def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwired):
     """Same luck, same table, same ties: playing goes through the whole round, own choice committed."""
     returns = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))["returns"]
