@@ -428,7 +428,7 @@ def check_horizon(
         run = rollout(model, episodes)
         state = model.read_state(run.latents).cpu()
         error, _ = _compute_errors(state.reshape(truth.shape), torch.from_numpy(truth))
-        largest_value = float(np.abs(truth).max())
+        largest_value = np.abs(truth).max()
         largest = max(plan.unit(circuit, values, CARRIED), largest_value)
         if model.digest() != built:
             error = np.inf

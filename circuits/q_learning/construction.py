@@ -136,7 +136,7 @@ def q_learning(
         "epsilon": epsilon,
     }
     for name, value in positive.items():
-        is_positive = bool(np.isfinite(value) and value > 0)
+        is_positive = np.isfinite(value) and value > 0
         require(is_positive, f"{name} must be a number > 0, got {value!r}")
     require(
         beta is None or (np.isfinite(beta) and beta > 0),

@@ -78,10 +78,10 @@ def weighted_majority(
         "epsilon": epsilon,
     }
     for name, value in positive.items():
-        is_positive = bool(np.isfinite(value) and value > 0)
+        is_positive = np.isfinite(value) and value > 0
         require(is_positive, f"{name} must be a number > 0, got {value!r}")
     rounding = np.finfo(np.float64).eps
-    amplified = _AMPLIFIED * float(np.exp(heavy) * rounding)
+    amplified = _AMPLIFIED * np.exp(heavy) * rounding
     has_heavy_sink = variant == "R" and eta is not None
     is_exact = not has_heavy_sink or coordinates.rotation is None
     require(
