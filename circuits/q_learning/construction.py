@@ -675,6 +675,12 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     return max(_scale(values), bound / 16)
 
 
+def _rounds_zeros(circuit: Circuit) -> bool:
+    """Return whether pairs of softmax heads round Q-values of 0."""
+    arguments = circuit.arguments
+    return arguments["eta"] is not None and arguments["variant"] != "softmlp"
+
+
 def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
     """Find the choices that rounding errors can change, because the two best actions are nearly
     equal.
@@ -702,7 +708,7 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
         width = max(width, 40.0 / arguments["hardness"])
     lead = ranked[..., -1] - ranked[..., -2]
     is_close = lead < width
-    if arguments["eta"] is None or arguments["variant"] == "softmlp":  # zeros are exact
+    if not _rounds_zeros(circuit):
         is_close &= worth.any(-1)
     undecided = {key: is_close for key in ("policy", "best_column") if key in circuit.sites}
     if "noise" in values:

@@ -186,9 +186,9 @@ def test_methods_that_are_made_for_a_run_answer_its_questions_alone():
     """A method of another question is left out, and an unknown question is refused."""
     subjects = ["wma-handwired R, plain"]
     methods = [Method("mine", "mine", key, lambda *of: Answer({})) for key in ("edges", "nodes")]
-    found = benchmark.run(subjects, methods, questions=["nodes"], effort=SMALL)
-    assert {row["question"] for row in found.rows} == {"nodes"}
-    assert "mine" in found.to_frame()["method"].unique()
+    result = benchmark.run(subjects, methods, questions=["nodes"], effort=SMALL)
+    assert {row["question"] for row in result.rows} == {"nodes"}
+    assert "mine" in result.to_frame()["method"].unique()
     refuses("unknown question 'node'", benchmark.run, subjects, methods, questions=["node"])
 
 
