@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
 import interp
 from interp.tasks import bandit
@@ -86,6 +87,23 @@ def test_rivals_do_what_their_names_say():
     shares = np.bincount(draws) / len(draws)
     thompson = chances(algorithms.bayes_thompson)[1]
     assert_allclose(thompson, shares, atol=0.004)
+
+
+FOUR_ARMS = bandit.BanditEpisodes(
+    [[*[0] * 20, 1, 2]],
+    [[1] * 22],
+    n_arms=4,
+    offers=[[*[[0, 3]] * 20, [1, 3], [1, 2]]],
+)
+"""An arm wins 20 times, then another one once; last, this one and a new one are on offer."""
+
+
+def test_a_draw_competes_with_the_draws_of_arms_on_offer_alone():
+    algorithm = algorithms.bayes_thompson()
+    chances = algorithm.distribution(algorithm.run(FOUR_ARMS))[0, -1]
+    # Beta(2, 1) against Beta(1, 1): a gap of 1/6, and a variance of 1/18 + 1/12.
+    first = stats.norm.cdf((1 / 6) / np.sqrt(1 / 18 + 1 / 12))
+    assert_allclose(chances, [0, first, 1 - first, 0], atol=1e-3)
 
 
 @pytest.mark.parametrize("regime", bandit.REGIMES)

@@ -418,19 +418,21 @@ def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
     return log_odds
 
 
-def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
-    """Return the log-probability, for each arm, that a normal draw for this arm is the largest of
-    all arms.
+def _log_chances_of_largest(mean: _Array, deviation: _Array, offered: _Array) -> _Array:
+    """Return the log-probability, for each arm on offer, that a normal draw for this arm is the
+    largest of all arms on offer.
 
     The integral over [-.5, 1.5] is computed by Gauss-Legendre quadrature.
 
     Args:
         mean: mean of each arm's draw, ``[..., arm]``.
         deviation: standard deviation of each arm's draw, ``[..., arm]``.
+        offered: 1 for arms on offer and 0 for others, ``[..., arm]``.
     """
     points = 0.5 + _NODES
     z = (points[:, None] - mean[..., None, :]) / deviation[..., None, :]
-    below = np.maximum(special.ndtr(z), 1e-100)
+    is_rival = offered[..., None, :] > 0
+    below = np.where(is_rival, np.maximum(special.ndtr(z), 1e-100), 1.0)
     all_below = below.prod(-1, keepdims=True)
     density = np.exp(-np.square(z) / 2) / deviation[..., None, :]
     largest = (_WEIGHTS[:, None] * density * all_below / below).sum(-2)
@@ -440,8 +442,8 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array) -> _Array:
 
 @checked
 def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
-    """Return Thompson sampling: draw each arm's win probability from its posterior, and choose the
-    arm with the largest draw.
+    """Return Thompson sampling: draw the win probability of each arm on offer from its posterior,
+    and choose the arm with the largest draw.
 
     The posterior is approximated by a normal distribution with the same mean and variance.
 
@@ -454,7 +456,7 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
         mean, deviation = _posterior(v)
         if mean.shape[-1] == 2:
             return _log_odds_of_two(mean, deviation)
-        return _log_chances_of_largest(mean, deviation)
+        return _log_chances_of_largest(mean, deviation, v["offered"])
 
     return _bayes("bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps)
 
