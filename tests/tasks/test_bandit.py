@@ -106,6 +106,12 @@ def test_a_draw_competes_with_the_draws_of_arms_on_offer_alone():
     assert_allclose(chances, [0, first, 1 - first, 0], atol=1e-3)
 
 
+def test_a_bias_to_the_first_arm_is_its_probability_whatever_else_is_on_offer():
+    algorithm = algorithms.fixed_bias(0.9)
+    chances = algorithm.distribution(algorithm.run(FOUR_ARMS))[0, [0, -1]]
+    assert_allclose(chances, [[0.9, 0, 0, 0.1], [0, 0.5, 0.5, 0]])
+
+
 @pytest.mark.parametrize("regime", bandit.REGIMES)
 def test_a_simulated_player_chooses_as_its_algorithm_says(regime):
     player = algorithms.rescorla_wagner(0.5, 3.0)

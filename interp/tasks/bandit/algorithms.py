@@ -464,15 +464,15 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
 @checked
 def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
     """Return an algorithm without memory: in every round the first arm is chosen with probability
-    ``first``, and the other arms are equally likely.
+    ``first``, and the other arms on offer are equally likely.
     """
 
     def logits(v: Values) -> _Array:
-        is_first = np.arange(v["pulled"].shape[-1]) == 0
-        n_others = len(is_first) - 1
+        is_first = np.arange(v["offered"].shape[-1]) == 0
+        n_others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
         of_first = _for_each_arm(first)
-        chances = np.where(is_first, of_first, (1 - of_first) / n_others)
-        return np.broadcast_to(np.log(chances), v["pulled"].shape)
+        chances: _Array = np.where(is_first, of_first, (1 - of_first) / n_others)
+        return np.log(chances)
 
     return _algorithm("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
 
