@@ -171,7 +171,8 @@ def _subtract_mean(
     """
     y = np.where(used, values, 0.0).astype(np.float64)
     mean = y.sum((0, 1)) / np.maximum(n_steps.sum(0), 1)
-    return np.asarray((y - mean) * used)
+    centred: Array = (y - mean) * used
+    return centred
 
 
 def totals(
@@ -210,7 +211,8 @@ def totals(
     divisor = np.where(n_steps_of_others > 0, n_steps_of_others, 1)
     bias = in_groups(centred.sum(1), groups) ** 2 / divisor
     squares = in_groups(np.einsum("etk,etk->ek", centred, centred), groups)
-    return np.asarray(squares + bias)
+    references: Array = squares + bias
+    return references
 
 
 def in_groups(

@@ -123,7 +123,8 @@ class BanditEpisodes(BaseEpisodes):
         if self.offers is None:
             return np.ones((*self.choices.shape, self.n_arms), bool)
         is_arm = self.offers[..., None] == np.arange(self.n_arms)
-        return np.asarray(is_arm.any(-2))
+        is_offered: NDArray[np.bool_] = is_arm.any(-2)
+        return is_offered
 
     @property
     def _known(self) -> NDArray[np.bool_]:
@@ -329,7 +330,8 @@ def _exchange_reward(episodes: BanditEpisodes, t: int) -> _Array:
     """
     paid = episodes.rewards[episodes.counted]
     middle = paid.min() + paid.max()
-    return np.asarray(middle - episodes.rewards[:, t])
+    mirrored: _Array = middle - episodes.rewards[:, t]
+    return mirrored
 
 
 def corruptions() -> tuple[Corruption, ...]:

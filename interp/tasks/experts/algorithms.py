@@ -63,7 +63,8 @@ def _centre(v: Values) -> NDArray[np.float64]:
         v: values of the round's variables, by key.
     """
     log_weights = v["log_weights"]
-    return np.asarray(log_weights - log_weights.mean(-1, keepdims=True))
+    centred: NDArray[np.float64] = log_weights - log_weights.mean(-1, keepdims=True)
+    return centred
 
 
 def _log_odds(v: Values) -> NDArray[np.float64]:

@@ -228,7 +228,8 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
         if hears == _SILENT and n_experts > 1:
             is_mute = np.arange(n_experts) == expert - 1
             log_weights = np.where(is_mute, -np.inf, log_weights)
-        return np.asarray(special.softmax(log_weights, axis=-1))
+        weights: _Array = special.softmax(log_weights, axis=-1)
+        return weights
 
     def hear(v: Values) -> _Array:
         votes = v["votes"]

@@ -130,7 +130,8 @@ def entries_at(
         rows: arrays ``[..., index]``.
         index: index of the entry, one per row, ``[...]``.
     """
-    return np.asarray(np.take_along_axis(rows, index[..., None], -1)[..., 0])
+    entries = np.take_along_axis(rows, index[..., None], -1)
+    return entries[..., 0]
 
 
 def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, "*batch action"]:

@@ -194,7 +194,8 @@ def acting(
             return special.softmax(v["acting_values"] / temperature, axis=-1)
         tied = bellman.greedy_sets(v["acting_values"])
         if shared_ties:
-            return np.asarray(tied / tied.sum(-1, keepdims=True))
+            shares: _Array = tied / tied.sum(-1, keepdims=True)
+            return shares
         n_actions = tied.shape[-1]
         return np.eye(n_actions)[tied.argmax(-1)]
 
