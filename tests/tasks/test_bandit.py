@@ -106,6 +106,20 @@ def test_a_draw_competes_with_the_draws_of_arms_on_offer_alone():
     assert_allclose(chances, [0, first, 1 - first, 0], atol=1e-3)
 
 
+def test_draws_from_narrow_posteriors_are_compared_exactly():
+    """Of 500 rounds each, the arms won 450, 440 and none, so the third never has the largest draw."""
+    n_rounds, n_wins = 500, np.array([450, 440, 0])
+    choices = np.repeat([0, 1, 2], n_rounds)
+    is_won = np.tile(np.arange(n_rounds), 3) < n_wins[choices]
+    episodes = bandit.BanditEpisodes([[*choices, 0]], [[*is_won, 0]], n_arms=3)
+    algorithm = algorithms.bayes_thompson()
+    chances = algorithm.distribution(algorithm.run(episodes))[0, -1]
+    posterior = stats.beta(n_wins + 1, n_rounds - n_wins + 1)
+    gap = posterior.mean()[0] - posterior.mean()[1]
+    first = stats.norm.cdf(gap / np.sqrt(posterior.var()[:2].sum()))
+    assert_allclose(chances, [first, 1 - first, 0], atol=1e-6)
+
+
 def test_a_bias_to_the_first_arm_is_its_probability_whatever_else_is_on_offer():
     algorithm = algorithms.fixed_bias(0.9)
     chances = algorithm.distribution(algorithm.run(FOUR_ARMS))[0, [0, -1]]

@@ -422,17 +422,20 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array, offered: _Array) ->
     """Return the log-probability, for each arm on offer, that a normal draw for this arm is the
     largest of all arms on offer.
 
-    The integral over [-.5, 1.5] is computed by Gauss-Legendre quadrature.
+    The integral over all values that the largest draw may have is computed by Gauss-Legendre
+    quadrature. It begins and ends 6 standard deviations from a mean.
 
     Args:
         mean: mean of each arm's draw, ``[..., arm]``.
         deviation: standard deviation of each arm's draw, ``[..., arm]``.
         offered: 1 for arms on offer and 0 for others, ``[..., arm]``.
     """
-    points = 0.5 + _NODES
-    z = (points[:, None] - mean[..., None, :]) / deviation[..., None, :]
-    is_rival = offered[..., None, :] > 0
-    below = np.where(is_rival, np.maximum(special.ndtr(z), 1e-100), 1.0)
+    is_rival = offered > 0
+    low = np.where(is_rival, mean - 6 * deviation, -np.inf).max(-1, keepdims=True)
+    high = np.where(is_rival, mean + 6 * deviation, -np.inf).max(-1, keepdims=True)
+    points = low + (high - low) * (1 + _NODES) / 2
+    z = (points[..., None] - mean[..., None, :]) / deviation[..., None, :]
+    below = np.where(is_rival[..., None, :], np.maximum(special.ndtr(z), 1e-100), 1.0)
     all_below = below.prod(-1, keepdims=True)
     density = np.exp(-np.square(z) / 2) / deviation[..., None, :]
     largest = (_WEIGHTS[:, None] * density * all_below / below).sum(-2)
