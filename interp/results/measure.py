@@ -355,15 +355,21 @@ class Measure:
         """
         control = self.strongest
         control_number = self.controls[control].number if control else nan
-        row: dict[str, Any] = {
+        return {
             "claim": self.claim,
             "about": self.about,
             "condition": self.condition,
+            "number": self.number.estimate,
+            "low": self.number.low,
+            "high": self.number.high,
+            "unit": self.unit,
+            "threshold": self.threshold,
+            "side": self.side,
+            "control": control,
+            "control_number": control_number,
+            "verdict": self.verdict,
+            "reason": self.reason,
         }
-        row |= {"number": self.number.estimate, "low": self.number.low, "high": self.number.high}
-        row |= {"unit": self.unit, "threshold": self.threshold, "side": self.side}
-        row |= {"control": control, "control_number": control_number}
-        return {**row, "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measure as a dictionary for JSON: name of a field -> its value. The field

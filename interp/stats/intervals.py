@@ -316,7 +316,7 @@ def ratio_interval(
     numerator_of_each = np.asarray(numerators, np.float64)
     denominator_of_each = np.asarray(denominators, np.float64)
     parts = np.stack([numerator_of_each, denominator_of_each], 1)
-    numerator, denominator = parts[:, 0].sum(), parts[:, 1].sum()
+    numerator, denominator = numerator_of_each.sum(), denominator_of_each.sum()
     if denominator == 0:
         return NO_NUMBER
     if weights is None:

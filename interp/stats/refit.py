@@ -430,7 +430,6 @@ def _sum_per_episode(values: ArrayLike) -> Float[Array, " episode"]:
         "sums are given per episode, [episode] or [episode, output]; got one number",
     )
     require(array.size > 0, f"sums are given per episode, at least one; got shape {array.shape}")
-    are_finite = np.isfinite(array).all()
-    is_valid = (array >= 0).all() and are_finite
-    require(is_valid, "sums per episode must be finite and not negative")
+    is_valid = (array >= 0) & (array < inf)
+    require(is_valid.all(), "sums per episode must be finite and not negative")
     return array.reshape(len(array), -1).sum(1)

@@ -414,8 +414,13 @@ def _check_rounds(
         n_states: number of states.
         n_actions: number of actions.
     """
-    largest = {"states": n_states - 1, "next_states": n_states - 1, "noise": n_actions}
-    largest |= dict.fromkeys(("actions", "greedy"), n_actions - 1)
+    largest = {
+        "states": n_states - 1,
+        "next_states": n_states - 1,
+        "actions": n_actions - 1,
+        "greedy": n_actions - 1,
+        "noise": n_actions,
+    }
     checked_arrays: dict[str, NDArray[Any]] = {}
     for name, values in arrays.items():
         if name in largest:

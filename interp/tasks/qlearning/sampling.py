@@ -428,8 +428,13 @@ def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 
         n_episodes, n_states, n_actions, n_rounds: numbers of episodes, of states, of actions and of
             rounds.
     """
-    sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds}
-    for name, size in (sizes | {"n_states": n_states, "n_actions": n_actions}).items():
+    sizes = {
+        "n_episodes": n_episodes,
+        "n_rounds": n_rounds,
+        "n_states": n_states,
+        "n_actions": n_actions,
+    }
+    for name, size in sizes.items():
         integer(name, size, 1)
     n_numbers = n_episodes * n_states * n_actions * (n_rounds + n_states)
     refuse_beyond_machine(
