@@ -27,7 +27,7 @@ from interp.support.checks import array_of, checked
 from interp.support.errors import require
 
 _ROUNDING = 1e-9
-"""Models whose losses differ by at most this share of the largest loss are treated as one model."""
+"""Losses that differ by at most this share of the largest loss are treated as equal."""
 
 
 class ModelConfidenceSet(NamedTuple):
@@ -85,7 +85,7 @@ def model_confidence_set(
         p_values[remaining[worst]] = p_value
         remaining = np.delete(remaining, worst)
     p_values = p_values[representative]
-    return ModelConfidenceSet(included=p_values >= 1 - level, p_values=p_values)
+    return ModelConfidenceSet(included=1 - p_values <= level, p_values=p_values)
 
 
 def _find_representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -117,9 +117,11 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
     n_units = len(losses)
     differences = losses - losses.mean(1, keepdims=True)
     means = differences.mean(0)
-    statistics = _divide_by_error(means, differences.var(0), n_units)
-    worst = int(np.argmax(statistics))
+    rounding = _ROUNDING * np.abs(losses).max()
     centred = differences - means
+    centred[np.abs(centred) <= rounding] = 0.0
+    statistics = _divide_by_error(means, np.square(centred).mean(0), n_units)
+    worst = int(np.argmax(statistics))
     resampled_means = weights @ centred
     resampled_variances = np.maximum(weights @ centred**2 - resampled_means**2, 0.0)
     resampled = _divide_by_error(resampled_means, resampled_variances, n_units)

@@ -56,6 +56,23 @@ def test_a_difference_without_any_spread_rejects() -> None:
     assert model_confidence_set(losses).included.tolist() == [True, False]
 
 
+@pytest.mark.parametrize("seed", [21, 49, 55])
+def test_a_difference_with_the_spread_of_rounding_alone_rejects(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    best = rng.random(int(rng.integers(5, 60))) * rng.choice([1, 10, 100])
+    losses = np.stack([best, best + rng.choice([0.1, 0.3, 1.0, 2.0])], 1)
+    assert model_confidence_set(losses).included.tolist() == [True, False]
+
+
+def test_a_p_value_of_exactly_1_minus_the_level_is_in_the_set() -> None:
+    rng = np.random.default_rng(9)
+    shared = rng.normal(size=(20, 1))
+    losses = shared + np.array([0, 0.2]) + rng.normal(0, 0.4, (20, 2))
+    result = model_confidence_set(losses, n_resamples=199)
+    assert result.p_values[1] == 10 / 200
+    assert result.included.all()
+
+
 def test_equal_models_tie_and_a_duplicate_changes_nothing_for_the_others() -> None:
     rng = np.random.default_rng(1)
     losses = draw_losses(rng, 40, [0.0, 0.2, 1.5], skewed=False)
