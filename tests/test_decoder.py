@@ -241,6 +241,7 @@ def test_what_is_decoded_was_held_out():
 def test_what_does_not_fit_is_refused(held):
     latents, states = held
     refuses("at least 5 episodes, got 4", predict_across_folds, latents[:4], states[:4])
+    refuses("needs 2 folds or more", predict_across_folds, latents, states, n_folds=0)
     refuses("leading axes of the latents", Decoder.fit, latents, states[:8])
     refuses("with 3 latents", Decoder.fit, latents, states[:, :, :2], per_latent=True)
     refuses(

@@ -313,7 +313,10 @@ def predict_across_folds(
     participant = of_whom(participants, len(latents))
     n = int(participant.max()) + 1
     what = "episodes" if n == len(participant) else "participants"
-    require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} {what}, got {n}")
+    require(
+        2 <= n_folds <= n,
+        f"decoding held-out episodes needs 2 folds or more, and at least {n_folds} {what}, got {n}",
+    )
     targets = torch.as_tensor(np.asarray(states, dtype=np.float64))
     order = np.random.default_rng([seed, 0]).permutation(n)
     fold = torch.from_numpy(order[participant] % n_folds)
