@@ -183,6 +183,19 @@ def test_a_mask_that_is_given_counts_beside_the_gaps(kind, lists):
     assert episodes.missing.tolist() == [[False, True, True], [True, False, True]]
 
 
+def test_a_mask_of_searches_counts_beside_their_lengths():
+    """Round 1 of the first search is missing by the mask, round 2 of the second since it has two rounds."""
+    episodes = ReachabilityEpisodes.of(
+        edges=[[[0, 1], [1, 2], [3, 2]]] * 2,
+        roots=[0, 0],
+        candidates=[[2, 3]] * 2,
+        n_nodes=4,
+        n_rounds=[3, 2],
+        missing=[[False, True, False], [False, False, False]],
+    )
+    assert episodes.missing.tolist() == [[False, True, False], [False, False, True]]
+
+
 @pytest.mark.parametrize("task", RAGGED)
 def test_a_history_that_is_exchanged_brings_its_missing_rounds_along(task):
     ragged = RAGGED[task]

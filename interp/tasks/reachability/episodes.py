@@ -126,12 +126,15 @@ class ReachabilityEpisodes(BaseEpisodes):
 
         Args:
             values: the fields by name. ``n_rounds`` is a list with the number of rounds of each
-                episode.
+                episode. A mask ``missing`` marks further rounds, ``[episode, round]``.
         """
         lengths = episode_array("n_rounds", values.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
-        is_over = np.arange(longest) >= lengths[:, None]
-        return cls._of_fields(**{**values, "n_rounds": longest, "missing": is_over})
+        missing = np.arange(longest) >= lengths[:, None]
+        mask = values.get("missing")
+        if mask is not None:
+            missing = missing | array_of("missing", mask)
+        return cls._of_fields(**{**values, "n_rounds": longest, "missing": missing})
 
     def _with_rounds(self, arrays: Any) -> ReachabilityEpisodes:
         return replace(self, n_rounds=arrays["missing"].shape[1], **arrays)
