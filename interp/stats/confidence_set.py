@@ -120,12 +120,13 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
     rounding = _ROUNDING * np.abs(losses).max()
     centred = differences - means
     centred[np.abs(centred) <= rounding] = 0.0
-    statistics = _divide_by_error(means, np.square(centred).mean(0), n_units)
+    squares = np.square(centred)
+    statistics = _divide_by_error(means, squares.mean(0), n_units)
     worst = int(np.argmax(statistics))
     resampled_means = weights @ centred
-    resampled_variances = np.maximum(weights @ centred**2 - resampled_means**2, 0.0)
+    resampled_variances = np.maximum(weights @ squares - resampled_means**2, 0.0)
     resampled = _divide_by_error(resampled_means, resampled_variances, n_units)
-    n_as_large = int((resampled.max(1) >= statistics[worst]).sum())
+    n_as_large = (resampled.max(1) >= statistics[worst]).sum()
     return worst, (1 + n_as_large) / (1 + len(weights))
 
 

@@ -50,7 +50,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
     def learn_late(state: str, v: Values) -> _Array:
         due = {}
         for read in _inputs_read(algorithm):
-            newest = np.asarray(v[read])[..., None]
+            newest = v[read][..., None]
             waiting = np.concatenate([v[f"waiting_{read}"], newest], -1)
             due[read] = waiting[..., 0]
         learned = algorithm.advance(v, _as_inputs(algorithm, v, due), keys=(state,))
@@ -110,8 +110,7 @@ def sometimes(
     def learn(state: str, v: Values) -> _Array:
         update = algorithm.variable(NEXT + state).equation
         assert update is not None
-        updated = np.asarray(update(v))
-        return _mix(v[state], updated, counts(v[_CLOCK]))
+        return _mix(v[state], update(v), counts(v[_CLOCK]))
 
     reads = {
         state: (state, _CLOCK, *algorithm.variable(NEXT + state).parents)
@@ -355,7 +354,7 @@ def _pusher(queue: str, key: str) -> Equation:
     """
 
     def push(values: Values) -> _Array:
-        newest = np.asarray(values[key])[..., None]
+        newest = values[key][..., None]
         return np.concatenate([values[queue], newest], axis=-1)[..., 1:]
 
     return push

@@ -184,12 +184,13 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
     named, options = split_options(columns)
     table = open_trials(path, ("advice", "outcome"), named, options, lists=("advice", "session"))
     rounds = code_rounds(table)
+    sessions = rounds.sessions
     return ExpertEpisodes.of(
-        advice=table.by_session(rounds.sessions, rounds.advice),
-        labels=table.by_session(rounds.sessions, rounds.truth),
-        participants=[who for who, _ in rounds.sessions],
+        advice=table.by_session(sessions, rounds.advice),
+        labels=table.by_session(sessions, rounds.truth),
+        participants=[who for who, _ in sessions],
         regime="recorded",
-        reading=table.make_report(rounds.sessions, rounds.counted),
+        reading=table.make_report(sessions, rounds.counted),
     )
 
 

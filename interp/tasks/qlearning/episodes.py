@@ -102,13 +102,12 @@ class MDPEpisodes(BaseEpisodes):
         bellman.check_rates(self.alpha, self.gamma)
         tables = episode_array("q_tables", self.q_tables, "episode, round + 1, state, action")
         n_episodes, _, n_states, n_actions = tables.shape
-        known = self.mdps
-        fits = known is None or known.rewards.shape == (n_episodes, n_states, n_actions)
-        require(
-            fits,
-            f"q_tables have {n_episodes} rows but there are {0 if known is None else len(known)} MDPs, or other states "
-            f"and actions than in q_tables {tables.shape}; give one MDP per episode",
-        )
+        if self.mdps is not None:
+            require(
+                self.mdps.rewards.shape == (n_episodes, n_states, n_actions),
+                f"q_tables have {n_episodes} rows but there are {len(self.mdps)} MDPs, or other states "
+                f"and actions than in q_tables {tables.shape}; give one MDP per episode",
+            )
         by_round = {name: getattr(self, name) for name in (*_TRANSITIONS, "greedy", "noise")}
         if self.noise is None:
             del by_round["noise"]

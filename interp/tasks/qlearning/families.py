@@ -354,7 +354,8 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 
     def soft_maximum(values: _Array) -> _Array:
         weights = special.softmax(values / temperature, axis=-1)
-        return np.asarray((weights * values).sum(-1))
+        maximum: _Array = (weights * values).sum(-1)
+        return maximum
 
     name = "Q-learning with a soft maximum"
     return _bootstrapping(
