@@ -355,13 +355,14 @@ class Measure:
         """
         control = self.strongest
         control_number = self.controls[control].number if control else nan
+        number = self.number
         return {
             "claim": self.claim,
             "about": self.about,
             "condition": self.condition,
-            "number": self.number.estimate,
-            "low": self.number.low,
-            "high": self.number.high,
+            "number": number.estimate,
+            "low": number.low,
+            "high": number.high,
             "unit": self.unit,
             "threshold": self.threshold,
             "side": self.side,
