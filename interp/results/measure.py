@@ -356,21 +356,12 @@ class Measure:
         control = self.strongest
         control_number = self.controls[control].number if control else nan
         number = self.number
-        return {
-            "claim": self.claim,
-            "about": self.about,
-            "condition": self.condition,
-            "number": number.estimate,
-            "low": number.low,
-            "high": number.high,
-            "unit": self.unit,
-            "threshold": self.threshold,
-            "side": self.side,
-            "control": control,
-            "control_number": control_number,
-            "verdict": self.verdict,
-            "reason": self.reason,
-        }
+        words = {"claim": self.claim, "about": self.about, "condition": self.condition}
+        numbers = {"number": number.estimate, "low": number.low, "high": number.high}
+        rule = {"unit": self.unit, "threshold": self.threshold, "side": self.side}
+        strongest = {"control": control, "control_number": control_number}
+        verdict = {"verdict": self.verdict, "reason": self.reason}
+        return {**words, **numbers, **rule, **strongest, **verdict}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measure as a dictionary for JSON: name of a field -> its value. The field
