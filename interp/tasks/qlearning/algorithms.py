@@ -236,6 +236,8 @@ def q_learning(
         "bootstrapped_value": lambda v: gamma * v["maximum"],
         "choice": lambda v: slope_values(v).argmax(-1),
         "policy": explore if noise else choose,
+    }
+    equations |= {
         "best_column": lambda v: columns_at(v["table"], v["choice"]),
         "td_error": _error,
         "change": change,
