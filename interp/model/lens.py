@@ -140,15 +140,6 @@ class LensSurface(HookedMachine):
         """
         self.runtime.use_hook_mlp_in = flag
 
-    def set_use_attn_in(self, flag: bool) -> None:
-        """Raise InputError if ``flag`` is True: this model has no hook point ``hook_attn_in`` to
-        switch on.
-        """
-        require(
-            not flag,
-            "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input",
-        )
-
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
