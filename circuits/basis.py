@@ -132,7 +132,8 @@ class PositionCode:
 
     @cached_property
     def margin(self) -> float:
-        """``Delta = 1 - max <p_i, p_j>`` over all pairs of different positions i and j.
+        """``Delta = 1 - max <p_i, p_j>`` over all pairs of different positions i and j. The
+        unit vector p_i is the code of position i.
 
         An attention head that looks for position i scores i higher than any other position by at
         least Delta.
@@ -382,9 +383,10 @@ class Direction:
     Directions can be added, subtracted and scaled.
 
     Attributes:
-        basis: the basis.
-        coefficients: (name of the block, label) of an axis -> its coefficient; axes with the
-            coefficient 0 are left out.
+        basis: the basis. Its axes are grouped into named blocks (parts of the residual stream, not
+            layers), such as "buf1"; within its block, each axis has a label, such as "e_1".
+        coefficients: (name of the block, label) of an axis, such as ``("buf1", "e_1")`` -> its
+            coefficient. Axes with the coefficient 0 are left out.
     """
 
     basis: Basis

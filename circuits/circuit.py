@@ -228,9 +228,9 @@ class Carried:
         locations: names of the locations.
         outcome: which output shows the effect of the swap: "prediction" or "state" (the state that
             the round writes).
-        held_as: usually empty. The circuit may list the locations under another variable that
-            determines this one, such as "policy" for "choice". Then it is the key of the other
-            variable ("policy").
+        held_as: "" if the circuit lists the locations under ``variable``. If it lists them under
+            another variable that determines ``variable``, the key of the other one, such as
+            "policy" where ``variable`` is "choice".
     """
 
     variable: str

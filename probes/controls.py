@@ -197,12 +197,15 @@ def score_predictions(
             different groups are independent.
         refit_probe: function without arguments that fits a probe on all episodes, and returns the
             fields of :class:`~probes.result.ProbeResult` that describe it: name of a field ->
-            value. It is called only if they are needed.
+            value. The function ``details`` of the result calls it.
         probabilities: for each output, predicted class probabilities ``[episode, round, class]``,
             if the probe predicts any; otherwise empty.
 
     Returns:
-        The score, and a function that computes everything else about the probe.
+        A :class:`Fitted` with two fields. ``score`` is the score. ``details`` is a function without
+        arguments that returns the other fields of :class:`~probes.result.ProbeResult`, name of a
+        field -> value: the score of each output, further metrics, names of the outputs, the
+        predictions, and what ``refit_probe`` returns.
     """
     decodes_classes = target.kind == "class"
     y = target.values if decodes_classes else target.values.astype(np.float64)
@@ -494,8 +497,9 @@ class Problem:
         sample: the targets, and the group of each episode.
         kind: kind of probe.
         drawn: (index of a target, "shuffled" or "control_task") -> the random target that this
-            control decodes instead. It has the values of other episodes ("shuffled"), or a random
-            value for each kind of round ("control_task").
+            control decodes instead. For "shuffled" it has the values of other episodes. For
+            "control_task" all rounds with equal inputs have the same value, drawn at random from
+            the target's values.
         baselines: (index of a target, "round" or "inputs") -> score of this control, which reads
             the round index or the round's inputs instead of activations.
     """

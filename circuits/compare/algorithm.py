@@ -178,14 +178,15 @@ class AlgorithmPart(Result):
         settings: seed, numbers of episodes and other provenance.
         apart: share of rounds in which the closest family's predictions diverge from the model's by
             more than .1 nats. None if ``explained`` and ``ratio`` already rule out all families.
-        response: how similarly the closest family and the model respond to changed inputs.
-            Responses are compared in groups: one input in one range of rounds after its change, or
-            all inputs that are changed in one round. This is the lowest similarity of all groups;
-            None if not measured.
-        left: share of the closest family's squared error that remains if small changes of its
-            update are fitted to the model; None if not measured.
-        change: the small change that alone lowers this error most, in words, with the share of the
-            error that remains; "" if not measured.
+        response: the group of changed inputs to which the predictions of the closest family and of
+            the model respond least similarly, a :class:`~circuits.compare.response.Cell`. A group
+            has, for example, all changes of one input. The similarity is 1 if both predictions
+            change equally, 0 if their changes are unrelated. None if not measured.
+        left: share of the squared difference between the family's and the model's predictions that
+            remains if many small changes of the family's update are fitted to the model. None if
+            not measured.
+        change: the best of these changes, in words, with the share of the squared difference that
+            remains if only this change is fitted. "" if not measured.
         not_rejected: keys of the families that may be the best: the 95 % model confidence set, by a
             bootstrap over episodes.
     """

@@ -71,15 +71,17 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
         and seed (the run's seed).
 
         "measures" has one row per claim: one for each probe, and one for each claim of the
-        comparison with the reference. The columns are key (of the claim) and those of
-        :meth:`interp.results.measure.Measure.row`, such as number and verdict. A further row has
+        comparison with the model ``questions.reference`` (none if this is empty). The columns
+        are key (of the claim) and those of :meth:`interp.results.measure.Measure.row`, such as
+        number and verdict. A further row has
         the key "excess"; its number is the model's loss above the lowest possible loss, at the last
         evaluation of the training before the checkpoint.
 
         "algorithms" has one row per algorithm of the task, at its default parameters. The columns
-        are algorithm (its key), nats and without_state. For classes, nats is the Kullback-Leibler
-        divergence of the model's predictions from the algorithm's, in nats per round; without_state
-        is the same if the model's latents are reset in every round.
+        are algorithm (its key), nats and without_state. nats is the divergence of the model's
+        predictions from the algorithm's, averaged over episodes and rounds; without_state is the
+        same if the model's latents are reset in every round. The divergence is Kullback-Leibler's,
+        in nats, for classes, and :func:`interp.choices.fitting.divergence` for predicted numbers.
     """
     run = load_run(path, "model")
     model = run.model

@@ -268,11 +268,15 @@ class Participant:
     def penalty(self, algorithm: Algorithm) -> float:
         """Choose the ridge penalty of decoders of the algorithm's state: the standard one or none.
 
-        Both are tried on the first state variable, whose changes from round to round are compared
-        with the changes of its decoded values. Without a penalty, the error must be clearly
-        smaller, on episodes that the decoder was not fitted to (:func:`choose_penalty`). Otherwise,
-        and if latents have more coordinates than there are samples, the standard penalty is
-        returned.
+        Both are tried on the algorithm's first state variable. The error is the squared difference
+        between the variable's changes from round to round and the changes of its decoded values, on
+        episodes that the decoder was not fitted to.
+
+        Returns:
+            0 (no penalty) if the error without a penalty is clearly smaller than the error with the
+            standard penalty (:func:`choose_penalty`); otherwise the standard penalty. If latents
+            have more coordinates than there are samples, or the algorithm has no state, the
+            standard penalty is returned without trying both.
         """
         latents = pool_runs(self).latents
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
@@ -432,7 +436,11 @@ class CrossFitted(Decoder):
         return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
-        """Return the decoder for some of the episodes, so that their latents alone can be decoded.
+        """Return a copy of this decoder that decodes some of its episodes.
+
+        For each episode, a cross-fitted decoder has a map that was fitted on other episodes, so it
+        must be called with the latents of all its episodes. The copy is called with the latents of
+        the selected episodes, and decodes each of them by the same map as before.
 
         Args:
             episodes: slice of the decoder's episodes.

@@ -294,8 +294,9 @@ class Cell:
         what: the input that was changed, in words.
         when: the range of rounds after the change, or the round in which inputs were changed, in
             words.
-        alike: similarity of the responses of the two subjects (1 for equal ones), with an interval
-            over episodes.
+        alike: similarity of the responses x and y of the two subjects, with an interval over
+            episodes. It is ``2 sum(x y) / sum(x^2 + y^2)``, summed over the responses of the cell:
+            1 for equal responses, 0 for unrelated ones, about -1 for opposite ones.
         size, reference_size: sizes of the responses of the first and of the second subject: the
             root of the squared response, summed over outcomes and averaged over edits and rounds.
     """

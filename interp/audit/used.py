@@ -360,16 +360,16 @@ def weigh(
     changed state, with losses summed over episodes and rounds. If the denominator is 0, so is the
     share.
 
-    Another episode's state and the mean state lack only information about the episode. For these
-    two changes, the numerator is computed once more, with predictions scored on the labels of other
-    episodes. This part of the numerator does not come from information about the episode, and is
-    subtracted.
+    If the replacement is another episode's state or the mean state, the numerator is corrected. It
+    should count only the part of the loss that a state's information about its own episode removes.
+    To find the remaining part, the numerator is computed again with every prediction scored on the
+    labels of another episode. The result is subtracted.
 
     Args:
         trial: the model with its run.
         changed: predictions with the changed state, ``[episode, round, ...]``.
-        change: the replacement for the state, a :class:`Change`. It decides whether something is
-            subtracted from the numerator.
+        change: the replacement for the state, a :class:`Change`. It decides whether the numerator
+            is corrected.
         rounds: slice of the rounds that count.
 
     Returns:
@@ -653,10 +653,12 @@ def without(trial: Trial) -> pd.DataFrame:
 
     Returns:
         A table with one row per ``channel`` (part of the state, such as h of an LSTM) and
-        ``change`` (the replacement). ``worth`` is (loss with the replacement - loss with the
-        unchanged state) / loss with the replacement (:func:`worth_by`). ``effect`` is the mean
-        distance between predictions with the replaced and with the unchanged state. Both have the
-        ends of their intervals in columns such as ``worth_low``.
+        ``change`` (the replacement, in words: the initial state, another episode's state, or the
+        mean state of the round). ``worth`` is (loss with the replacement - loss with the unchanged
+        state) / loss with the replacement (:func:`worth_by`). ``effect`` is the mean distance
+        between predictions with the replaced and with the unchanged state, from 0 to 1; for classes
+        it is the total variation distance (:meth:`~interp.audit.trial.Trial.distance`). Both have
+        the ends of their intervals in columns such as ``worth_low``.
     """
     rows = []
     for channel in trial.channels:

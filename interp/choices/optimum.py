@@ -482,7 +482,8 @@ class PlayerFits:
                 choices (mask 0) the result is never worse than this fit.
 
         Returns:
-            The best parameters and their losses, for every player and mask.
+            The best parameters, and their losses on the choices that they were fitted to (not on
+            the fold that is left out), for every player and mask.
         """
         starts, with_lapse = self._fit_grid()
         if inner is not None:

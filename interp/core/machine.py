@@ -103,7 +103,9 @@ class Component:
 
     @property
     def has_head(self) -> bool:
-        """True if every attention head has an activation of this kind."""
+        """True if every attention head has a separate activation of this kind: its axes include
+        "head".
+        """
         return "head" in self.axes
 
     @property

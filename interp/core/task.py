@@ -778,12 +778,19 @@ class Analysis:
         aligned: function of a model that returns pairs (variable of the algorithm, site in the
             model). For each pair, a subspace that carries the variable is learned in the
             activations at the site. The last pair is a control: its site cannot carry the variable.
-        claims: function of a learned model that returns the hypotheses, each "these sites carry
-            this variable", that interchange interventions test. A hypothesis is a tuple (variable,
-            sites, outcome, control), such as ``("log_weights", None, "state", False)``:
-            ``variable`` is a key; ``sites`` are the sites, or None for the whole carried state;
-            ``outcome`` is what must follow the variable, the "prediction" or the "state";
-            ``control`` is True for sites that cannot carry the variable.
+        claims: function of a learned model that returns hypotheses, each "these sites carry this
+            variable". Interchange interventions test them: they replace the activations at the
+            sites by those of another episode. A hypothesis is a tuple (variable, sites, outcome,
+            control), such as ``("log_weights", None, "state", False)``. The last one or two may be
+            missing; they are then "prediction" and False.
+
+            - variable: key of the variable of the algorithm.
+            - sites: names of the sites; None for the whole carried state. If this has several
+              channels (named parts), None also makes one hypothesis for each channel.
+            - outcome: what the replacement must change as the other episode's value of the variable
+              would change it: the "prediction", or the "state" that the round writes.
+            - control: True for sites that cannot carry the variable, so that the replacement should
+              change nothing.
         steering: function that returns the default steering; None if there is none.
     """
 

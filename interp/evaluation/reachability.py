@@ -410,7 +410,11 @@ def answers(
     Args:
         model: the model.
         episodes: episodes of one regime (distribution of graphs).
-        read, write: functions that decode and write sets, from :func:`codec`.
+        read: function from latents ``[..., latent, d_model]`` to the set of nodes that they
+            represent (the nodes that a search has reached), ``[..., node]``; above 0.5 the node is
+            in the set.
+        write: function (latents, set) -> latents that represent this set. :func:`codec` returns
+            both functions.
         seed: seed of random choices and of the bootstrap.
 
     Returns:

@@ -53,12 +53,13 @@ _AT_ONCE = 8  # number of circuits that are run as one batch
 
 class CircuitScorer:
     """Measures how well circuits reproduce a model. A circuit is a set of edges between heads,
-    MLPs, inputs and outputs. The model runs one round of the clean episodes with all edges outside
-    the circuit cut, and a metric of its output is computed.
+    MLPs, inputs and outputs. The model runs one round (``pair.round``) of the clean episodes with
+    all edges outside the circuit cut, and a metric of its output is computed.
 
     Args:
-        pair: clean and corrupted runs of the same episodes, which differ from one round on. The
-            metric must be read in this round (``read_round`` equal to ``round``).
+        pair: clean and corrupted runs of the same episodes, which differ from the round
+            ``pair.round`` on. The metric must be read in this round (``read_round`` equal to
+            ``round``).
         metric: a metric or its key; by default the logit difference, or "prediction" if a real
             number is predicted.
         ablation: what cut edges carry: "resample" (the corrupted run's value), "mean" (the

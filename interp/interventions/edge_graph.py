@@ -142,7 +142,9 @@ class EdgeGraph:
 
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
-        """Indices (source, destination) of every edge, sorted by source."""
+        """For every edge, the pair (index of its source in ``sources``, index of its destination in
+        ``destinations``), sorted by source.
+        """
         return [(int(s), int(d)) for s, d in np.argwhere(self.exists)]
 
     @cached_property

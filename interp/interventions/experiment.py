@@ -395,10 +395,16 @@ class Edit:
         """Make an edit of a site, which may be named by its text.
 
         Args:
-            site: a place, a site, or the text of a site, such as "latent" or "L1H0@p?".
-            value: the new value: a rollout whose activation in the same round is taken, a tensor
-                ``[episode, round, ...]``, or a function ``(current, which)`` -> the new values
-                (:attr:`Edit.value`).
+            site: the activation that is edited: a :class:`Site`, its text, such as "latent" or
+                "L1H0@p?", or a :class:`Place`, which may restrict the edit to a subspace of it.
+            value: the new value, in one of these forms:
+
+                - a rollout: its activation at the same site, in the same episode and round;
+                - a tensor ``[episode, round, ...]`` with the rounds in which the edit is made;
+                - a function ``(current, which)`` that returns the new values. It is called with
+                  chunks of all edited pairs of an episode and a round: ``current`` has the current
+                  values, ``[pair, ...]``, and ``which`` is the slice of all pairs (ordered by
+                  episode, then round) that the chunk contains.
             model: the model whose sites are looked up; by default those of any transformer.
             add: True if the tensor is added to the current value, False if it replaces it.
             rounds: all rounds in which an edited run has the edit; by default, only the round in

@@ -385,10 +385,13 @@ class RoundsResult(Result):
     by_round: tuple[PatchingResult, ...]
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """Return a table with one row per site and round, the largest absolute effect first. The
-        columns are those of :meth:`PatchingResult.to_frame`: ``effect`` of the patch on the metric,
-        ``fraction`` of the difference between the runs, both with 95 % intervals, ``p_value``, and
-        more. ``seed`` is that of the bootstrap and the permutations.
+        """Return a table with one row per site and round, the largest absolute effect first.
+
+        The columns are those of :meth:`PatchingResult.to_frame`: ``effect`` of the patch on the
+        metric; ``fraction``, the effect divided by the metric's mean difference between the run
+        that activations are copied from and the run that is patched; the 95 % intervals of both
+        numbers; ``p_value``; and columns that name the site and the settings. ``seed`` is that of
+        the bootstrap and the permutations.
         """
         frames = [result.to_frame(seed=seed) for result in self.by_round]
         return by_size(pd.concat(frames, ignore_index=True))

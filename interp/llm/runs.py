@@ -97,8 +97,8 @@ class LLMRun:
     @property
     def reliability(self) -> NDArray[np.float64]:
         """Accuracy of each expert, Float[expert]: the true accuracy, if it is known and constant.
-        Otherwise an estimate: the share of rounds of the whole instance in which the expert is
-        right.
+        Otherwise an estimate: the share of the episode's rounds in which the expert is right.
+        Rounds that the language model did not play are included.
 
         After 100 rounds the estimate shows which expert of the regime "anti-signal" is the
         adversary, who is nearly always wrong. It cannot rank experts of similar accuracy.

@@ -64,7 +64,8 @@ def register(name: str, description: str, task: str, load: Callable[..., Machine
         name: name by which :func:`load` finds it.
         description: one line about it.
         task: key of its task.
-        load: function that builds the model from the keyword arguments of :func:`load`.
+        load: function that builds the model. :func:`interp.load` calls it with ``max_gb`` (its
+            memory limit) and the user's keyword arguments.
     """
     _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
 
@@ -208,8 +209,13 @@ def _arguments_error(name: str, record: ModelRecord, arguments: Mapping[str, Any
 
 
 def serving(task: str, **sizes: int) -> str:
-    """Return the names of a task's models that can read these sizes, as a text "a, b" for an error
-    message; "none" if there are none.
+    """Return the names of a task's models that can run on episodes of given sizes, as a text "a, b"
+    for an error message; "none" if there are none. Models that users registered are left out.
+
+    Args:
+        task: key of the task.
+        sizes: name of a size of the episodes -> its value, such as ``n_experts=4``. The sizes that
+            a model can read are in ``ModelRecord.serves``.
     """
     names = []
     for record in models():

@@ -157,8 +157,10 @@ class Halting:
     Attributes:
         alive: Bool[row] or Bool[row, pos], True where the loop has not halted.
         disturbs: True to alter activations of halted rows, to test that they have no effect.
-        void: Bool[row], True for rows in which a hook changed the NaN that it gets for a run that
-            does not take place. The results of these rows have no meaning.
+        void: Bool[row], True for rows that a hook made invalid; the model's prediction and state
+            become NaN there. A row becomes invalid if it has halted, so that the hook sees NaN in
+            it, and the hook edits it; or if it has not halted, and the hook returns NaN or infinity
+            in it.
     """
 
     def __init__(self, point: Point, n_rows: int, disturbs: bool = False) -> None:

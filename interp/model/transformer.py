@@ -241,7 +241,9 @@ class HookedLatentTransformer(LensSurface):
             n_read: number of last positions at which the result is needed; the last block computes
                 only these. None for all positions.
             blocks: all blocks of the model in their quicker form (:class:`PlainBlock`), for callers
-                that run many rounds. None to use this form if results and hooks allow it.
+                that run many rounds. If None, the method makes this form itself. It runs the
+                ordinary blocks instead if a gradient is recorded, a module was replaced, or a hook
+                is attached that the quicker form would not call.
         """
         if blocks is None:
             blocks = _plain_blocks(self, past is None)

@@ -87,15 +87,16 @@ def choose_columns(
     optional: Sequence[str] = (),
     lists: Sequence[str] = (),
 ) -> Columns:
-    """Decide which column of a table has which role (what its cells mean, such as "choice"). If the
-    user names no column for a role, a column is searched whose name is a usual spelling of the
-    role.
+    """Decide which column of a table has which role (what its cells mean, such as "choice").
+
+    If the user names no column for a role, a column is searched whose name is a usual spelling of
+    the role. This does not apply to the roles in ``optional``.
 
     Args:
         table: the table.
         roles: roles that must have a column, in addition to "participant", such as "choice".
-        named: role -> the column or columns that the user named, such as ``{"choice": "resp"}``;
-            columns of roles that are absent or None are found by their names.
+        named: role -> the column or columns that the user named, such as ``{"choice": "resp"}``. If
+            a role is not a key, or its value is None, the user named no column for it.
         optional: roles that get a column only if the user names one.
         lists: roles that may have several columns. If the user names none, all columns whose names
             are usual spellings of the role are taken.

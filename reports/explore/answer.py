@@ -197,9 +197,10 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         bench: the machine with its episodes.
         view: what the page shows: an episode, a round and edits.
         whole: True makes all edits in the machine. False is for a reference machine: it makes only
-            edits of inputs and of the decoded state (kinds "input" and "move"), and leaves out the
-            kinds "memory", "patch", "zero" and "mean". The algorithm gets the same edits in both
-            cases: all that have a counterpart in it.
+            edits of inputs (kind "input") and of the decoded state ("move"). It leaves out edits
+            that copy a whole state ("memory") or an activation of another episode ("patch"), and
+            those that set an activation to 0 ("zero") or to its mean over episodes ("mean"). The
+            algorithm gets the same edits in both cases: all that have a counterpart in it.
 
     Returns:
         The runs and predictions without and with the edits, and the machine's predictions under the
