@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -36,6 +37,8 @@ MOST_BYTES = 256_000_000
 """Largest size of a table in bytes, uncompressed."""
 
 _SEPARATORS = ("\t", ";", ",", "|")
+_BLANKS = r"\s+"
+"""Separator of a table whose header has none of :data:`_SEPARATORS`, as a regular expression."""
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -254,7 +257,7 @@ def _number_lines(text: str) -> list[tuple[int, str]]:
     """Split text into lines, and return (line number from 1, line) for every line that is not
     blank.
     """
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = re.split(r"\r\n?|\n", text)
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -262,11 +265,10 @@ def _find_separator(header: str) -> str:
     """Return the separator of a table with this header line: the most frequent of tab, ";", "," and
     "|". Without any of these, return a regular expression for spaces.
     """
-    counts = {separator: header.count(separator) for separator in _SEPARATORS}
-    best = max(counts, key=lambda separator: counts[separator])
-    if counts[best]:
+    best = max(_SEPARATORS, key=header.count)
+    if best in header:
         return best
-    return r"\s+" if len(header.split()) > 1 else ","
+    return _BLANKS if " " in header.strip() else ","
 
 
 def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
@@ -286,15 +288,21 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
         cells = pd.read_csv(io.StringIO(text), skipinitialspace=True, **how)
     except pd.errors.ParserError as error:
         refuse_long_row(path, lines, separator)
-        reason = " ".join(str(error).split())[:120]
+        reason = str(error).strip()
         wrong = (
             f"{str(path)!r} is no table ({reason}); give a table with a header and a row a trial"
         )
         raise InputError(wrong) from None
     n_lines = cells.apply(lambda column: column.str.count("\n")).sum(axis=1) + 1
-    first_lines = (n_lines.cumsum() - n_lines).astype(int)
-    named = cells.set_axis(cells.iloc[0], axis=1)
-    return named.set_axis([lines[i][0] for i in first_lines]).iloc[1:]
+    first_lines = n_lines.cumsum() - n_lines
+    cells.index = [lines[i][0] for i in first_lines]
+    is_short = cells.iloc[:, -1] == ""
+    if separator == _BLANKS and is_short.any():
+        raise InputError(
+            f"line {is_short.idxmax()} of {str(path)!r} has fewer fields than the header has names; blanks separate "
+            "fields, so an empty cell cannot be seen: write a word such as NA in it, or separate fields by commas"
+        )
+    return cells.set_axis(cells.iloc[0], axis=1).iloc[1:]
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
@@ -316,7 +324,7 @@ def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) ->
 
 
 def _split(line: str, separator: str) -> list[str]:
-    return line.split() if separator == r"\s+" else line.split(separator)
+    return line.split() if separator == _BLANKS else line.split(separator)
 
 
 def _parse_json(path: Path, text: str) -> pd.DataFrame:

@@ -615,6 +615,10 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
             "line 3 of .* has more fields than the header has names",
         ),
         (
+            b"subject trial choice reward\nann 1 2 0\nann 2  1\nann 3 1 1\n",
+            "line 3 of .* has fewer fields than the header has names; .* write a word such as NA",
+        ),
+        (
             b'subject,choice,reward,note\nann,a,1,"x\n\ny"\nann,b,won,\n',
             "line 5 of .*: 'reward' must be a number, got won; write a number, or give missed=won",
         ),
@@ -631,7 +635,17 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
             r"holds 1,150: give decimal=, \(--decimal ,\)",
         ),
     ],
-    ids=["empty", "parquet", "binary", "long row", "broken line", "gap", "json", "thousands"],
+    ids=[
+        "empty",
+        "parquet",
+        "binary",
+        "long row",
+        "short row",
+        "broken line",
+        "gap",
+        "json",
+        "thousands",
+    ],
 )
 def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(tmp_path, content, message):
     (tmp_path / "people.csv").write_bytes(content)
