@@ -133,7 +133,7 @@ class SweepResult(Result):
             window: one of the windows, (first round, round after the last). None draws the first
                 one, or all rounds if each was swept separately.
         """
-        columns = ("target", "start", "stop", "position", "layer", "component", "verdict")
+        columns = ("target", "start", "stop", "position", "layer", "component", "unit", "verdict")
         require_columns("a sweep", self.frame, *columns)
         targets = self.frame["target"]
         if target not in set(targets):
@@ -181,7 +181,7 @@ def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
 
 def _unit_of(rows: pd.DataFrame) -> str:
     """Return the unit of the scores of one target, "R2" or "skill"."""
-    return str(rows["unit"].iloc[0]) if "unit" in rows else "R2"
+    return str(rows["unit"].iloc[0])
 
 
 def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:

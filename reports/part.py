@@ -268,10 +268,12 @@ class Context:
         algorithm's main state variable (its ``memory``) differ between the beginning and the end.
         It is 0 if there is no algorithm with a ``memory``.
         """
-        algorithm = self.algorithm
-        if not (self.algorithms and algorithm.memory):
+        if not self.algorithms:
             return 0
+        algorithm = self.algorithm
         key = algorithm.memory
+        if not key:
+            return 0
         values = algorithm.run(self.episodes)
         is_changed = values[NEXT + key][:, -1] != values[key][:, 0]
         n_changed = is_changed.reshape(len(is_changed), -1).sum(1)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import interp
+from interp.cli.options import name_folder
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime as experts
 from interp.evaluation.plan import EvaluationPlan
@@ -59,13 +60,14 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
     folder = save_checkpoint(learner, tmp_path / "tiny")
     ran = printed("evaluate", folder, "--episodes", "30", "--out", tmp_path / "out")
     assert "grid" in ran
-    assert str(tmp_path / "out" / "tiny") in ran
-    written = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.csv")}
+    results = tmp_path / "out" / name_folder(str(folder))
+    assert str(results) in ran
+    written = {path.stem for path in results.glob("*.csv")}
     assert written == {"summary", "agreement", "followed_discount", "returns", "reward_rates"}
-    drawn = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.svg")}
+    drawn = {path.stem for path in results.glob("*.svg")}
     assert drawn == {"followed-discount", "reward-grid"}
     for name in written - {"agreement", "returns", "reward_rates"}:
-        assert set(pd.read_csv(tmp_path / "out" / "tiny" / f"{name}.csv")["commit"]) == {"own"}
+        assert set(pd.read_csv(results / f"{name}.csv")["commit"]) == {"own"}
 
 
 def test_too_few_episodes_are_refused_before_any_work(learner):

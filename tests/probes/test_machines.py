@@ -12,6 +12,7 @@ import torch
 import interp
 import interp.tasks
 import probes
+from interp.cli.options import name_folder
 from interp.interventions.sites import COMPONENTS, resolve
 from interp.interventions.sites import sites as list_sites
 from interp.model import checkpoints
@@ -307,7 +308,7 @@ def test_a_registered_machine_is_probed_from_the_shell(builders, tmp_path):
         "probe", "own-lstm", *words, "--site", "latents@c"
     )
     printed("probe", folder, *words, "--sweep", "--jobs", "1")
-    sites = pd.read_csv(tmp_path / "saved" / "sweep.csv")["site"].tolist()
+    sites = pd.read_csv(tmp_path / name_folder(str(folder)) / "sweep.csv")["site"].tolist()
     assert sites == ["latent@h", "latent@c", "forget", "output"]
 
 

@@ -64,7 +64,7 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
         "Participants",
         "Phase portrait",
         "300 of 300, in 10 episodes",
-        "--participant=who",
+        "--participant who",
     ):
         assert expected in page, expected
 

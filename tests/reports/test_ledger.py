@@ -13,7 +13,7 @@ from reports import ledger
 from reports.ledger import book
 from reports.ledger import experts as of_experts
 from reports.ledger.claims import CLAIMS, HANDWIRED, LEARNED
-from reports.ledger.sizes import Sizes
+from reports.ledger.sizes import Sizes, measure_exactness
 from tests import handmade
 from tests.refusals import refuses
 
@@ -81,7 +81,7 @@ def test_finished_parts_are_read_and_those_of_another_size_are_not(tmp_path, mon
 
     def measure(model, sizes):
         sizes_measured.append(sizes)
-        return of_experts.exact_weights(model, sizes)
+        return measure_exactness(model, sizes, key="exact weights")
 
     monkeypatch.setitem(book.MEASUREMENTS, "exact weights", measure)
     again = ledger.make([model], tmp_path, sizes=SIZES, claims=["exact weights"])
@@ -125,7 +125,8 @@ def test_what_cannot_be_measured_is_refused(tmp_path):
 
 
 def test_a_measure_survives_its_file():
-    (measure,) = of_experts.exact_weights(interp.load("wma-handwired", n_experts=4), SIZES)
+    model = interp.load("wma-handwired", n_experts=4)
+    (measure,) = measure_exactness(model, SIZES, key="exact weights")
     assert Measure.from_dict(json.loads(json.dumps(measure.to_dict()))) == measure
 
 

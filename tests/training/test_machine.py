@@ -3,6 +3,7 @@ on one machine is one model, to the byte."""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -64,6 +65,7 @@ def test_a_resumed_run_keeps_its_precision(precision, tmp_path):
     assert run(tmp_path / "parts", "auto") == whole
     (tmp_path / "parts" / STATE_FILE).unlink()
     (tmp_path / "parts" / "metrics.jsonl").unlink()
+    shutil.rmtree(tmp_path / "parts" / "model")
     assert run(tmp_path / "parts", "auto") == whole
 
 
