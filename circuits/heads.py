@@ -257,6 +257,15 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
     return tuple(terms)
 
 
+def require_positive(**values: float) -> None:
+    """Raise InputError unless every argument is a finite number above 0; the error names the
+    argument.
+    """
+    for name, value in values.items():
+        is_positive = math.isfinite(value) and value > 0
+        require(is_positive, f"{name} must be a number > 0, got {value!r}")
+
+
 def softmax_only(
     heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
 ) -> tuple[Head, ...]:

@@ -129,15 +129,9 @@ def q_learning(
         tau is None or (np.isfinite(tau) and tau >= 0),
         f"tau must be a number >= 0 or None, got {tau!r}",
     )
-    positive = {
-        "relative_tau": relative_tau,
-        "hardness": hardness,
-        "heavy": heavy,
-        "epsilon": epsilon,
-    }
-    for name, value in positive.items():
-        is_positive = np.isfinite(value) and value > 0
-        require(is_positive, f"{name} must be a number > 0, got {value!r}")
+    wire.require_positive(
+        relative_tau=relative_tau, hardness=hardness, heavy=heavy, epsilon=epsilon
+    )
     require(
         beta is None or (np.isfinite(beta) and beta > 0),
         f"beta must be a number > 0 or None, got {beta!r}",

@@ -71,15 +71,9 @@ def weighted_majority(
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
-    positive = {
-        "log_gamma": log_gamma,
-        "heavy": heavy,
-        "match_logit": match_logit,
-        "epsilon": epsilon,
-    }
-    for name, value in positive.items():
-        is_positive = np.isfinite(value) and value > 0
-        require(is_positive, f"{name} must be a number > 0, got {value!r}")
+    wire.require_positive(
+        log_gamma=log_gamma, heavy=heavy, match_logit=match_logit, epsilon=epsilon
+    )
     rounding = np.finfo(np.float64).eps
     amplified = _AMPLIFIED * np.exp(heavy) * rounding
     has_heavy_sink = variant == "R" and eta is not None
