@@ -566,8 +566,8 @@ def _of_cell(
             row[name] = getattr(site, name)
         row["start"], row["stop"] = window
         row |= measure.row()
-        for name in DESCRIPTIONS:
-            row[name] = controls[name].score.skill.estimate if name in controls else None
+        for name, description in DESCRIPTIONS.items():
+            row[name] = measure.controls[description].number if name in controls else None
         row["detectable"] = probe.score.detectable
         rows.append(row)
     return cell, rows
