@@ -220,8 +220,9 @@ def span(text: str) -> tuple[int, int]:
 
 
 def name_folder(model: str) -> str:
-    """Return the name of the folder for the results of a model, which no other model has: the
-    model's name, or its path with "_" for each slash.
+    """Return the name of the folder for the results of a model: the model's name, or its path with
+    "_" for each slash, so that every checkpoint folder called "model" has its own. Paths that
+    differ only in "/" and "_" have the same one.
 
     >>> name_folder("wma-learned"), name_folder("output/training/mine/model")
     ('wma-learned', 'output_training_mine_model')
