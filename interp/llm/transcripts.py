@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from interp.llm.schemes import Condition
 from interp.support.checks import checked, checked_result
@@ -128,8 +128,9 @@ def import_rounds(
             "expert_predictions": advice_of_rounds.tolist(),
             "true_labels": rounds.truth[rows].astype(int).tolist(),
         }
-        response: dict[str, Any] = {"predictions": json_values(answers[rows].tolist())}
-        n_missing += response["predictions"].count(None)
+        predictions = json_values(answers[rows].tolist())
+        n_missing += predictions.count(None)
+        response = {"predictions": predictions}
         if note:
             notes = text_table.cells[note][rows]
             response["notes"] = notes.fillna("").tolist()

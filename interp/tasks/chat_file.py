@@ -83,7 +83,8 @@ def _read_rounds(
     messages: Sequence[Any], ends: Set[str], reached: Set[str], note: str | None
 ) -> list[dict[str, str]]:
     """Split one chat into rounds. Return a list with one mapping {key: value} per round, which
-    merges the fields of the round's JSON objects.
+    merges the fields of the round's JSON objects. If an answer has no JSON object, its round has no
+    key of the choice, which counts as missed.
 
     Args:
         messages: the messages, in OpenAI's format.
@@ -95,26 +96,31 @@ def _read_rounds(
     """
     rounds: list[dict[str, str]] = []
     row: dict[str, str] = {}
+    is_answered = False
     for message in messages:
-        fields = _read_fields(message)
-        is_answer = isinstance(message, Mapping) and message.get("role") == "assistant"
+        if not isinstance(message, Mapping):
+            continue
+        fields = _read_fields(message.get("content"))
+        is_answer = message.get("role") == "assistant"
         written = fields.pop(note, None) if note else None
-        if is_answer and written is not None and rounds:
-            rounds[-1][str(note)] = written
+        if is_answer and written is None:
+            is_answered = True
+        elif is_answer and rounds:
+            rounds[-1][str(note)] = str(written)
         is_end = not ends.isdisjoint(fields)
-        if row and is_end:
+        if is_end and (row or is_answered):
             rounds.append({**fields, **row})
             row = {}
+            is_answered = False
         left_out = ends | reached if is_end else ends
         row |= {name: value for name, value in fields.items() if name not in left_out}
     return rounds
 
 
-def _read_fields(message: Any) -> dict[str, str]:
-    """Return the fields of the JSON object in a message, with values as strings; empty if the
-    message has no JSON object.
+def _read_fields(content: Any) -> dict[str, str]:
+    """Return the fields of the JSON object in a message's content, with values as strings; empty if
+    it has no JSON object.
     """
-    content = message.get("content") if isinstance(message, Mapping) else None
     body, _, _ = find_object(text_of(content))
     if not isinstance(body, dict):
         return {}

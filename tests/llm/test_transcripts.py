@@ -236,6 +236,23 @@ def test_a_bandit_in_chats(tmp_path: Path) -> None:
     assert played.rewards[0].tolist() == [1, 0]
 
 
+def test_a_round_is_missed_whose_answer_holds_no_object(tmp_path: Path) -> None:
+    """Nothing else in the round holds one: neither the question nor an earlier message."""
+    chat: list[tuple[str, Any]] = [
+        ("user", "Choose J or F."),
+        ("assistant", {"choice": "J"}),
+        ("user", {"reward": 1}),
+        ("assistant", "J again"),
+        ("user", {"reward": 0}),
+        ("assistant", {"choice": "F"}),
+        ("user", {"reward": 1}),
+    ]
+    path = write_chats(tmp_path / "chats.jsonl", chat)
+    played = bandit.read(path, choice="choice", reward="reward")
+    assert played.counted.tolist() == [[True, False, True]]
+    assert played.reading.missed == 1
+
+
 def test_the_next_state_beside_a_reward_is_that_of_its_round(tmp_path: Path) -> None:
     """The walk is A to B to C to A; a message with a reward also shows the state of the next round."""
     chat: list[tuple[str, Any]] = [("user", {"state": "A"})]
