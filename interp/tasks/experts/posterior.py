@@ -115,10 +115,11 @@ def _apply_once_per_record(
     """
     if hits.dtype.kind == "f":
         return function(hits, misses)
-    base = int(misses.max(initial=0)) + 1
-    codes, places = np.unique(hits * base + misses, return_inverse=True)
+    fewest = misses.min(initial=0)
+    base = int(misses.max(initial=0) - fewest) + 1
+    codes, places = np.unique(hits * base + misses - fewest, return_inverse=True)
     k, m = np.divmod(codes, base)
-    results = function(k.astype(float), m.astype(float))
+    results = function(k.astype(float), m + float(fewest))
     return results[places].reshape(hits.shape)
 
 
@@ -153,20 +154,20 @@ class _Truncated:
         below_upper = special.betainc(p, self.r, self.upper)
         return below_upper - special.betainc(p, self.r, self.lower)
 
-    def tails(self) -> tuple[_Reals, _Reals, _Reals]:
+    def tails(self) -> tuple[_Reals, _Reals]:
         """Return the terms from which a tiny mass is computed in logarithms, for the entries where
         :attr:`tiny` is True.
 
         Returns:
-            The series of :func:`_compute_series` at the upper bound; this series at the lower
-            bound; and the factor ``(lower / upper)^p ((1 - lower) / (1 - upper))^r`` between the
-            two tails.
+            The factor ``(lower / upper)^p ((1 - lower) / (1 - upper))^r`` between the two tails;
+            and the series of :func:`_compute_series` at the upper bound, minus this factor times
+            the series at the lower bound.
         """
         p, r = self.p[self.tiny], self.r[self.tiny]
         lower, upper = self.lower[self.tiny], self.upper[self.tiny]
         hits, misses = lower / upper, (1 - lower) / (1 - upper)
-        share = special.xlogy(p, hits) + special.xlogy(r, misses)
-        return _compute_series(p, r, upper), _compute_series(p, r, lower), np.exp(share)
+        share = np.exp(special.xlogy(p, hits) + special.xlogy(r, misses))
+        return share, _compute_series(p, r, upper) - share * _compute_series(p, r, lower)
 
 
 def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
@@ -184,9 +185,8 @@ def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
         p, r, upper = beta.p[tiny], beta.r[tiny], beta.upper[tiny]
         density = special.xlogy(p, upper) + special.xlog1py(r, -upper)
         at_edge = density - np.log(p) - special.betaln(p, r)
-        at_upper, at_lower, share = beta.tails()
-        tails = 1 + at_upper - share * (1 + at_lower)
-        result[tiny] = at_edge + np.log(tails)
+        share, series = beta.tails()
+        result[tiny] = at_edge + np.log(1 - share + series)
     return result
 
 
@@ -203,9 +203,8 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     ratio = beta.mass_of(beta.p + 1) / np.where(tiny, 1.0, beta.mass)
     if tiny.any():
         # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
-        at_upper, at_lower, share = beta.tails()
-        tails = 1 + at_upper - share * (1 + at_lower)
-        ratio[tiny] = (at_upper - share * at_lower) / tails
+        share, series = beta.tails()
+        ratio[tiny] = series / (1 - share + series)
     mean = beta.p / (beta.p + beta.r) * ratio
     return np.where(beta.is_mirrored, 1 - mean, mean)
 

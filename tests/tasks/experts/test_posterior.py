@@ -101,6 +101,14 @@ def test_without_prior_knowledge_the_closed_form_is_the_general_one_bit_for_bit(
         np.testing.assert_array_equal(mean_accuracy(hits, misses, (0.0, 1.0)), general)
 
 
+def test_counts_below_0_are_computed_like_fractions():
+    """An intervention that raises the hits alone leaves fewer than 0 misses."""
+    hits = np.array([3, 2, 1])
+    misses = np.array([-1, 0, 2])
+    of_fractions = mean_accuracy(hits * 1.0, misses * 1.0, (0.3, 0.9))
+    np.testing.assert_array_equal(mean_accuracy(hits, misses, (0.3, 0.9)), of_fractions)
+
+
 def test_a_known_accuracy_learns_nothing():
     hits = np.array([0, 3])
     misses = np.array([2, 0])
