@@ -370,14 +370,16 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     visited last. If this node has no children, the round visits a random child of the root.
 
     Args:
-        seed: seed of the walk's random choices.
+        seed: seed of the walk's random choices, which are drawn by the episode's number.
         spread: share of the predicted probability that is divided evenly among all reached nodes,
             in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
             reached, each of them gets half of the rest.
     """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
-        return np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
+        numbers = episodes.numbers
+        draws = np.random.default_rng(seed).random((numbers.max() + 1, episodes.n_rounds))
+        return draws[numbers]
 
     return _path("random_walk", "a random walk, a node a round", _go_anywhere, spread, luck=luck)
 

@@ -49,6 +49,8 @@ class ReachabilityEpisodes(BaseEpisodes):
         n_rounds: number of rounds. In each, a search can advance by one step from the root.
         regime: name of the regime; "custom" for graphs that the user made.
         seed: seed of the sampler; None for graphs that were not sampled.
+        numbers: number of each episode, ``[episode]``, from which a random walk draws its choices.
+            By default 0, 1, ...; selected episodes keep theirs, and so make the same choices.
     """
 
     task: ClassVar[str] = "reachability"
@@ -60,16 +62,19 @@ class ReachabilityEpisodes(BaseEpisodes):
     n_rounds: int
     regime: str = "custom"
     seed: int | None = None
+    numbers: Any = None
 
     def __post_init__(self) -> None:
         n_rounds, n_nodes = integer("n_rounds", self.n_rounds, 1), integer("n_nodes", self.n_nodes)
         freeze(self, n_rounds=n_rounds, n_nodes=n_nodes)
         for name in _AXES:
             freeze(self, **{name: self._check_array(name)})
-        lengths = {len(self.edges), len(self.roots), len(self.candidates)}
+        numbers = np.arange(len(self)) if self.numbers is None else self.numbers
+        freeze(self, numbers=episode_array("numbers", numbers, "episode", 0, whole=True))
+        lengths = {len(self.edges), len(self.roots), len(self.candidates), len(self.numbers)}
         require(
             len(lengths) == 1,
-            f"edges, roots and candidates must be of equally many episodes, got {lengths}",
+            f"edges, roots, candidates and numbers must be of equally many episodes, got {lengths}",
         )
         first, second = np.moveaxis(self.candidates, -1, 0)
         require(
@@ -285,7 +290,7 @@ def join_batches(parts: Sequence[ReachabilityEpisodes], regime: str) -> Reachabi
         len(sizes) == 1,
         f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}",
     )
-    arrays: dict[str, Any] = {"participants": None}
+    arrays: dict[str, Any] = {"participants": None, "numbers": None}
     for name in _AXES:
         arrays[name] = np.concatenate([getattr(part, name) for part in parts])
     arrays["missing"] = np.concatenate([~part.counted for part in parts])

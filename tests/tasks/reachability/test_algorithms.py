@@ -150,6 +150,14 @@ def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
     )
 
 
+def test_selected_episodes_are_walked_as_in_their_batch() -> None:
+    episodes = sample(20, 6, 28, 54, seed=1)
+    rows = [7, 3, 3]
+    walk = algorithms.random_walk()
+    of_batch = walk.run(episodes)["reached"][rows]
+    assert np.array_equal(walk.run(episodes.select(rows))["reached"], of_batch)
+
+
 def test_spread_lies_on_the_nodes_reached() -> None:
     episodes = sample(20, 5, 16, 24, seed=2, depths=(1, 2))
     plain, spread = (algorithms.breadth_first(s).run(episodes) for s in (0.0, 0.5))
