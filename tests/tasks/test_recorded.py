@@ -350,6 +350,13 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
     assert played.states[1, 1] == 0
 
 
+def test_transitions_that_are_cut_or_learned_anew_keep_the_report_on_their_table(tmp_path):
+    played = mdp.read(STEPS(tmp_path), reward="points")
+    assert played.reading is not None
+    assert played.first(1).reading is played.reading
+    assert played.relearn(alpha=0.5).reading is played.reading
+
+
 @pytest.mark.parametrize(
     ("read", "change", "given", "message"),
     [

@@ -50,6 +50,7 @@ _PASSED_ON = (
     "noise",
     "missing",
     "participants",
+    "reading",
 )
 """Fields that :meth:`MDPEpisodes.relearn` keeps."""
 
@@ -172,6 +173,7 @@ class MDPEpisodes(BaseEpisodes):
         n_actions: int | None = None,
         missing: ArrayLike | None = None,
         participants: Any = None,
+        reading: Any = None,
     ) -> MDPEpisodes:
         """Make episodes from transitions; the Q-tables are computed from them.
 
@@ -195,6 +197,8 @@ class MDPEpisodes(BaseEpisodes):
                 ``[episode, round]``. None if all rounds took place.
             participants: name or number of each episode's participant; None if episodes are
                 independent.
+            reading: how the table that the episodes come from was read; None if they come from
+                no table.
 
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
         (1, 3, 3, 2)
@@ -230,6 +234,7 @@ class MDPEpisodes(BaseEpisodes):
             noise=None if noise is None else np.asarray(noise),
             missing=absent,
             participants=participants,
+            reading=reading,
         )
 
     @classmethod
@@ -388,7 +393,7 @@ def read(
     labels = {
         name: table.by_session(sessions, cells.iloc[:, 0]) for name, cells in columns_of.items()
     }
-    episodes = MDPEpisodes.of(
+    return MDPEpisodes.of(
         **labels,
         rewards=table.by_session(sessions, scaled),
         n_states=len(states),
@@ -397,8 +402,8 @@ def read(
         regime="recorded",
         alpha=alpha,
         gamma=gamma,
+        reading=table.make_report(sessions, counted, scale),
     )
-    return replace(episodes, reading=table.make_report(sessions, counted, scale))
 
 
 def _check_rounds(
