@@ -22,7 +22,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -407,28 +407,17 @@ class Algorithm:
             its value after the round under "next_log_weights".
         """
         if do is None:
-            return once(
-                "values",
-                self,
-                episodes,
-                make=lambda: self._run_with_missing(
-                    episodes, self.compute_states_and_inputs(episodes)
-                ),
-            )
-        return self._run_with_missing(episodes, self.compute_states_and_inputs(episodes, do), do)
+            return once("values", self, episodes, make=partial(self._compute_values, episodes))
+        return self._compute_values(episodes, do)
 
-    def _run_with_missing(
-        self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
-    ) -> Values:
-        """Compute every variable in every round, where missing rounds leave the state unchanged.
-        Return the values by key, ``[episode, round, ...]``.
+    def _compute_values(self, episodes: Episodes, do: Values | None = None) -> Values:
+        """Compute every variable in every round, as in :meth:`run`; the result is not cached.
 
         Args:
             episodes: the episodes, which have the mask of missing rounds.
-            carried: state and inputs, as returned by :meth:`compute_states_and_inputs`.
             do: values that variables are set to, by key.
         """
-        state, inputs = carried
+        state, inputs = self.compute_states_and_inputs(episodes, do)
         _, computed = self.step(state, inputs, do)
         values = dict(computed)
         missing = missing_rounds(episodes)

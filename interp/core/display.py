@@ -98,14 +98,10 @@ def format_machine(machine: Machine) -> str:
         labels = []
         for head, name in enumerate(names):
             if name != "-":
-                labels.append(f"L{layer}H{head} {_strip_number(name)}")
+                without_number = re.sub(r"^[0-9.]+ ", "", name)
+                labels.append(f"L{layer}H{head} {without_number}")
         lines.append(f"  heads of layer {layer}: {_abbreviate(labels)}")
     return "\n".join(map(one_line, lines[:12]))
-
-
-def _strip_number(name: str) -> str:
-    """Return a head's name without the number in front, such as "2.1 "."""
-    return re.sub(r"^[0-9.]+ ", "", name)
 
 
 def _abbreviate(names: Any) -> str:

@@ -547,7 +547,12 @@ class TrialTable:
                 sessions.append((str(who), part.index))
         if n_returned:
             names = " and ".join(map(repr, self.columns.by_role["session"]))
-            self._refuse_alternating(names, len(keys) / len(sessions))
+            mean_length = len(keys) / len(sessions)
+            require(
+                mean_length >= _SHORTEST_SESSION,
+                f"{names} of {self.table.file} changes after {mean_length:.2g} trials on average and returns, as "
+                f"conditions do; name the column of sessions with session=, or give session={NONE}",
+            )
             self.remarks.append(
                 f"A label of {names} returns {n_returned:,} times after another one; each time is a new session."
             )
@@ -640,13 +645,6 @@ class TrialTable:
             self.columns.one("order"),
             f"comes a second time in a session; name the column of sessions{hint} with session=, or give order={NONE}; "
             "if the trial is in the table twice, delete one of its rows",
-        )
-
-    def _refuse_alternating(self, names: str, mean_length: float) -> None:
-        require(
-            mean_length >= _SHORTEST_SESSION,
-            f"{names} of {self.table.file} changes after {mean_length:.2g} trials on average and returns, as "
-            f"conditions do; name the column of sessions with session=, or give session={NONE}",
         )
 
     # What was read.
