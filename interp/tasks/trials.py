@@ -947,7 +947,9 @@ def suspicious_label(counts: Mapping[str, int]) -> str | None:
     '0'
     """
     for label in counts:
-        if _is_missed_word(label) or _NINES_BELOW.fullmatch(label):
+        is_word = normalize_name(label) in _MISSED_WORDS
+        has_no_letter = not re.search(r"\w", label)
+        if is_word or has_no_letter or _NINES_BELOW.fullmatch(label):
             return label
     values = {label: _parse_number(label) for label in counts}
     numbers = {label: value for label, value in values.items() if not np.isnan(value)}
@@ -987,10 +989,6 @@ def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, i
         return ordered[-1]
     smallest, next_one = values[:2]
     return ordered[0] if smallest == 0 and next_one > 10 else None
-
-
-def _is_missed_word(label: str) -> bool:
-    return normalize_name(label) in _MISSED_WORDS or not re.search(r"\w", label)
 
 
 def _is_code_of_numbers(code: str) -> bool:
