@@ -256,15 +256,12 @@ def play(
             carried = step.latents
             choice = layout.choose(step.prediction).cpu().numpy()
             record.add(step)
-    settings = {
-        **provenance(model, **model.precision(), commit="own"),
-        "seed": seed,
-        "epsilon": epsilon,
-    }
+    settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
     run = record.make_rollout(layout, "own", settings)
     _require_numbers(model, run)
     episodes = interaction.episodes()
-    return episodes, replace(run, model=model, episodes=episodes)
+    is_own = settings["quiet"]
+    return episodes, replace(run, model=model if is_own else None, episodes=episodes)
 
 
 def require_own(
@@ -275,7 +272,7 @@ def require_own(
     commit: str = "",
 ) -> Rollout:
     """Return the rollout ``run`` if ``model`` made it, without hooks, over ``episodes``; otherwise
-    raise InputError.
+    raise InputError. Hooks that were attached to the model then are accepted while it has hooks.
 
     Args:
         run: the rollout.
@@ -293,6 +290,11 @@ def require_own(
     require(
         not run.settings.get("hooked_rounds"),
         f"hooks acted in this rollout; run {model.name!r} without hooks",
+    )
+    require(
+        run.settings.get("quiet", True) or not _is_quiet(model),
+        "this rollout was made while hooks were attached to the model, and now none are; run "
+        f"{model.name!r} without hooks",
     )
     if episodes is None:
         return run
@@ -496,7 +498,14 @@ def _settings(
     model: Machine, commit: str, propagate: bool = True, hooked: Iterable[int] = ()
 ) -> dict[str, Any]:
     settings = provenance(model, **model.precision(), commit=commit)
-    return {**settings, "propagate": propagate, "hooked_rounds": sorted(hooked)}
+    settings |= {"propagate": propagate, "hooked_rounds": sorted(hooked)}
+    return {**settings, "quiet": _is_quiet(model)}
+
+
+def _is_quiet(model: Machine) -> bool:
+    """Return whether no hook is attached to a model, so that its runs are its own."""
+    with torch.no_grad():
+        return model.is_quiet()
 
 
 def _run_without_hooks(
@@ -540,9 +549,7 @@ def _run_without_hooks(
     def run_own() -> Rollout:
         return replace(run_chunks(), model=model)
 
-    with torch.no_grad():
-        is_quiet = model.is_quiet()
-    if not is_quiet:
+    if not _is_quiet(model):
         return run_chunks()
     if recorder.hooks:
         return run_own()

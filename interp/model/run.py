@@ -49,7 +49,8 @@ class Rollout:
             without a ``names_filter``.
         cached_rounds: indices of the rounds in the cache, in order.
         settings: how the run was made: name -> value. Among them are the model's name, digest and
-            dtype, whether effects of hooks propagate, the hooked rounds, and versions of packages.
+            dtype, whether effects of hooks propagate, the hooked rounds, whether the model was
+            "quiet" (no hook was attached to it beforehand), and versions of packages.
         model: the model, from which controls are computed. None if hooks acted, if a rollout was
             passed as ``clean=``, or if the rollout was read from a file.
         episodes: the episodes; None if the rollout was read from a file, or made by :meth:`join`.

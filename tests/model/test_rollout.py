@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import interp
+from interp.model.rollout import require_own
 from interp.model.run import select_rounds
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
@@ -107,6 +108,36 @@ def test_reusing_a_clean_rollout_changes_nothing(propagate):
     reused = interp.rollout(model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
     assert torch.equal(from_scratch.predictions, reused.predictions)
     assert torch.equal(from_scratch.latents, reused.latents)
+
+
+def _halve(activation, hook):
+    return activation * 0.5
+
+
+def test_a_rollout_made_with_attached_hooks_is_not_clean():
+    model, episodes = expert_case()
+    hooks = [("blocks.0.hook_attn_out", _halve)]
+    with model.hooks(fwd_hooks=hooks):
+        run = interp.rollout(model, episodes)
+        assert require_own(run, model, episodes) is run
+    refuses("made while hooks were attached", require_own, run, model, episodes)
+    refuses(
+        "made while hooks were attached",
+        interp.rollout,
+        model,
+        episodes,
+        fwd_hooks={3: hooks},
+        clean=run,
+    )
+
+
+def test_a_played_rollout_with_attached_hooks_is_not_clean():
+    model, _ = q_case()
+    mdps = mdp.sample_mdps(5, 4, 3, seed=2)
+    with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", _halve)]):
+        _, run = interp.play(model, mdps, n_rounds=7, seed=3)
+    assert run.model is None
+    refuses("made while hooks were attached", require_own, run, model)
 
 
 def test_hooked_rounds_are_cached_with_their_hooks():
