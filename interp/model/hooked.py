@@ -343,7 +343,7 @@ class HookedMachine(HookedRootModule):
         """Return a value that changes whenever a weight is written to, except through ``.data``.
         Two equal values mean that earlier results of the model may be used again.
 
-        It is a tuple of the memory address and the write counter of every weight and buffer. It
+        It is a tuple of the memory address and :func:`count_writes` of every weight and buffer. It
         also has the numbers and strings that modules store as attributes, since these may affect
         outputs. Attributes of hook points, and whether a module is in training mode, are left out.
         """
@@ -407,10 +407,10 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def count_writes(tensor: Tensor) -> int:
-    """Return how often a tensor was written to in place; 0 for inference tensors, which have no
-    counter.
+    """Return a number that changes when a tensor is written to in place: how often it was. For
+    inference tensors, which have no counter, it is a hash of their numbers.
     """
-    return 0 if tensor.is_inference() else tensor._version
+    return hash(bytes_of(tensor)) if tensor.is_inference() else tensor._version
 
 
 def bytes_of(tensor: Tensor) -> bytes:

@@ -13,6 +13,7 @@ import probes
 from interp.interventions import mediation, patching
 from interp.interventions.experiment import Edit, Experiment, run
 from interp.model.taps import Point
+from interp.support.session import session
 from interp.tasks import experts
 from tests.machines_of_others.kinds import LAYOUT, SAID, drawn
 from tests.refusals import refuses
@@ -152,6 +153,32 @@ def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
     assert edited.latents[~ran, 2:].isnan().all()
     assert not edited.predictions[ran].isnan().any()
     assert ran.all() == (cycle == 0)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_hook_may_write_in_place(mode):
+    machine, episodes = checked(), experts.sample(9, 4, 4, seed=0)
+    plain = interp.rollout(machine, episodes)
+
+    def carry(hook):
+        with mode(), machine.hooks(fwd_hooks=[(CYCLES[0], hook)]):
+            return machine.step(plain.latents[:, 1], plain.fed.at(1)).carried
+
+    in_place = carry(lambda x, hook: x.add_(0.7))
+    assert torch.equal(in_place, carry(lambda x, hook: x + 0.7))
+
+
+def test_weights_that_are_written_to_in_inference_mode_are_read_again():
+    episodes = experts.sample(9, 4, 4, seed=0)
+    with torch.inference_mode(), session():
+        module = drawn(lambda: Pondering(leaves=False))
+        channels = [interp.Channel("z", (WIDTH,))]
+        machine = interp.adapt(module, LAYOUT, step=step, channels=channels)
+        digest = machine.digest()
+        before = interp.rollout(machine, episodes)
+        module.read.weight.zero_()
+        assert machine.digest() != digest
+        assert not torch.equal(interp.rollout(machine, episodes).predictions, before.predictions)
 
 
 @WAYS
