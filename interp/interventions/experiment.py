@@ -44,7 +44,7 @@ from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Place, Site, tile, write
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.rollout import Step, require_own, run_round
+from interp.model.rollout import Step, require_own, run_round, runs_quietly
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
@@ -1028,9 +1028,7 @@ def _read_source(
         sites: the sites.
     """
     is_carried = all(site.component == "latent" for site in sites)
-    with torch.no_grad():
-        is_quiet = model.is_quiet()
-    if is_carried and is_quiet:
+    if is_carried and runs_quietly(model):
         # What is carried is read as it was left: no round has to be run to see it.
         return {site: site.read(rows.latents, layout) for site in sites}
     return run_one_round(model, rows, layout, watched=sites)[1]

@@ -375,37 +375,21 @@ class _Mamba:
             The normalised outputs ``[batch, input, width]``, and the carried state after the last
             input.
         """
-        return _run_mamba(model, inputs, carried)
-
-
-def _run_mamba(model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
-    """Run a Mamba on some inputs, from a carried state.
-
-    Args:
-        model: a ``MambaModel``.
-        inputs: input embeddings, ``[batch, input, width]``.
-        carried: two tensors ``[batch, layer, inner * size]``: "state", the state-space state, and
-            "conv", the last inputs of the convolution. ``inner`` is the inner width of a layer.
-
-    Returns:
-        The normalised outputs ``[batch, input, width]``, and the carried state after the last
-        input.
-    """
-    inner = model.config.intermediate_size
-    by_layer = {}
-    for name, part in carried.items():
-        parts = part.unflatten(2, (inner, -1)).unbind(1)
-        by_layer[name] = list(parts)
-    outputs = []
-    for x in inputs.unbind(1):
-        for i, layer in enumerate(model.layers):
-            state, conv = by_layer["state"][i], by_layer["conv"][i]
-            y, state, conv = _mix(layer.mixer, layer.norm(x), state, conv)
-            by_layer["state"][i], by_layer["conv"][i] = state, conv
-            x = x + y
-        outputs.append(model.norm_f(x))
-    after = {name: torch.stack(parts, 1).flatten(2) for name, parts in by_layer.items()}
-    return torch.stack(outputs, 1), after
+        inner = model.config.intermediate_size
+        by_layer = {}
+        for name, part in carried.items():
+            parts = part.unflatten(2, (inner, -1)).unbind(1)
+            by_layer[name] = list(parts)
+        outputs = []
+        for x in inputs.unbind(1):
+            for i, layer in enumerate(model.layers):
+                state, conv = by_layer["state"][i], by_layer["conv"][i]
+                y, state, conv = _mix(layer.mixer, layer.norm(x), state, conv)
+                by_layer["state"][i], by_layer["conv"][i] = state, conv
+                x = x + y
+            outputs.append(model.norm_f(x))
+        after = {name: torch.stack(parts, 1).flatten(2) for name, parts in by_layer.items()}
+        return torch.stack(outputs, 1), after
 
 
 @plainly()

@@ -292,7 +292,7 @@ def require_own(
         f"hooks acted in this rollout; run {model.name!r} without hooks",
     )
     require(
-        run.settings.get("quiet", True) or not _is_quiet(model),
+        run.settings.get("quiet", True) or not runs_quietly(model),
         "this rollout was made while hooks were attached to the model, and now none are; run "
         f"{model.name!r} without hooks",
     )
@@ -499,10 +499,10 @@ def _settings(
 ) -> dict[str, Any]:
     settings = provenance(model, **model.precision(), commit=commit)
     settings |= {"propagate": propagate, "hooked_rounds": sorted(hooked)}
-    return {**settings, "quiet": _is_quiet(model)}
+    return {**settings, "quiet": runs_quietly(model)}
 
 
-def _is_quiet(model: Machine) -> bool:
+def runs_quietly(model: Machine) -> bool:
     """Return whether no hook is attached to a model, so that its runs are its own."""
     with torch.no_grad():
         return model.is_quiet()
@@ -533,6 +533,7 @@ def _run_without_hooks(
         recorder: caches activations; None caches nothing.
     """
     recorder = recorder or _CacheRecorder([], [], len(episodes))
+    is_quiet = runs_quietly(model)
 
     def run_chunks() -> Rollout:
         n = max(len(encoded.tokens), 1)
@@ -544,18 +545,15 @@ def _run_without_hooks(
             part = encoded.select(recorder.rows)
             runs.append(sequential(model, part, layout, commit, recorder=recorder))
         whole = runs[0] if len(runs) == 1 else Rollout.join(runs)
-        return replace(whole, episodes=episodes, settings=_settings(model, commit))
+        settings = _settings(model, commit)
+        own_model = model if is_quiet else None
+        return replace(whole, model=own_model, episodes=episodes, settings=settings)
 
-    def run_own() -> Rollout:
-        return replace(run_chunks(), model=model)
-
-    if not _is_quiet(model):
+    if recorder.hooks or not is_quiet:
         return run_chunks()
-    if recorder.hooks:
-        return run_own()
     n_rounds = encoded.tokens.shape[1]
     key = ("rollout", commit, n_rounds, model.training, model.weights_version())
-    return once(key, model, episodes, make=run_own)
+    return once(key, model, episodes, make=run_chunks)
 
 
 def _require_numbers(model: Machine, run: Rollout) -> None:
