@@ -2,9 +2,9 @@
 
 The same command always gives the same answers. At temperature 0 the likeliest token is chosen (the
 lower id of two that tie). Above 0 each request samples from a random generator with the request's
-seed. With ``response_format="grammar"`` a prediction is the likelier of the two valid answers at any
-temperature, and every answer is well-formed, which is then a property of the format and not of the
-model. docs/method/traces.md says how batching affects answers.
+seed. With ``response_format="grammar"`` a prediction is chosen among the two valid answers only, and
+every answer is well-formed, which is then a property of the format and not of the model.
+docs/method/traces.md says how batching affects answers.
 """
 
 from __future__ import annotations
@@ -296,16 +296,19 @@ class LocalBackend(Backend):
         return Reply(text, end, model=self.settings.model, usage=usage)
 
     def _choose(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        """Return a reply to each request of a batch: the valid prediction (outcome 0 or 1) to which
-        the model gives the higher probability. Used with ``response_format="grammar"``.
+        """Return a reply to each request of a batch: one of the two valid predictions, at
+        temperature 0 the one to which the model gives the higher probability. Used with
+        ``response_format="grammar"``.
         """
         begin, choices, texts = answers(self.tokenizer, batch[0].condition)
         rows = [request.ids + begin for request in batch]
         out = self._generate(
             rows, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
         )
-        zero_logits, one_logits = out.logits[0][:, list(choices)].T
-        is_one = one_logits > zero_logits
+        pairs = out.logits[0][:, list(choices)]
+        for process in self._make_processors(batch):
+            pairs = process(None, pairs)
+        is_one = pairs[:, 1] > pairs[:, 0]
         replies = []
         for request, outcome in zip(batch, is_one.tolist(), strict=True):
             replies.append(self._reply(request, texts[outcome], "stop", n_tokens=len(begin) + 1))

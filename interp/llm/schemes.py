@@ -234,8 +234,7 @@ def _read_prediction(condition: Condition, value: Any) -> tuple[int | None, bool
     """
     words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
-    is_word = isinstance(value, int | str) and not isinstance(value, bool)
-    if not is_word or word not in words:
+    if word not in words:
         return None, False, f"the prediction is not {' or '.join(words)}"
     return words.index(word), value in condition.words, ""
 

@@ -82,6 +82,20 @@ def test_sampling_repeats_with_the_seeds_of_the_requests(tiny: str, tmp_path: Pa
     assert len(set(replies[0])) > 10
 
 
+def test_a_prediction_under_a_grammar_is_sampled_above_temperature_0(
+    tiny: str, tmp_path: Path
+) -> None:
+    """Random weights hardly prefer an answer; the same seeds give the same sample."""
+    conditions = [Condition("online", "no-note"), Condition("weather", "no-note")]
+    predictions = {}
+    for name, temperature in (("certain", 0.0), ("sampled", 2.0), ("again", 2.0)):
+        go(tiny, tmp_path / name, conditions=conditions, temperature=temperature)
+        played = [run.predictions for run in load(tmp_path / name)]
+        predictions[name] = np.concatenate(played).tolist()
+    assert predictions["sampled"] != predictions["certain"]
+    assert predictions["again"] == predictions["sampled"]
+
+
 def test_the_prompt_is_the_models_own_and_both_answers_share_a_beginning(tiny: str) -> None:
     _, tokenizer = load_model(tiny)
     text = tokenizer.decode(prompt_ids(tokenizer, [{"role": "user", "content": "x"}]))
