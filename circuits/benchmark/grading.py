@@ -166,8 +166,17 @@ class BenchmarkResult(Result):
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
     @cached_property
+    def scored(self) -> tuple[str, ...]:
+        """Keys of the questions for which at least one method has the question's main score."""
+        frame = self.to_frame().dropna(subset="value")
+        headlines = {key: question.headline for key, question in QUESTIONS.items()}
+        is_main = frame["score"] == frame["question"].map(headlines)
+        return tuple(frame["question"][is_main].unique())
+
+    @cached_property
     def means(self) -> pd.DataFrame:
-        """Table of mean scores, one row per method and one column per question. The method with the
+        """Table of mean scores, one row per method and one column per question that has main
+        scores (:attr:`scored`). The method with the
         best mean over questions comes first. A score is averaged first over the variants and seeds
         of each form (construction) of a machine, then over forms, as in :meth:`summary`.
 
@@ -176,7 +185,7 @@ class BenchmarkResult(Result):
         and "eap:joined"; the row "eap" shows, for each question, the best of them.
         """
         columns = {}
-        for key in dict.fromkeys(row["question"] for row in self.rows):
+        for key in self.scored:
             by_reading = self.summary(key).set_index("method")["mean"]
             question = QUESTIONS[key]
             best_reading = by_reading.groupby(lambda method: method.split(":")[0]).max()
@@ -262,10 +271,10 @@ class BenchmarkResult(Result):
         """
         require_known("question", question, QUESTIONS)
         frame = self.to_frame()
-        frame = frame[frame["question"] == question]
+        frame = frame[(frame["question"] == question) & frame["value"].notna()]
         for score in scores:
             require_known(f"score of {question!r}", score, list(frame["score"].unique()))
-        require(len(frame) > 0, f"this result has no row of question {question!r}")
+        require(len(frame) > 0, f"this result has no score of question {question!r}")
         by_form = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
         wide = by_form.groupby("method").mean()
         if scores:
@@ -289,14 +298,14 @@ class BenchmarkResult(Result):
     @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``benchmark.json``, the table of all scores ``scores.csv``, and a table
-        ``QUESTION.csv`` per question.
+        ``QUESTION.csv`` per question with scores.
 
         Returns:
             The paths of the files.
         """
         folder = Path(folder)
         tables = {"scores": self.to_frame()}
-        for key in dict.fromkeys(row["question"] for row in self.rows):
+        for key in self.to_frame().dropna(subset="value")["question"].unique():
             tables[key] = self.table(key).reset_index()
         paths = [write_json(folder / "benchmark.json", self.to_dict())]
         for name, frame in tables.items():

@@ -77,7 +77,7 @@ def _benchmark(
     options.end_share(say, out / "parts", shard)
     if shard:
         return
-    for key in dict.fromkeys(row["question"] for row in result.rows):
+    for key in result.scored:
         title = f"{key}: {QUESTIONS[key].headline}"
         say.table(result.summary(key).round(3), title, key)
     for refusal in result.refusals:

@@ -362,6 +362,7 @@ def heatmaps(
     frames = list(grids.values())
     require(len(frames) > 0, "give at least one grid")
     columns = [str(name) for name in frames[0].columns]
+    require(columns, "there is nothing to draw: the grids have no columns")
     same = all([str(name) for name in frame.columns] == columns for frame in frames)
     require(same, "grids that stand below each other must have the same columns")
     cells = [frame.to_numpy(dtype=np.float64) for frame in frames]

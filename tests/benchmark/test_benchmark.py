@@ -169,6 +169,18 @@ def test_the_method_that_the_docs_show_is_graded():
     assert precisions[key] - precisions["random"] > 0.3
 
 
+@pytest.mark.parametrize("value", [0.5, float("nan")])
+def test_a_question_without_main_scores_is_left_out_of_the_means(value, tmp_path):
+    place = {"subject": "s", "machine": "m", "form": "f", "variant": "v", "seed": 0}
+    answer = {"question": "edges", "method": "mine", "score": "auroc", "value": value}
+    result = benchmark.BenchmarkResult(({**place, **answer},))
+    assert repr(result) == "The best method for each question, with its mean score: none."
+    assert result.means.empty
+    refuses("there is nothing to draw", result.plot)
+    has_table = "edges.csv" in [path.name for path in result.save(tmp_path)]
+    assert has_table == (value == 0.5)
+
+
 def test_unknown_names_are_refused():
     refuses("did you mean 'zero:joined'", select, ["zero:joint"])
     refuses("unknown question 'edge'", select, questions=["edge"])
