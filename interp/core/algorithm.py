@@ -576,14 +576,23 @@ class Algorithm:
             Two dictionaries: key of each state variable -> its values before these rounds, and key
             of each input -> its values, ``[episode, selected round, ...]`` each.
         """
-        before_round = [variable for variable in self.variables if variable.role != "round"]
-        missing = [variable.key for variable in before_round if variable.key not in values]
-        require(
-            not missing,
-            f"values must be those of a run of {self.key!r}; they lack {', '.join(missing)}",
-        )
+        self._require_run("values", values, [*self.state, *self._inputs])
         state = {key: values[key][:, rounds] for key in self.state}
         return state, {key: values[key][:, rounds] for key in self._inputs}
+
+    def _require_run(self, what: str, values: Values, keys: Sequence[str]) -> None:
+        """Raise InputError if ``values`` lack a variable, so that :meth:`run` did not return them.
+
+        Args:
+            what: name of the values in the error message.
+            values: key of each variable -> its values.
+            keys: keys of the variables that are needed.
+        """
+        missing = [key for key in keys if key not in values]
+        require(
+            not missing,
+            f"{what} must be values of a run of {self.key!r}; they lack {', '.join(missing)}",
+        )
 
     def interchange(
         self, base: Values, source: Values, key: str, element: int | tuple[int, ...] | None = None
@@ -602,15 +611,8 @@ class Algorithm:
             each round, the state before the round is that of ``base``.
         """
         self.variable(key)
-        for what, values, needed in (
-            ("base", base, [key, *self._inputs, *self.state]),
-            ("source", source, [key]),
-        ):
-            missing = [name for name in needed if name not in values]
-            require(
-                not missing,
-                f"{what} must be values of a run of {self.key!r}; they lack {', '.join(missing)}",
-            )
+        self._require_run("base", base, [key, *self._inputs, *self.state])
+        self._require_run("source", source, [key])
         value = source[key]
         if element is not None:
             value = base[key].copy()

@@ -103,8 +103,8 @@ def agreement(
         if not all(quantity in of_batch for of_batch in counts):
             continue  # cross-entropies need probabilities
         for phase in _PHASES:
-            hits = np.concatenate([of_batch[quantity].hits_in(phase) for of_batch in counts])
-            steps = np.concatenate([of_batch[quantity].steps_in(phase) for of_batch in counts])
+            sums = [of_batch[quantity].sums_in(phase) for of_batch in counts]
+            hits, steps = np.concatenate(sums, axis=1)
             numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
             beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
     settings = drawn_from(batches, n_episodes=n_episodes, table=table, bootstrap_seed=seed)
@@ -139,24 +139,15 @@ class _Count:
     hits: Any
     steps: Any
 
-    def hits_in(self, phase: str) -> NDArray[np.float64]:
-        """Return the sum of hits in each episode, over the rounds of a phase, ``[episode]``.
+    def sums_in(self, phase: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return two sums over the rounds of a phase, ``[episode]`` each: of the hits, and of the
+        steps that count.
 
         Args:
             phase: "all", "early", "middle" or "late".
         """
-        hits = self.hits[:, self._select_rounds(phase)]
-        return np.asarray(hits.sum(axis=1))
-
-    def steps_in(self, phase: str) -> NDArray[np.float64]:
-        """Return the number of steps that count in each episode, over the rounds of a phase,
-        ``[episode]``.
-
-        Args:
-            phase: "all", "early", "middle" or "late".
-        """
-        steps = self.steps[:, self._select_rounds(phase)]
-        return np.asarray(steps.sum(axis=1))
+        rounds = self._select_rounds(phase)
+        return self.hits[:, rounds].sum(axis=1), self.steps[:, rounds].sum(axis=1)
 
     def _select_rounds(self, phase: str) -> NDArray[np.bool_]:
         """Return which rounds belong to a phase, ``[round]``: all rounds, or the first, middle or
