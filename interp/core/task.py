@@ -179,6 +179,23 @@ def episode_array(
     return array.astype(np.int64 if whole else np.float64, copy=False)
 
 
+def check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Check a mask ``[episode, round]`` and return it as a boolean array; refuse another dtype or
+    shape.
+
+    Args:
+        name: name of the mask in the error message.
+        values: the mask.
+        shape: numbers of episodes and rounds.
+    """
+    mask = array_of(name, values)
+    require(
+        mask.shape == shape and mask.dtype == bool,
+        f"{name} must be truth values [episode, round] = {shape}, got {mask.dtype} of shape {mask.shape}",
+    )
+    return mask
+
+
 def _describe_bounds(low: float, high: float) -> str:
     if high < np.inf:
         return f" from {low} to {high}"
@@ -285,28 +302,18 @@ class BaseEpisodes:
 
     def __post_init__(self) -> None:
         if self.missing is not None:
-            missing = array_of("missing", self.missing)
-            self._check_missing(missing)
+            shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
+            missing = check_mask("missing", self.missing, shape)
+            empty = np.flatnonzero(missing.all(1)).tolist()
+            require(
+                not empty,
+                f"no round took place in {len(empty)} of {len(self)} episodes, such as {empty[:1]}; leave these out",
+            )
             freeze(self, missing=missing if missing.any() else None)
         if self.participants is not None:
             of_whom(self.participants, len(self))
-            freeze(self, participants=np.asarray(self.participants))
+            freeze(self, participants=np.asarray(list(self.participants)))
         check_fields(self)
-
-    def _check_missing(self, missing: NDArray[Any]) -> None:
-        """Raise InputError if the mask ``missing`` has a wrong shape or dtype, or if it is True in
-        all rounds of an episode.
-        """
-        shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
-        require(
-            missing.shape == shape and missing.dtype == bool,
-            f"missing must be truth values [episode, round] = {shape}, got {missing.dtype} of shape {missing.shape}",
-        )
-        empty = np.flatnonzero(missing.all(1)).tolist()
-        require(
-            not empty,
-            f"no round took place in {len(empty)} of {len(self)} episodes, such as {empty[:1]}; leave these out",
-        )
 
     def __len__(self) -> int:
         return len(getattr(self, self.round_arrays[0]))

@@ -205,6 +205,27 @@ def test_a_history_that_is_exchanged_brings_its_missing_rounds_along(task):
     assert corrupted.counted.tolist() == expected.tolist()
 
 
+def test_the_first_rounds_keep_what_changes_from_round_to_round():
+    drifting = experts.sample(2, 4, 2, "drift", seed=0)
+    missing = np.array([[False, True, False, False], [False] * 4])
+    first = replace(drifting, missing=missing).first(2)
+    took_place = [[0, 2], [0, 1]]
+    expected = drifting.accuracies[[[0], [1]], took_place]
+    assert first.accuracies.tolist() == expected.tolist()
+    whole = interp.tasks.get("reachability").sample(2, 4, seed=0)
+    _, corrupted = interp.tasks.get("reachability").corruption("swap-candidates").build(whole, 1)
+    assert corrupted.first(2).candidates.tolist() == corrupted.candidates[:, :2].tolist()
+
+
+def test_equal_recordings_have_one_digest_however_participants_are_stored():
+    digests = set()
+    for dtype in (str, object, object):
+        names = ["person " + str(i // 2) for i in range(10)]
+        recorded = replace(WHOLE["experts"], participants=np.array(names, dtype))
+        digests.add(experts.TASK.of_recorded(recorded).recorded["digest"])
+    assert len(digests) == 1
+
+
 def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_halves_where_some_are_scored():
     participants = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
     recorded = replace(WHOLE["experts"], participants=participants)

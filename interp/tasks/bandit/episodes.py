@@ -18,13 +18,14 @@ from interp.core.task import (
     BaseEpisodes,
     Corruption,
     RoundInputs,
+    check_mask,
     episode_array,
     exchange_history,
     freeze,
     in_one_round,
     length_of,
 )
-from interp.support.checks import array_of, checked, integer, refuse_beyond_machine
+from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.bandit.algorithms import rescorla_wagner
 
@@ -105,7 +106,7 @@ class BanditEpisodes(BaseEpisodes):
         for name in ("forced", "unpaid"):
             mask = getattr(self, name)
             if mask is not None:
-                freeze(self, **{name: _check_mask(name, mask, choices.shape)})
+                freeze(self, **{name: check_mask(name, mask, choices.shape)})
         if self.offers is not None:
             freeze(self, offers=_check_offers(self))
 
@@ -180,23 +181,6 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
     filled = offers.copy()
     filled[is_empty, 0] = choices[is_empty]
     return filled
-
-
-def _check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Check a mask ``[episode, round]`` and return it as a boolean array; refuse another dtype or
-    shape.
-
-    Args:
-        name: name of the mask in the error message.
-        values: the mask.
-        shape: numbers of episodes and rounds.
-    """
-    mask = array_of(name, values)
-    require(
-        mask.shape == shape and mask.dtype == bool,
-        f"{name} must be truth values [episode, round] = {shape}, got {mask.dtype} of shape {mask.shape}",
-    )
-    return mask
 
 
 @checked

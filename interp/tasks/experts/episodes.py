@@ -87,6 +87,14 @@ class ExpertEpisodes(BaseEpisodes):
         freeze(self, advice=advice, labels=labels, accuracies=accuracies)
         super().__post_init__()
 
+    @property
+    def arrays_by_round(self) -> tuple[str, ...]:
+        """Names of the arrays ``[episode, round, ...]``; of accuracies only if they change over
+        rounds.
+        """
+        moves = np.ndim(self.accuracies) == 3  # type: ignore[arg-type]  # None has 0 axes
+        return (*self.round_arrays, "accuracies") if moves else self.round_arrays
+
     n_rounds = length_of("advice", 1, "Rounds of the longest episode.")
     n_experts = length_of("advice", 2, "How many experts give advice.")
 

@@ -82,7 +82,7 @@ class ReachabilityEpisodes(BaseEpisodes):
             "the candidates of an episode must differ; at least one episode has the same node twice",
         )
         super().__post_init__()
-        if self.regime == "custom" and not self._varying:
+        if self.regime == "custom" and not self.arrays_by_round:
             self._refuse_ties()
 
     def _check_array(self, name: str) -> NDArray[np.int64]:
@@ -104,11 +104,11 @@ class ReachabilityEpisodes(BaseEpisodes):
         return array
 
     @property
-    def _varying(self) -> list[str]:
+    def arrays_by_round(self) -> tuple[str, ...]:
         """Names of those fields among ``edges``, ``roots`` and ``candidates`` that have an axis of
         rounds, since they differ between rounds.
         """
-        return [name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes)]
+        return tuple(name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes))
 
     def _refuse_ties(self) -> None:
         """Raise InputError if both candidates of an episode are equally far from the root, so that
@@ -160,7 +160,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         """
         require_known("array", name, _AXES)
         array: NDArray[np.int64] = getattr(self, name)
-        if name in self._varying:
+        if name in self.arrays_by_round:
             return array
         n_episodes, *shape = array.shape
         return np.broadcast_to(array[:, None], (n_episodes, self.n_rounds, *shape))
