@@ -302,8 +302,8 @@ def explain(
         subject: what is explained: a model, an algorithm, or a function from episodes to
             distributions ``[episode, round, outcome]``.
         task: the task of the episodes.
-        sets: name of a set of episodes -> (episodes to fit on, other episodes to score on).
-            ``task.sets_for(...)`` returns such sets.
+        sets: name of a set of episodes -> (episodes to fit on, other episodes to score on), with
+            the same two numbers of episodes in every set. ``task.sets_for(...)`` returns such sets.
         seed: seed of the bootstrap over episodes.
         families: the candidates; None takes all of the task.
         edits: episodes in which one input is changed. The closest algorithm must respond to the
@@ -315,7 +315,8 @@ def explain(
         all families.
 
     Raises:
-        InputError: sets of another task, or predictions that are no distributions.
+        InputError: sets of another task or of unequal sizes, or predictions that are no
+            distributions.
 
     >>> from interp.tasks import experts
     >>> from interp.tasks.experts.algorithms import weighted_majority
@@ -325,16 +326,20 @@ def explain(
     >>> found.family, found.parameters
     ('weighted_majority', {'gain': 0.5})
     """
-    require(
-        task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}"
-    )
+    key = task_of(sets)
+    require(key == task.key, f"these episodes are of {key!r}, not of {task.key!r}")
     refuse_missing(
         "the search for an algorithm", *(batch for pair in sets.values() for batch in pair)
+    )
+    n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
+    require(
+        len(set(n_episodes.values())) == 1,
+        "the sets must have equally many episodes to fit on, and to score on, since their i-th ones are resampled "
+        f"together; got {n_episodes}",
     )
     candidates = task.rivals() if families is None else unique(families, "family")
     require(candidates, "no family of algorithms to ask; give families=None for all of the task's")
     scores = _score_families(subject, task, sets, candidates.values())
-    n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
     part = _decide(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
     algorithm = part.algorithm
     if part.family is None or algorithm is None:

@@ -516,3 +516,11 @@ def test_bad_input_is_refused_before_work(sets):
     refuses(
         r"must be \[episode, round, outcome\]", explain, lambda e: np.ones(3), TASK, small, seed=0
     )
+
+
+def test_sets_of_unequal_sizes_are_refused(sets):
+    """Their i-th episodes are resampled together."""
+    fitted_on, scored_on = sets["graded"]
+    unequal = sets | {"graded": (fitted_on, scored_on.select(slice(0, 6)))}
+    message = r"the sets must have equally many episodes .*'graded': \(8, 6\)"
+    refuses(message, explain, experts.bayes(), TASK, unequal, seed=0)
