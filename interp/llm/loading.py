@@ -172,7 +172,9 @@ def _remove_duplicates(
     for run in runs:
         key = (*run.group, run.advice.tobytes(), run.labels.tobytes())
         group = plays.setdefault(key, [])
-        originals = [known for known in group if _is_copy(run, known)]
+        # Two plays with the same choices differ in the times of their calls.
+        content = run.path.read_bytes()
+        originals = [known for known in group if known.path.read_bytes() == content]
         if originals:
             _set_aside(rows, run, f"a copy of {str(originals[0].path)!r}")
         else:
@@ -209,13 +211,6 @@ def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
             again.append(run.predictions)
             _set_aside(rows, run, f"another play of the instance in {str(chosen.path)!r}")
     return replace(chosen, again=tuple(again))
-
-
-def _is_copy(run: LLMRun, other: LLMRun) -> bool:
-    """Return whether the files of two runs are equal. Two plays of an instance may have the same
-    choices; their traces still differ in the times of calls.
-    """
-    return run.path.read_bytes() == other.path.read_bytes()
 
 
 def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:

@@ -408,7 +408,8 @@ class NoteTable:
         """
         measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
-        for names, group in self._last.groupby(_GROUP, sort=False):
+        is_last = self.notes["round"] == self.notes["last_round"]
+        for names, group in self.notes[is_last].groupby(_GROUP, sort=False):
             read = group[group["readable"].astype(bool)]
             words = group["words"]
             row = {
@@ -437,10 +438,6 @@ class NoteTable:
         exact = self.notes["exact"].where(is_readable).astype(float)
         by_round = self.notes.assign(exact=exact).groupby([*_GROUP, "round"])
         return by_round[["words", "prompt_tokens", "exact"]].mean().reset_index()
-
-    @property
-    def _last(self) -> pd.DataFrame:
-        return self.notes[self.notes["round"] == self.notes["last_round"]]
 
 
 @checked
