@@ -147,7 +147,11 @@ def _scale_difference(axes: Axes, largest: float) -> None:
 
 
 def over_rounds(
-    key: str, name: str, values: Float[np.ndarray, "episode round"], seed: int
+    key: str,
+    name: str,
+    values: Float[np.ndarray, "episode round"],
+    seed: int,
+    participants: Any = None,
 ) -> pd.DataFrame:
     """Return the table of one curve, which :func:`curves` draws: the mean over episodes in every
     round, with a 95 % bootstrap interval.
@@ -157,12 +161,14 @@ def over_rounds(
         name: name for the legend.
         values: the quantity to average, one number per episode and round.
         seed: seed of the bootstrap.
+        participants: name or number of each episode's participant; None if the bootstrap resamples
+            episodes instead of participants.
 
     Returns:
         One row per round, counted from 0, with columns ``algorithm``, ``name``, ``round``,
         ``mean``, ``low`` and ``high``.
     """
-    mean, low, high = bootstrap_mean(values, seed=seed)
+    mean, low, high = bootstrap_mean(values, seed=seed, participants=participants)
     rounds = np.arange(len(mean))
     return pd.DataFrame(
         {"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high}

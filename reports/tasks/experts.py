@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from interp.choices.fitting import probable
+from interp.core.algorithm import participants_of
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.plan import predictions_of
 from interp.results import figures
@@ -74,6 +75,7 @@ def _score(context: Context) -> dict[str, _Scored]:
         predicted[key] = baseline.run(episodes)
         names[key] = baseline.name
     of_model = scoring.regret(predicted["model"].predictions, episodes)[:, -1]
+    participants = participants_of(episodes)
     scored = {}
     seed = context.seed
     for key, by_key in predicted.items():
@@ -90,8 +92,8 @@ def _score(context: Context) -> dict[str, _Scored]:
         scored[key] = _Scored(
             name=names[key],
             scores=scores,
-            beyond=mean_interval(regret[:, -1] - of_model, seed=seed),
-            curve=figures.over_rounds(key, names[key], regret, seed),
+            beyond=mean_interval(regret[:, -1] - of_model, seed=seed, participants=participants),
+            curve=figures.over_rounds(key, names[key], regret, seed, participants),
         )
     return scored
 

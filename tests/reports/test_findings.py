@@ -1,14 +1,19 @@
 """How a part's numbers become a word."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import interp
 from interp.stats.intervals import Interval
+from interp.tasks import experts
 from reports.blocks import cell
+from reports.part import Context
 from reports.parts import interchange, patching
+from reports.tasks import experts as report_on_experts
 
 NAN = float("nan")
 
@@ -121,3 +126,20 @@ def test_digits_are_those_that_the_interval_leaves() -> None:
         "1.000 [1.000, 1.000]",
     ]
     assert cell(np.float64(-0.001), ".2f") == "0.00"
+
+
+def test_regret_of_recorded_rounds_resamples_participants() -> None:
+    """Four copies of each of four episodes by one participant say no more than the four."""
+    once = experts.sample(4, 12, 2, seed=0)
+    four_times = replace(once.select([0, 1, 2, 3] * 4), participants=[0, 1, 2, 3] * 4)
+    model = interp.load("wma-handwired", n_experts=2)
+    (part,) = [part for part in report_on_experts.parts() if part.key == "regret"]
+    widths = []
+    for episodes in (replace(once, participants=[0, 1, 2, 3]), four_times):
+        with interp.tasks.using(episodes):
+            scored = part.compute(Context(model, "", len(episodes), 12, 0))
+        beyond = scored["majority_vote"].beyond
+        curve = scored["majority_vote"].curve
+        last = curve.iloc[-1]
+        widths.append([beyond.high - beyond.low, last["high"] - last["low"]])
+    assert widths[1] == pytest.approx(widths[0], rel=0.3)
