@@ -110,8 +110,8 @@ def words(frame: pd.DataFrame) -> Figure:
         axes.set_yticks(range(len(names)), names[::-1])
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
-    ticks = ", the tick the threshold" if frame["threshold"].notna().any() else ""
-    figure.supxlabel(f"how alike (1: the same); a bar is the 95 % interval{ticks}", fontsize=8.5)
+    ticks = ", ticks are thresholds" if frame["threshold"].notna().any() else ""
+    figure.supxlabel(f"similarity (1: the same); bars are 95 % intervals{ticks}", fontsize=8.5)
     return figure
 
 
@@ -196,7 +196,8 @@ def draw() -> list[Path]:
         low=0.0,
     )
     drawn["rates"] = intervals(
-        rates.rename(columns={"at_most": "high"}), xlabel="rate of wrong words, held out"
+        rates.rename(columns={"at_most": "high"}),
+        xlabel="rate of wrong verdicts on held-out machines",
     )
     return [
         write_figure(PICTURES / f"{name}.svg", figure, facecolor="#fcfcfb")
