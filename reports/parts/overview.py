@@ -223,7 +223,7 @@ def write_shell_options(named: Mapping[str, Any]) -> list[str]:
     """Return keyword arguments as a list of options of a command. An argument that is False, None
     or empty is left out.
 
-    >>> write_shell_options({"most_arms": 4, "quick": True, "missed": [-1, -9], "beside": [], "out": None})
+    >>> write_shell_options({"most_arms": 4, "quick": True, "missed": [-1, -9], "beside": (), "pairs": [], "out": None})
     ['--most-arms', '4', '--quick', '--missed=-1', '--missed=-9']
     """
     words = []
@@ -234,7 +234,7 @@ def write_shell_options(named: Mapping[str, Any]) -> list[str]:
             words.append(option)
         elif any(text.startswith("-") for text in texts):
             words += [f"{option}={text}" for text in texts]
-        elif value not in (None, "", []) and value is not False:
+        elif value not in (None, "", [], ()) and value is not False:
             words += [option, *texts]
     return words
 
