@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from circuits.exactness import CARRIED
-from circuits.registry import get_record
+from circuits.registry import DTYPES, build, get_record, with_defaults
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp.results.measure import Measure
 from interp.support.errors import InputError
@@ -64,8 +64,16 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
                 seed=context.seed,
             )
         listed = [tuple(size) if isinstance(size, list) else size for size in sizes]
-        n_rounds = max(context.n_rounds, _ROUNDS)
-        return verify(context.circuit.name, listed, n_rounds, n_run, seed=context.seed)
+        circuit = context.circuit
+        return verify(
+            circuit.name,
+            listed,
+            n_rounds=max(context.n_rounds, _ROUNDS),
+            n_episodes=n_run,
+            dtype="float64" if circuit.float64_only else DTYPES,
+            seed=context.seed,
+            **_find_changed_arguments(context),
+        )
 
     def summarise(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _describe_lack(context) else shown
@@ -81,6 +89,19 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
         summarise,
         lambda result, context: result.sentence if result.passed else "",
     )
+
+
+def _find_changed_arguments(context: Context) -> dict[str, Any]:
+    """Return the arguments of the model's circuit that are not the defaults of its dtype, as
+    :func:`circuits.verify` takes them: name -> value. Sizes of the task are left out.
+    """
+    circuit = context.circuit
+    dtype = str(context.model.dtype).removeprefix("torch.")
+    sizes = context.task.sizes_of(context.model.layout)
+    usual = build(circuit.name, **with_defaults(circuit.name, dtype, sizes)).arguments
+    changed = {name: value for name, value in circuit.arguments.items() if value != usual[name]}
+    changed["circuit_seed"] = changed.pop("seed", None)
+    return changed
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:

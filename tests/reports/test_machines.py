@@ -292,6 +292,14 @@ def test_a_circuit_without_sites_is_verified_by_what_it_gives(
     assert "lists no sites" in text(html, "The circuit")
 
 
+def test_a_circuit_with_other_arguments_is_verified_with_them(tmp_path: Path) -> None:
+    """With softmax heads that hardly choose, the model is not its algorithm, though the default model is."""
+    model = interp.load("wma-handwired", n_experts=2, eta=60.0, match_logit=3.0)
+    wanted = [part for part in experts.parts() if part.key == "verification"]
+    html = html_of(model, tmp_path, **SMALL, parts=wanted)
+    assert "wma-handwired is Weighted Majority exactly" not in html
+
+
 def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 35: its section died of a bare KeyError, 'positions' or 'source'."""
     parts = (overview.part(), interchange.INTERCHANGE, heads.CIRCUIT)
