@@ -18,7 +18,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
         "unit": "fewer mistakes after {n_rounds} rounds",
         "is_share": False,
         "yes": "learns whom to follow",
-        "no": "makes as many mistakes as a majority vote",
+        "no": "makes more mistakes than a majority vote",
         "rests_on": ["regret"],
     },
     "bayes": {
@@ -78,19 +78,21 @@ CLAIMS: dict[str, dict[str, Any]] = {
         "threshold": 0.5,
         "unit": "share of the algorithm's change",
         "yes": "follows a state that is written into its latent",
-        "no": "only partly follows a state that is written into its latent",
+        "no": "does not follow every state that is written into its latent",
     },
     "faithful": {
         "claim": (
             "The best-scored edges preserve more of the difference than equally many random edges"
         ),
         "unit": "faithfulness",
+        "no": "preserves no more with its best-scored edges than with random ones",
     },
     "few": {
         "claim": "The circuit of best-scored edges has at most half of the edges",
         "threshold": 0.5,
         "side": "below",
         "unit": "share of the edges",
+        "no": "needs more than half of its edges",
         "needs_control": False,
     },
     "edges": {
@@ -98,6 +100,5 @@ CLAIMS: dict[str, dict[str, Any]] = {
             "At most half of the edges are enough for the effect of another episode's latents"
         ),
         "yes": "needs at most half of its edges",
-        "no": "needs more than half of its edges",
     },
 }

@@ -236,9 +236,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     whole = claim("edges")
     sizes = f"{circuit['size']} of {circuit['of']} edges"
     parts = [is_faithful, is_small]
-    return [
-        decisive(parts, key="edges", claim=whole.claim, about=sizes, yes=whole.yes, no=whole.no)
-    ]
+    return [decisive(parts, key="edges", claim=whole.claim, about=sizes, yes=whole.yes)]
 
 
 def _get_faithfulness(circuit: pd.Series) -> Interval:

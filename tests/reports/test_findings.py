@@ -10,7 +10,7 @@ import pytest
 import interp
 from interp.stats.intervals import Interval
 from interp.tasks import experts
-from reports.blocks import cell
+from reports.blocks import cell, claim
 from reports.part import Context
 from reports.parts import interchange, patching
 from reports.tasks import experts as report_on_experts
@@ -111,6 +111,39 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
     }
     measures = patching._edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
     assert [measure.verdict for measure in measures] == [word]
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "phrase"),
+    [
+        (80, 1.0, "needs more than half of its edges"),
+        (3, 0.1, "preserves no more with its best-scored edges than with random ones"),
+    ],
+)
+def test_a_page_says_which_part_of_the_claim_on_edges_is_false(
+    size: int, kept: float, phrase: str
+) -> None:
+    """Three of 100 edges that preserve less than random ones are not said to be more than half."""
+    numbers = {"faithfulness": kept, "low": kept - 0.01, "high": kept + 0.01}
+    circuit = {"size": size, "of": 100, "random_max": 0.6, **numbers}
+    (measure,) = patching.EDGES.summary({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
+    assert measure.phrase == phrase
+
+
+@pytest.mark.parametrize(
+    ("key", "low", "phrase"),
+    [
+        ("learns", -6.0, "makes more mistakes than a majority vote"),
+        ("steering", -0.9, "does not follow every state that is written into its latent"),
+    ],
+)
+def test_a_false_claim_is_called_no_better_than_its_number(
+    key: str, low: float, phrase: str
+) -> None:
+    """A "no" needs an interval below 0 mistakes fewer, or a dose below half of the algorithm's change."""
+    measure = claim(key, Interval(low + 0.2, low, low + 0.4), {"n_rounds": 20})
+    assert measure.verdict == "no"
+    assert measure.phrase == phrase
 
 
 def test_digits_are_those_that_the_interval_leaves() -> None:
