@@ -68,7 +68,8 @@ from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require_known, unknown_name
 from interp.support.provenance import provenance
 
-_NO_GAP = 1e-12  # a smaller difference between two runs is none
+NO_GAP = 1e-12
+"""A smaller difference between two runs counts as none."""
 _RESTORES = 0.01  # a site that restores a smaller share of the difference restores nothing
 _ADDRESS = ("site", "component", "layer", "head", "position")
 _NUMBERS = (
@@ -147,7 +148,7 @@ class PatchingResult(Result):
         metric between source and base run. A patch without an effect has 0, one that carries the
         whole difference 1. Raise an error if the runs do not differ.
         """
-        if abs(self.gap) < _NO_GAP:
+        if abs(self.gap) < NO_GAP:
             raise InputError(
                 f"clean and corrupted runs do not differ in {self.metric} at round {self.read_round}, so there is no "
                 "gap to take a fraction of; use effects, another metric, or a later read_round"
@@ -343,7 +344,7 @@ class PatchingResult(Result):
         two runs.
         """
         name = self.metric.replace("_", " ")
-        if abs(self.gap) < _NO_GAP:
+        if abs(self.gap) < NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read_round}: there is nothing to restore."
         verb, run_name = "restores", "clean"
         if self.direction == "noising":
@@ -409,7 +410,7 @@ class RoundsResult(Result):
         """The finding in a sentence: in which round, and at which site, a patch restores most of
         the difference between the two runs.
         """
-        differing = [result for result in self.by_round if abs(result.gap) >= _NO_GAP]
+        differing = [result for result in self.by_round if abs(result.gap) >= NO_GAP]
         if not differing:
             return self.by_round[0].sentence
         return max(differing, key=lambda result: result.best[1]).sentence

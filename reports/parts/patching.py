@@ -11,7 +11,7 @@ import pandas as pd
 from interp.core.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.edge_graph import EXITS, split_head
-from interp.interventions.patching import PatchingResult, sweep
+from interp.interventions.patching import NO_GAP, PatchingResult, sweep
 from interp.interventions.sites import head_address, sites
 from interp.results import figures
 from interp.results.measure import Control, Measure, decisive
@@ -108,12 +108,8 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
         texts.append(_SAYS["points"])
     blocks: list[object] = [Prose("\n\n".join(texts))]
     for what, result in differences:
-        if result.gap == 0:
-            nothing = (
-                "This corruption does not change the prediction, so there is no difference to "
-                "restore."
-            )
-            blocks.append(Prose(f"**{what}.** {nothing}"))
+        if abs(result.gap) < NO_GAP:
+            blocks.append(Prose(f"**{what}.** {result.sentence}"))
         elif has_no_heads:
             blocks += _draw_points(what, _describe(result), result.to_frame())
         else:
@@ -134,7 +130,7 @@ def _describe(result: PatchingResult) -> str:
 
 
 def _list_cells(what: str, result: PatchingResult) -> Table:
-    """Return a table of the patched sites that restore at least 1 % of the difference.
+    """Return a table of the patched sites that restore or reverse at least 1 % of the difference.
 
     Args:
         what: what was corrupted, in words.
@@ -142,7 +138,8 @@ def _list_cells(what: str, result: PatchingResult) -> Table:
     """
     frame = result.to_frame()
     shown = frame.loc[frame["fraction"].abs() >= _LISTED, ["site", *_NUMBERS]]
-    title = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
+    count = f"{len(shown)} of {len(frame)} cells"
+    title = f"{what}: {count}, with a share of at least {_LISTED:.0%} (above or below 0)"
     return Table(shown, title, collapsed=True)
 
 
@@ -177,9 +174,9 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
     drawn = figures.heatmaps(shown, label="share restored", xlabel="position", limit=1.0)
     idle = ""
     if n_idle:
-        idle = f" {n_idle} rows that restore less than {_LISTED:.0%} everywhere are left out."
+        idle = f" Rows that restore less than {_LISTED:.0%} everywhere are left out ({n_idle})."
     of_heads = grids[_SAYING["z"]].stack()
-    head, position = of_heads.abs().idxmax()  # type: ignore[misc]
+    head, position = of_heads.idxmax()  # type: ignore[misc]
     strongest = f"Head {head} at {position} restores most ({of_heads[(head, position)]:.0%})."
     data = pd.concat(grids).reset_index(names=["by", "of"])
     text = f"**{what}.** {strongest} {caption} by each activation.{idle}"
@@ -202,7 +199,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
         shown[rank <= _MOST_POINTS], xlabel="share restored", reference={"the clean run": 1.0}
     )
     title = f"{what}: patching the state and the machine's points"
-    strongest = shown[rank == 1].iloc[0]
+    strongest = shown.sort_values("estimate", ascending=False).iloc[0]
     share = f"{strongest['estimate']:.0%}"
     text = f"**{what}.** {strongest['site']} restores most ({share}). {caption}."
     return [Figure(drawn, title, text), Table(frame[["site", *_NUMBERS]], title, collapsed=True)]

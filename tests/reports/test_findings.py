@@ -1,13 +1,17 @@
 """How a part's numbers become a word."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import interp
+from interp.interventions.patching import PatchingResult
+from interp.interventions.sites import resolve
 from interp.stats.intervals import Interval
 from interp.tasks import experts
 from reports.blocks import cell, claim
@@ -128,6 +132,42 @@ def test_a_page_says_which_part_of_the_claim_on_edges_is_false(
     circuit = {"size": size, "of": 100, "random_max": 0.6, **numbers}
     (measure,) = patching.EDGES.summary({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
     assert measure.phrase == phrase
+
+
+def captions_of(shares: dict[str, float], gap: float = 1.0) -> str:
+    """What the section on patching says of sites that restore these shares of a gap."""
+    model = interp.load("wma-handwired", n_experts=2)
+    sites = [resolve(site, model, model.layout) for site in shares]
+    restored = gap * torch.tensor(list(shares.values()))
+    result = PatchingResult(
+        sites=tuple(sites),
+        values=restored[:, None].repeat(1, 3),
+        base=torch.zeros(3),
+        source=gap * torch.ones(3),
+        metric="logit_diff",
+        unit="nats",
+        direction="denoising",
+        round=5,
+        read_round=5,
+        propagate=True,
+        settings={"counted": "", "model": model.name},
+    )
+    context = Context(model, "", n_episodes=8, n_rounds=10, seed=0)
+    blocks = patching.part().draw([("A vote is flipped", result)], context)
+    return "\n".join(
+        getattr(block, "caption", "") or getattr(block, "text", "") for block in blocks
+    )
+
+
+def test_the_head_that_restores_most_is_none_that_reverses_more() -> None:
+    captions = captions_of({"resid_pre[0]@p?": 0.2, "L0H0@p?": -0.6, "L0H1@p?": 0.3})
+    assert re.search(r"Head L0H1\b.* at p\? restores most \(30%\)", captions)
+    assert "3 of 3 cells" in captions
+
+
+def test_runs_that_differ_by_rounding_leave_nothing_to_restore() -> None:
+    """Shares of such a difference are refused, so that the whole section was lost."""
+    assert "nothing to restore" in captions_of({"resid_pre[0]@p?": 0.2, "L0H0@p?": 0.6}, gap=1e-15)
 
 
 @pytest.mark.parametrize(
