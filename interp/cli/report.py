@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +175,7 @@ def _explore(
     """
     from reports.explore.server import Explorer, Served
     from reports.explore.view import View
+    from reports.parts.overview import write_arguments, write_shell_options
 
     shown = View.of(view)
     shown = replace(shown, seed=seed_of(seed) or shown.seed)
@@ -181,15 +183,11 @@ def _explore(
     reference_model = None
     if reference:
         reference_model = options.load(reference, {}, None, how.get("device", "cpu")).model
-    arguments = [f", {name}={value!r}" for name, value in chosen.arguments.items()]
-    words = [f"interp explore {model}"]
-    words += [f"--{name} {value}" for name, value in sizes.items()]
-    words += [f"--set {pair}" for pair in how.get("arguments") or ()]
-    for name in ("recorded", "hypothesis"):
-        if how.get(name):
-            words += [f"--{name}", *how[name]]
-    origin = f"interp.load({model!r}{''.join(arguments)})"
-    explorer = Explorer(chosen.model, reference_model, origin, " ".join(words))
+    again = {**sizes, **how, "reference": reference, "device": None}
+    again["set"] = again.pop("arguments", None)
+    shell = shlex.join(["interp", "explore", model, *write_shell_options(again)])
+    origin = f"interp.load({model!r}{write_arguments(chosen.arguments)})"
+    explorer = Explorer(chosen.model, reference_model, origin, shell)
     served = Served(explorer, port, shown)
     address = served.address
     typer.echo(json.dumps({"command": "explore", "address": address}) if say.as_json else address)

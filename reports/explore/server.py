@@ -511,5 +511,6 @@ def explore(
         command = f"interp explore {model}"
         model = load(model)
     if isinstance(reference, str):
+        command += f" --reference {reference}" if command and reference else ""
         reference = load(reference) if reference else None
     return Served(Explorer(model, reference, origin, command), port, View.of(view)).start()

@@ -1,5 +1,6 @@
 """A live page of a machine: what edits do, that a view's Python gives the same, and what its server refuses."""
 
+import shlex
 import socket
 import urllib.error
 import urllib.request
@@ -18,11 +19,12 @@ from interp.interventions.sites import Site
 from interp.machines.learners import learner
 from interp.stats.decoder import RIDGE
 from interp.tasks import bandit
-from reports.explore import Edit, Explorer, View, page
+from reports.explore import Edit, Explorer, View, page, server
 from reports.explore.server import _app
 from reports.explore.view import Written, score, script
 from tests.cases import cases
 from tests.refusals import refuses
+from tests.shell import printed
 
 TOKEN = "a-token"
 INSIDE = ("patch 3 latent 5", "patch 2- latent 4", "mean 3 latent -", "zero 4 latent -")
@@ -87,6 +89,29 @@ def explorer(name: str) -> Explorer:
     arguments = [repr(name), *(f"{size}={value}" for size, value in sizes.items())]
     origin = f"interp.load({', '.join(arguments)})"
     return Explorer(interp.load(name, **sizes), origin=origin, command=f"interp explore {name}")
+
+
+def test_the_command_of_a_page_opens_the_same_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a reference, without which a view that takes over its state is refused, and with words that a shell would
+    split or expand."""
+    commands = []
+
+    class Unserved:
+        address = "http://127.0.0.1:1/"
+
+        def __init__(self, explorer: Explorer, *_: Any) -> None:
+            commands.append(explorer.command)
+
+        def run(self) -> None:
+            """Serve nothing."""
+
+    monkeypatch.setattr(server, "Served", Unserved)
+    words = ["--states", "3", "--reference", "qlearning-learned", "--set", "rewards=[0, 1.5]"]
+    printed("explore", "qlearning-handwired", *words)
+    (command,) = commands
+    assert sorted(shlex.split(command)) == sorted(
+        ["interp", "explore", "qlearning-handwired", *words]
+    )
 
 
 def of(*edits: str, **more: Any) -> View:
