@@ -27,6 +27,7 @@ from probes.activations import read as read_activations
 from probes.targets import compute as compute_targets
 from probes.targets import parse
 from reports.blocks import Figure, Measures, Prose, Table, number
+from reports.explore.view import score
 from reports.part import Context, Part
 from reports.texts import TEXTS
 
@@ -286,24 +287,10 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
         r2 = result.score.estimate
         if r2 < ROUGH and not context.task.recorded:
             decoded = _decode_by_more_episodes(context, result)
-            r2 = _score(target.values, decoded)
+            r2 = score(target.values, decoded)
     state = _flatten(np.asarray(decoded[context.shown]))
     reference = _flatten(np.asarray(target.values[context.shown]))
     return Trajectory(target.noun, state, reference, tuple(target.outputs), r2)
-
-
-def _score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
-    """Return the R2 of a decoded variable: 1 - (squared errors / squared deviations), both summed
-    over all its numbers.
-
-    The deviation of each number is from its mean over episodes and rounds.
-
-    Args:
-        truth, decoded: true and decoded values, ``[episode, round, ...]``.
-    """
-    residual = ((decoded - truth) ** 2).sum()
-    deviation = truth - truth.mean((0, 1))
-    return float(1 - residual / (deviation**2).sum())
 
 
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
