@@ -53,7 +53,7 @@ class _FittedCell:
         nats: held-out loss in nats per round, with its interval over participants.
         even: loss of a uniform guess among the offered outcomes, in nats per round.
         participants: one row per participant: the number of scored ``rounds``, and the held-out
-            loss ``nats`` per round.
+            loss ``nats`` per round; NaN without a scored round.
     """
 
     machine: AdaptedMachine
@@ -64,10 +64,12 @@ class _FittedCell:
 
     @property
     def sentence(self) -> str:
-        """A sentence with the held-out loss of the recurrent cells, and that of a uniform guess."""
-        people = len(self.participants)
+        """A sentence with the held-out loss of the recurrent cells, and that of a uniform guess. It
+        counts participants with a scored round.
+        """
+        n_scored = self.participants["nats"].count()
         return (
-            f"Of {people} participants, held out, it loses {self.nats} nats a round; "
+            f"Of {n_scored} participants, held out, it loses {self.nats} nats a round; "
             f"an even guess loses {self.even:.4g}."
         )
 
@@ -105,7 +107,7 @@ def fit_cell(
           participants;
         * ``even``: loss of a uniform guess among the offered outcomes, in nats per round;
         * ``participants``: a table with one row per participant and the columns participant, rounds
-          (number of scored rounds) and nats (held-out loss per round).
+          (number of scored rounds) and nats (held-out loss per round; NaN if rounds is 0).
 
     Raises:
         InputError: if the kind is unknown, there are fewer participants than folds, or the training
@@ -141,38 +143,34 @@ def fit_cell(
         scores = _score(copies, inputs)
     chances = scores.softmax(-1).double().numpy(force=True)
     held_out = chances[fold, np.arange(len(episodes))]
-    participants = _losses_of_participants(held_out, episodes, people, person)
+    lost, rounds = _sum_losses(held_out, episodes, person)
+    nats = pd.Series(lost) / rounds
     n_offered = inputs.offered.sum(-1).numpy()[episodes.scored]
-    rounds = participants["rounds"].to_numpy(float)
-    lost = participants["nats"].to_numpy() * rounds
     return _FittedCell(
         machine=machine,
         held_out=held_out,
         nats=ratio_interval(lost, rounds, seed=seed),
         even=np.log(n_offered).mean(),
-        participants=participants,
+        participants=pd.DataFrame({"participant": people, "rounds": rounds, "nats": nats}),
     )
 
 
-def _losses_of_participants(
-    p: NDArray[np.float64], episodes: Any, people: NDArray[Any], person: NDArray[np.int64]
-) -> pd.DataFrame:
-    """Return one row per participant: the number of scored rounds and the loss in nats per round.
+def _sum_losses(
+    p: NDArray[np.float64], episodes: Any, person: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return each participant's loss in nats, summed over the scored rounds, and the number of
+    these rounds, both ``[participant]``.
 
     Args:
         p: probability of each outcome, ``[episode, round, outcome]``.
         episodes: the recorded episodes.
-        people: names of the participants.
         person: index of each episode's participant, ``[episode]``.
     """
     task = catalog.of(episodes)
     chances = (p * goal_of(task).targets(episodes)).sum(-1)
     lost = -np.log(np.maximum(chances, 1e-12)) * episodes.scored
-    nats = np.bincount(person, lost.sum(1))
     rounds = np.bincount(person, episodes.scored.sum(1))
-    return pd.DataFrame(
-        {"participant": people, "rounds": rounds.astype(int), "nats": nats / rounds}
-    )
+    return np.bincount(person, lost.sum(1)), rounds.astype(int)
 
 
 def _train(

@@ -51,6 +51,18 @@ def test_a_fold_predicts_as_a_cell_that_was_trained_without_it(played, kind):
     np.testing.assert_allclose(fitted.held_out[is_first], predicted, atol=1e-4)
 
 
+def test_a_participant_without_a_free_choice_leaves_the_mean_of_the_others(played):
+    forced = np.zeros((12, 25), bool)
+    forced[-2:] = True
+    fitted = fit_cell(replace(played, forced=forced), n_folds=2, steps=3)
+    *scored, unscored = fitted.participants.to_dict("records")
+    assert unscored["rounds"] == 0
+    assert np.isnan(unscored["nats"])
+    mean = np.mean([participant["nats"] for participant in scored])
+    assert fitted.nats.estimate == pytest.approx(mean)
+    assert fitted.sentence.startswith("Of 5 participants")
+
+
 def test_what_is_held_out_of_a_participant_knows_none_of_that_ones_choices(played):
     """Choices of one participant that are turned round change what is predicted of the others alone."""
     turned = played.choices.copy()
