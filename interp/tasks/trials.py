@@ -153,7 +153,7 @@ class TrialsRead:
         unused: names of the columns without a role.
         participants, sessions, trials: numbers of participants, sessions and trials.
         missed: number of missed trials; they are among ``trials``.
-        labels: kind of label -> {label: how often it occurs}, such as
+        labels: kind of label -> {label: how often it occurs in these trials}, such as
             ``{"arm": {"left": 40, "right": 60}}``; for arms, choices are counted.
         scale: number by which rewards were divided; None if there are no rewards.
         remarks: sentences about what the user should check.
@@ -275,7 +275,7 @@ class TrialTable:
         require(len(table.cells) > 0, f"{table.file} has a header and no row below it")
         self.table, self.columns, self.options = table, columns, options
         self.remarks = list(table.remarks)
-        self._labels: dict[str, dict[str, int]] = {}
+        self._labels: dict[str, tuple[list[str], pd.DataFrame]] = {}
 
     # Cells.
 
@@ -389,7 +389,7 @@ class TrialTable:
             f"{place} must hold two {kind}s or more, got {str(labels)[:80]}; name another column",
         )
         numbers = {label: i for i, label in enumerate(labels)}
-        self._labels[kind] = {label: counts[label] for label in labels}
+        self._labels[kind] = labels, frames[0]
         coded = []
         for frame in frames:
             coded.append(frame.apply(lambda cells: cells.map(numbers)))
@@ -692,6 +692,9 @@ class TrialTable:
         people = {who for who, _ in sessions}
         if "order" not in self.columns:
             self._remark_copies()
+        labels = {}
+        for kind, (names, cells) in self._labels.items():
+            labels[kind] = _count_labels(names, cells.loc[rows])
         remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])
         table, n_missed = self.table, int((~counted[rows]).sum())
         return TrialsRead(
@@ -703,7 +706,7 @@ class TrialTable:
             sessions=len(sessions),
             trials=len(rows),
             missed=n_missed,
-            labels=self._labels,
+            labels=labels,
             scale=scale,
             remarks=tuple(remarks),
         )
@@ -915,8 +918,13 @@ def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
     in any of the frames.
     """
     labels = pd.concat([frame.stack() for frame in frames]).value_counts(sort=False)
-    n_in_first = frames[0].stack().value_counts()
-    return {label: int(n_in_first.get(label, 0)) for label in labels.index}
+    return _count_labels(labels.index, frames[0])
+
+
+def _count_labels(labels: Iterable[str], cells: pd.DataFrame) -> dict[str, int]:
+    """Return {label: number of cells with it} for each of some labels, which may be 0."""
+    counts = cells.stack().value_counts()
+    return {label: int(counts.get(label, 0)) for label in labels}
 
 
 def _get_sort_key(label: str) -> tuple[bool, float, str]:

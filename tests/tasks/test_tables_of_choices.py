@@ -545,6 +545,17 @@ def test_two_sentences_state_what_was_read(written):
     )
 
 
+def test_choices_of_episodes_that_are_left_out_are_not_counted(written):
+    """The last person was paid nothing that is known."""
+    unpaid = PLAIN["subject"] == PLAIN["subject"].iloc[-1]
+    table = PLAIN[["subject", "trial", "arm"]].assign(reward=PLAIN["reward"].where(~unpaid))
+    with pytest.warns(UserWarning, match="1 of 10 episodes"):
+        reading = written(table).reading
+    of_arms = reading.labels["arm"]
+    assert reading.trials == 720
+    assert sum(of_arms.values()) == 720
+
+
 # Files.
 
 TEXT = "Sübject;choice;reward \nann;a;0,5\nann;b;1,5\nann;a;0,0\nann;b;1,5\n"
