@@ -347,7 +347,6 @@ class AdaptedMachine(HookedMachine):
         for tap in self.taps.values():
             if tap.halting is not None:
                 void = void | tap.halting.void.to(void.device)
-                tap.halting = None
         if not void.any():
             return stepped
         parts = [part.masked_fill(add_axes(void, part.ndim), torch.nan) for part in stepped]
@@ -451,6 +450,7 @@ class AdaptedMachine(HookedMachine):
             for cell in self.opened.values():
                 stack.enter_context(cell.in_place())
             for tap in self.taps.values():
+                tap.halting = None  # of the round before, which an error may have ended
                 if tap.is_watched:
                     submodule = self._find_submodule(tap.point.module)
                     gate = self._find_submodule(tap.point.gate or tap.point.module)

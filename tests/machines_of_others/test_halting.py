@@ -168,6 +168,20 @@ def test_a_hook_may_write_in_place(mode):
     assert torch.equal(in_place, carry(lambda x, hook: x + 0.7))
 
 
+def test_an_edit_before_an_error_does_not_void_the_next_run():
+    machine, episodes = checked(), experts.sample(9, 4, 4, seed=0)
+    plain = interp.rollout(machine, episodes)
+
+    def fail(x, hook):
+        raise ZeroDivisionError
+
+    hooks = [(CYCLES[6], lambda x, hook: x + 0.7), (CYCLES[7], fail)]
+    with pytest.raises(ZeroDivisionError):
+        interp.rollout(machine, episodes, fwd_hooks={1: hooks})
+    again = interp.rollout(machine, episodes)
+    assert torch.equal(again.predictions, plain.predictions)
+
+
 def test_weights_that_are_written_to_in_inference_mode_are_read_again():
     episodes = experts.sample(9, 4, 4, seed=0)
     with torch.inference_mode(), session():
