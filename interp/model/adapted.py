@@ -275,8 +275,9 @@ class AdaptedMachine(HookedMachine):
         carried = self.hook_latents(carried)
         void = None
         if self.may_halt:
-            void = carried.isnan().flatten(1).any(1)
-            carried = carried.nan_to_num(0.0)
+            is_nan = carried.isnan()
+            void = is_nan.flatten(1).any(1)
+            carried = carried.masked_fill(is_nan, 0.0)
         tree = unpack(self.channels, carried)
         for name in self.lengths:
             tree[name] = tree[name].squeeze(-1).round().long()

@@ -182,6 +182,15 @@ def test_an_edit_before_an_error_does_not_void_the_next_run():
     assert torch.equal(again.predictions, plain.predictions)
 
 
+def test_an_infinite_state_stays_infinite():
+    halting, episodes = checked(), experts.sample(2, 3, 4, seed=0)
+    plain = interp.adapt(halting.module, LAYOUT, step=step, channels=halting.channels)
+    carried = torch.tensor([-torch.inf, 0]).reshape(2, 1, 1).expand(2, 1, WIDTH)
+    fed = plain.prepare(LAYOUT.encode(episodes)).at(0)
+    predictions = halting.step(carried, fed).prediction
+    assert_close(predictions, plain.step(carried, fed).prediction, equal_nan=True)
+
+
 def test_weights_that_are_written_to_in_inference_mode_are_read_again():
     episodes = experts.sample(9, 4, 4, seed=0)
     with torch.inference_mode(), session():
