@@ -823,6 +823,7 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
         if name.startswith("prj.")
     }
     model = _build_gpt2(path, plain, n_head)
+    _require_ties(path, model, plain)
     inner, width = projection["1.weight"].shape
     prj = nn.Sequential(nn.Dropout(), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
     if "ln.weight" in projection:

@@ -91,5 +91,14 @@ def test_a_checkpoint_of_codi_is_read_and_its_updates_are_added(tmp_path):
     assert_close(again(tokens).logits, model.eval()(tokens).logits)
     hidden = torch.randn(3, 16)
     assert torch.equal(again.prj(hidden), model.prj(hidden))
+    state_dict["lm_head.weight"] = state_dict.pop("codi.base_model.model.lm_head.weight") + 1
+    torch.save(state_dict, tmp_path / "untied.bin")
+    refuses(
+        "has other numbers in transformer.wte.weight",
+        machines.read_codi,
+        tmp_path / "untied.bin",
+        scale=0.25,
+        n_head=2,
+    )
     torch.save({"weight": a}, tmp_path / "other")
     refuses("is no checkpoint of CODI", machines.read_codi, tmp_path / "other", scale=1.0)
