@@ -21,13 +21,14 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from interp.core.algorithm import Episodes
+from interp.core.algorithm import Episodes, refuse_missing
 from interp.model.adapted import AdaptedMachine
 from interp.model.carried import unpack
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.results.measure import Result
 from interp.support.checks import checked, checked_result, integer
+from interp.support.errors import require
 from interp.support.provenance import provenance
 
 _SAME = 0.01
@@ -103,13 +104,14 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
     Args:
         machine: a machine with a random initial state. The state that is measured is its first
             channel (named part of the carried state).
-        episodes: episodes of its task.
+        episodes: episodes of its task, without missing rounds.
         n_starts: number of initial states, with seeds 0, 1, ...
 
     Returns:
         For each round, the share of the variance of the state, and of the variance of the
         prediction, that is due to the initial state. Also which final states each episode reaches.
     """
+    refuse_missing("starts", episodes)
     runs = [
         rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
     ]
@@ -165,7 +167,13 @@ def over_starts(
         have the smallest and the largest value over starts.
     """
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
-    rows = pd.concat(frames).groupby(list(by), sort=False)
+    keys = list(by)
+    require(
+        not frames[0].duplicated(keys).any(),
+        f"by= must name the columns that identify a row, and several rows have the same {', '.join(keys)}; the columns "
+        f"are {', '.join(frames[0])}",
+    )
+    rows = pd.concat(frames).groupby(keys, sort=False, dropna=False)
     mean = rows.mean(numeric_only=True)
     minimum = rows.min(numeric_only=True).add_suffix("_least")
     maximum = rows.max(numeric_only=True).add_suffix("_most")

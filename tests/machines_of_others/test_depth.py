@@ -1,6 +1,9 @@
 """Depth as rounds, and starts that are drawn, held against loops by hand."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -214,3 +217,32 @@ def test_any_analysis_is_run_from_several_starts():
     numbers = [row["effect_least"], row["effect"], row["effect_most"]]
     expected = [min(effects), np.mean(effects), max(effects)]
     assert numbers == pytest.approx(expected)
+
+
+def test_rows_of_an_analysis_that_by_does_not_tell_apart_are_refused():
+    machine = recurrent(initial=at_random, whole=None)
+
+    def analyse(m):
+        return pd.DataFrame({"site": ["z", "z"], "round": [0, 1], "effect": [1.0, 2.0]})
+
+    refuses("by= must name", machines.over_starts, machine, analyse, n_starts=2)
+    table = machines.over_starts(machine, analyse, n_starts=2, by=["site", "round"])
+    assert list(table["effect_most"]) == [1, 2]
+
+
+def test_rows_without_a_layer_are_counted_over_starts():
+    machine = recurrent(initial=at_random, whole=None)
+
+    def analyse(m):
+        return pd.DataFrame({"layer": [np.nan, 0], "effect": [1.0, 2.0]})
+
+    table = machines.over_starts(machine, analyse, n_starts=2, by=["layer"])
+    assert list(table["effect"]) == [1, 2]
+
+
+def test_starts_of_episodes_with_missing_rounds_are_refused():
+    machine = recurrent(initial=at_random, whole=None)
+    missing = np.zeros((4, 3), bool)
+    missing[0, 1] = True
+    episodes = replace(TASK.sample(4, 3, seed=0), missing=missing)
+    refuses("1 rounds of these episodes did not", machines.starts, machine, episodes)
