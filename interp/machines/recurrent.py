@@ -222,7 +222,7 @@ def cell(
     def start(module: Any) -> _Tree:
         x = first(module) if first else torch.empty(0)
         after = run(module, x, {name: x.new_zeros(1, *shape) for name in names})
-        return {name: part[0].detach() for name, part in after.items()}
+        return {name: part[0] for name, part in after.items()}
 
     points = {gate: f"{core}.{gate}" for gate in gates(cells)} if show_gates else {}
     if first is not None:

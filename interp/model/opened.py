@@ -100,6 +100,8 @@ class OpenedCell(nn.Module):
                 state_of_layer = self._step(x_t, state_of_layer, f"_l{layer}", gate_number)
                 outputs.append(state_of_layer[0])
             x = torch.stack(outputs, time)
+            if layer < fused.num_layers - 1:
+                x = nn.functional.dropout(x, fused.dropout, fused.training)
             last_states.append(state_of_layer)
         parts = tuple(torch.stack(part) for part in zip(*last_states, strict=True))
         return x, parts if len(parts) > 1 else parts[0]

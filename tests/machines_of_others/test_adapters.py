@@ -154,6 +154,35 @@ def test_open_layers_and_cells_are_the_fused_ones_to_rounding(core, options, dty
     assert list(opened.parameters()) == []  # the weights are the fused one's
 
 
+@pytest.mark.parametrize("core", LAYERS)
+def test_open_layers_have_dropout_between_them_in_training(core):
+    fused = core(5, 8, num_layers=3, dropout=0.5)
+    opened, x = OpenedCell(fused), torch.randn(6, 4, 5)
+    torch.manual_seed(0)
+    outputs, _ = fused(x[:1])
+    torch.manual_seed(0)
+    opened_outputs, _ = opened(x[:1])
+    torch.testing.assert_close(opened_outputs, outputs, rtol=0, atol=1e-6)
+    assert not torch.equal(opened(x)[0], opened(x)[0])
+
+
+def test_the_input_before_round_0_is_trained():
+    begun = nn.Parameter(torch.ones(1, SAID.n_told))
+    core, head = nn.GRUCell(SAID.n_told, 5), nn.Linear(5, 2)
+    machine = interp.machines.cell(
+        nn.ModuleDict({"core": core, "head": head}),
+        LAYOUT,
+        hear=lambda m, fed: SAID.after(fed),
+        read=lambda m, h, fed: m["head"](h),
+        first=lambda m: begun,
+    )
+    episodes, _ = pair(machine)
+    fed = machine.prepare(LAYOUT.encode(episodes)).at(0)
+    prediction, _ = machine.step(machine.initial(len(episodes)), fed)
+    prediction.sum().backward()
+    assert begun.grad.abs().max() > 0
+
+
 def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something():
     core, head = nn.GRUCell(SAID.n_asked, 5), nn.Linear(5, 2)
     begun = torch.ones(1, SAID.n_asked)
