@@ -10,6 +10,7 @@ numbers, for models without an input format.
 
 from __future__ import annotations
 
+import copy
 import io
 import re
 import zipfile
@@ -264,14 +265,11 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
     """
     if isinstance(cells, nn.RNNCellBase):
         return _take_tuple(cells(x, _take_single(state)))
-    has_one_layer = cells.num_layers == 1
-    if has_one_layer:
-        state = tuple(part.unsqueeze(1) for part in state)
-    by_layer = tuple(part.transpose(0, 1).contiguous() for part in state)
+    shape = (len(x), cells.num_layers, cells.hidden_size)
+    by_layer = tuple(part.reshape(shape).transpose(0, 1).contiguous() for part in state)
     axis = 1 if cells.batch_first else 0
     _, after = cells(x.unsqueeze(axis), _take_single(by_layer))
-    parts = tuple(part.transpose(0, 1) for part in _take_tuple(after))
-    return tuple(part.squeeze(1) for part in parts) if has_one_layer else parts
+    return tuple(part.transpose(0, 1).reshape_as(state[0]) for part in _take_tuple(after))
 
 
 def _take_single(state: tuple[Tensor, ...]) -> Any:
@@ -460,7 +458,7 @@ def _require_own_pass(
     episodes = catalog.get(machine.layout.task).sample_for(machine, 4, cycles, 0)
     run = rollout(machine, episodes)
     with torch.no_grad():
-        scores = whole(machine.module, run.fed.at(0))
+        scores = whole(copy.deepcopy(machine.module).eval(), run.fed.at(0))
     if machine.output == "logits":
         scores = scores.softmax(-1)
     expected = machine.layout.prediction(scores)

@@ -131,6 +131,14 @@ def test_a_machine_that_is_not_the_modules_own_pass_is_refused():
     refuses("'blok' must name a submodule", recurrent, core="blok")
 
 
+def test_the_modules_own_pass_is_compared_without_dropout():
+    module = drawn(Recurrent)
+    module.block.append(nn.Dropout(0.5))
+    options = {"whole": lambda m, fed: m(asked_of(fed))[0], "core": "block", **ENDS}
+    machines.depth(module.train(), TASK, shape=(WIDTH,), cycles=CYCLES, **options)
+    assert module.training
+
+
 # Starts.
 
 
