@@ -287,7 +287,7 @@ class Rows(NamedTuple):
         """Return a batch with only the rows that ``rows`` selects, a slice or a tensor of
         indices.
         """
-        return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
+        return Rows(self.latents[rows], self.fed.select(rows))
 
 
 def run_one_round(
@@ -420,7 +420,7 @@ class Edit:
         if place is None or self.add or not isinstance(self.value, Tensor):
             return False
         site = place.site
-        return site.component == "latent" and site.position is None and place.basis is None
+        return site.component == "latent" and site.position is None and place.is_whole
 
     def acts_in(self, t: int, n_rounds: int) -> bool:
         """Return whether the edit is made again in round ``t`` of a run that was first edited in an
@@ -600,17 +600,29 @@ class Experiment:
         object.__setattr__(self, "rounds", starts)
         object.__setattr__(self, "commit", self.commit or self.run.commit)
         for edit in self.every_edit:
+            acting: Sequence[int] = starts
             if edit.rounds is not None:
-                self._require_run_of_rounds(edit)
+                acting = select_rounds(edit.rounds, self.run.n_rounds)
+                self._require_run_of_rounds(edit, acting)
+            elif edit.is_whole:
+                continue  # checked when it is put, row by row
+            if isinstance(edit.value, Tensor):
+                wanted = (self.run.n_episodes, len(acting))
+                require(
+                    edit.value.shape[:2] == wanted,
+                    f"a tensor that is put in rounds {_format_rounds(acting)} is [episode, round, ...] = "
+                    f"{[*wanted, '...']}, got shape {tuple(edit.value.shape)}",
+                )
 
     @property
     def every_edit(self) -> list[Edit]:
         """All edits of the experiment, in one list."""
         return [edit for together in self.edits.values() for edit in together]
 
-    def _require_run_of_rounds(self, edit: Edit) -> None:
-        """Raise an error if an edit with a field ``rounds`` cannot be made in all of these rounds."""
-        acting = select_rounds(fit("rounds", edit.rounds, Rounds), self.run.n_rounds)
+    def _require_run_of_rounds(self, edit: Edit, acting: Sequence[int]) -> None:
+        """Raise an error if an edit cannot be made in all of the rounds ``acting``, those of its
+        field ``rounds``.
+        """
         starts = self.starts
         outside = sorted({*starts} - {*acting})
         shown = _format_rounds(acting)
@@ -634,14 +646,6 @@ class Experiment:
             f"an edit of rounds {shown} is made as the model runs on, and horizon is 0; give "
             f"horizon={n_later} to read them all",
         )
-        if isinstance(edit.value, Tensor):
-            wanted = (self.run.n_episodes, len(acting))
-            shape = tuple(edit.value.shape)
-            require(
-                shape[:2] == wanted,
-                f"a tensor that is put in rounds {shown} is [episode, round, ...] = {[*wanted, '...']}, got "
-                f"shape {shape}",
-            )
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -972,9 +976,7 @@ def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> Non
         latents: the tensor, which must be ``[episode, round, row, width]``.
     """
     base, shape = experiment.run, tuple(latents.shape)
-    n_rounds = len(experiment.starts)
-    if edit.rounds is not None:
-        n_rounds = len(select_rounds(edit.rounds, base.n_rounds))
+    n_rounds = len(experiment.starts) if edit.rounds is None else shape[1]
     wanted = (base.n_episodes, n_rounds, *base.latents.shape[2:])
     require(
         shape == wanted,
@@ -1050,6 +1052,10 @@ def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) 
     def change(activation: Tensor) -> Tensor:
         if isinstance(value, Tensor):
             rows = edit.tensor_rows(rounds, n_rounds)[part]
+            require(
+                rows.shape[-1] == activation.shape[-1],
+                f"a tensor that is put at {place} ends in {activation.shape[-1]} numbers, got {rows.shape[-1]}",
+            )
             new = rows.reshape(activation.shape).to(activation)
         else:
             assert callable(value)

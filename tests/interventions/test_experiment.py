@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import interp
 from interp.interventions import patching
-from interp.interventions.experiment import Edit, Experiment, batches, run
+from interp.interventions.experiment import Edit, Experiment, batches, run, run_on
 from interp.interventions.pairs import Metric
 from interp.interventions.sites import Place, Site
 from interp.model.rollout import run_round
@@ -234,6 +234,28 @@ def test_an_edit_of_several_rounds_that_cannot_be_made_is_refused(napkin, base, 
         r"\[episode, round, ...\] = \[1, 2, '...'\], got shape \(1, 1, 1, 5\)",
         lambda: Experiment(napkin, base, {"edit": edits}, rounds=0, horizon=1),
     )
+
+
+def test_a_control_of_the_whole_state_moves_it_along_its_own_direction(untrained_q, mdp_episodes):
+    base = interp.rollout(untrained_q, mdp_episodes)
+    place = Place.of("latent").placebo(base.latents.shape[-1], seed=0)
+    state = 3 * base.latents[:, [2]].flip(0)
+    experiment = Experiment(untrained_q, base, {"control": [Edit(place, state)]}, rounds=[2])
+    expected = run_on(untrained_q, base, [2], 1, place(base.latents[:, [2]], state))
+    assert_close(next(batches(experiment)).predictions, expected.predictions)
+
+
+def test_a_tensor_with_axes_in_another_order_is_not_put(untrained_q, mdp_episodes):
+    base = interp.rollout(untrained_q, mdp_episodes)
+    z = torch.zeros(base.n_episodes, 2, base.layout.n_positions, untrained_q.cfg.d_head)
+
+    def put(values):
+        edits = {"z": [Edit.of("L1H0", values, untrained_q)]}
+        return run(Experiment(untrained_q, base, edits, rounds=[0, 1]))
+
+    put(z)
+    refuses(r"rounds 0, 1 is \[episode, round, ...\]", put, z.transpose(0, 1))
+    refuses("a tensor that is put at L1H0 ends in", put, z.transpose(2, 3))
 
 
 def test_the_picture_of_one_start_counts_rounds_from_0(napkin, base, source):
