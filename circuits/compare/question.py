@@ -25,8 +25,8 @@ from interp import tasks
 from interp.core.algorithm import NEXT, Algorithm, Values, participants_of
 from interp.core.machine import Machine
 from interp.core.task import Task
-from interp.interventions.interchange import Claim
-from interp.interventions.moves import Writer, flat
+from interp.interventions.interchange import Claim, flat
+from interp.interventions.moves import Writer
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.results.measure import Measure

@@ -43,7 +43,8 @@ from circuits.compare.response import ResponsePart
 from circuits.compare.state import is_hard
 from interp.choices.fitting import Array, search
 from interp.core.algorithm import Algorithm, Family, Values, in_words
-from interp.interventions.moves import StepResult, Transition, Writer, flat, transition
+from interp.interventions.interchange import flat
+from interp.interventions.moves import StepResult, Transition, Writer, transition
 from interp.results.measure import (
     AS_WELL,
     MISREAD,

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from interp.audit.trial import THRESHOLDS, Array, Trial
 from interp.audit.used import Change, change_states, draw_donors, worth_of_content
-from interp.interventions.moves import flat
+from interp.interventions.interchange import flat
 from interp.results.measure import FEW, Control, Measure, Verdict
 from interp.stats.decoder import N_FOLDS, RIDGE, predict_across_folds
 from interp.stats.intervals import Interval, ratio_interval

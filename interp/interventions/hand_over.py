@@ -30,7 +30,8 @@ from interp.core import catalog
 from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.core.machine import Machine
 from interp.interventions.experiment import Tabulated, over, run_on
-from interp.interventions.moves import Writer, flat, half_error
+from interp.interventions.interchange import flat
+from interp.interventions.moves import Writer, half_error
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import carried_mask
 from interp.model.rollout import rollout
@@ -192,7 +193,9 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     round = _find_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
     base = run_of(run.model, run, "reading a memory")
-    known = _draw_known(run, round, n_known)
+    task = catalog.get(run.layout.task)
+    sizes = task.sizes_of(run.episodes)
+    known = task.sample_for(run.model, n_known, round + 1, seed=_KNOWN_SEED, sizes=sizes)
     values = via.run(known)
     reader, not_read = _fit_reader(run.model, known, via, values, round)
     return Memory(
@@ -323,20 +326,6 @@ def _find_round(round: int, n_rounds: int) -> int:
         f"round must be from 1, the first that has a memory, to {n_rounds - 1}, the last of the run, got {round}",
     )
     return index
-
-
-def _draw_known(run: Rollout, round: int, n_known: int) -> Episodes:
-    """Sample episodes for fitting maps, with the sizes (such as the number of experts) of a run's
-    episodes.
-
-    Args:
-        run: a rollout, which determines the model and the sizes.
-        round: index of the last round that is needed.
-        n_known: number of episodes.
-    """
-    task = catalog.get(run.layout.task)
-    sizes = task.sizes_of(run.episodes)
-    return task.sample_for(run.model, n_known, round + 1, seed=_KNOWN_SEED, sizes=sizes)
 
 
 def _fit_reader(

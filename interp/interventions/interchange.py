@@ -414,10 +414,10 @@ def compare_outcomes(
         if of_state:
             by_moves = outcome.decode is not None
         grades = _grade_numbers(
-            _merge_axes(patched),
-            _merge_axes(plain),
-            _merge_axes(before),
-            _merge_axes(goal),
+            flat(patched),
+            flat(plain),
+            flat(before),
+            flat(goal),
             by_moves=by_moves,
         )
     ((variable, together),) = edits.items()
@@ -439,9 +439,13 @@ def compare_outcomes(
     )
 
 
-def _merge_axes(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return an array ``[episode, round, ...]`` with all further axes flattened into one."""
-    return numbers.reshape(*numbers.shape[:2], -1)
+def flat(x: NDArray[Any]) -> NDArray[np.float64]:
+    """Return ``x``, an array ``[episode, round, ...]``, as float64 ``[episode, round, element]``:
+    all axes after the round are flattened into one.
+    """
+    n_numbers = int(np.prod(x.shape[2:]))
+    numbers = np.asarray(x, dtype=np.float64)
+    return numbers.reshape(*x.shape[:2], n_numbers)
 
 
 def _parse_variable(variable: str) -> tuple[str, tuple[int, ...] | None]:

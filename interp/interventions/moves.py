@@ -41,6 +41,7 @@ from interp.interventions.experiment import Edit, Outcome, Tabulated, over, run_
 from interp.interventions.interchange import (
     InterchangeResult,
     compare_outcomes,
+    flat,
     of_rounds,
     require_comparable,
 )
@@ -226,26 +227,19 @@ class Writer:
             start = end
         return variables
 
-    def _compute_moves(self) -> tuple[Tensor, int]:
-        """Return an orthonormal basis of all changes of the activation that change decoded
-        variables, ``[dimension, move]``, and the number of the activation's dimensions without
-        padding.
-        """
-        steps = torch.cat([linear.steps for linear in self.decoder.maps])
-        basis, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
-        is_move = sizes > 1e-9 * sizes.max()
-        n_free = len(basis) if self.held is None else int(self.held.sum())
-        return basis[:, is_move], n_free
-
     def placebo(self, seed: int = 0) -> Writer:
         """Return a control of this writer: it changes the activation by the same distances, but
         always in one random direction, drawn with ``seed``. The direction is orthogonal to all
         changes that this writer makes.
         """
-        basis, n_free = self._compute_moves()
-        n_moves = basis.shape[1]
+        # An orthonormal basis of all changes of the activation that change decoded variables.
+        steps = torch.cat([linear.steps for linear in self.decoder.maps])
+        basis, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
+        is_move = sizes > 1e-9 * sizes.max()
+        basis = basis[:, is_move]
+        n_free = len(basis) if self.held is None else int(self.held.sum())
         require(
-            n_moves < n_free,
+            basis.shape[1] < n_free,
             f"what is decoded at {str(self.site)!r} fills its {n_free} dimensions; decode fewer variables there",
         )
         generator = np.random.default_rng(seed)
@@ -465,15 +459,6 @@ def move(
     )
 
 
-def flat(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Return ``x``, an array ``[episode, round, ...]``, as float64 ``[episode, round, element]``:
-    all axes after the round are flattened into one.
-    """
-    n_numbers = int(np.prod(x.shape[2:]))
-    numbers = np.asarray(x, dtype=np.float64)
-    return numbers.reshape(*x.shape[:2], n_numbers)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 @checked_result
 class StepResult(Tabulated):
@@ -581,8 +566,8 @@ class Transition:
             variable's step size.
         """
         goal = self.goal(algorithm)
-        missed: NDArray[Any] = np.zeros(())
-        varied: NDArray[Any] = np.zeros(())
+        missed: Any = 0.0
+        varied: Any = 0.0
         for key in self.shapes:
             steps = flat(goal[key] - self.before[key])
             unit = float(np.sqrt((steps**2).mean())) or 1.0

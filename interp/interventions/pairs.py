@@ -270,9 +270,7 @@ def _list_inputs(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
     """Return the tokens and values that were fed to the first ``n`` episodes of a run, as numbers
     ``[episode, round, number]``.
     """
-    fed = run.fed.each(lambda part: part[:n])
-    numbers = [fed.tokens.double(), fed.values.double()]
-    return torch.cat(numbers, -1)
+    return torch.cat([run.tokens[:n].double(), run.values[:n]], -1)
 
 
 def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:

@@ -170,8 +170,7 @@ def over_starts(
     keys = list(by)
     require(
         not frames[0].duplicated(keys).any(),
-        f"by= must name the columns that identify a row, and several rows have the same {', '.join(keys)}; the columns "
-        f"are {', '.join(frames[0])}",
+        f"by= must name the columns that identify a row, and several rows have the same {', '.join(keys)}",
     )
     rows = pd.concat(frames).groupby(keys, sort=False, dropna=False)
     mean = rows.mean(numeric_only=True)
@@ -202,8 +201,8 @@ def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> N
         firsts: list[int] = []
         for start in range(len(states)):
             gaps = np.linalg.norm(states[firsts, episode] - states[start, episode], axis=-1)
-            is_near = gaps <= _SAME * mean_distance
-            if not is_near.any():
+            near = np.flatnonzero(gaps <= _SAME * mean_distance)
+            numbers[start, episode] = near[0] if len(near) else len(firsts)
+            if not len(near):
                 firsts.append(start)
-            numbers[start, episode] = is_near.argmax() if is_near.any() else len(firsts) - 1
     return numbers

@@ -58,8 +58,6 @@ class HookedMachine(HookedRootModule):
     """Runs one round of a batch; returns the prediction, and the next round's state ``[batch, row,
     width]``.
     """
-    said: Callable[[], str]
-    """Returns the text that describes the machine in its digest, besides the weights."""
     name: str
     """Name by which users load the machine, also used in tables."""
     may_overflow = False
