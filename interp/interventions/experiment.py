@@ -422,16 +422,15 @@ class Edit:
         site = place.site
         return site.component == "latent" and site.position is None and place.is_whole
 
-    def acts_in(self, t: int, n_rounds: int) -> bool:
-        """Return whether the edit is made again in round ``t`` of a run that was first edited in an
-        earlier round. False if :attr:`rounds` is None: the edit is then made only once.
+    def list_acting_rounds(self, n_rounds: int) -> list[int]:
+        """Return the rounds in which the edit is made again in a run that was first edited in an
+        earlier round; none if :attr:`rounds` is None: the edit is then made only once.
 
         Args:
-            t: index of the round.
             n_rounds: number of rounds of the run, to which slices, "all" and negative numbers in
                 :attr:`rounds` refer.
         """
-        return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
+        return [] if self.rounds is None else select_rounds(self.rounds, n_rounds)
 
     def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
         """Return the edit's tensor in some rounds, as rows ``[row, ...]``: row
@@ -791,7 +790,8 @@ def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
         for edit in experiment.every_edit:
             fed = edit.value.fed if isinstance(edit.value, Rollout) else edit.value
             if isinstance(fed, EncodedRounds) and fed.missing is not None:
-                edited = [t, *(u for u in later if edit.acts_in(u, base.n_rounds))]
+                acting = edit.list_acting_rounds(base.n_rounds)
+                edited = [t, *(u for u in later if u in acting)]
                 missing = missing | fed.missing[:, edited].any(1)
         require(
             not missing.all(),
@@ -1104,7 +1104,11 @@ def _run_on(
                 state = _write_again(edit.again, [starts[i] for i in active], rounds, state)
         if experiment.propagate:
             is_last = lag == horizon and not experiment.update
-            later = [edit for edit in together if _acts(edit, rounds, base.n_rounds)]
+            later = [
+                edit
+                for edit in together
+                if set(rounds).intersection(edit.list_acting_rounds(base.n_rounds))
+            ]
             prediction, state = _run_next(experiment, rounds, state, later, stepper, is_last)
         else:
             prediction = base.predictions[:, rounds]
@@ -1134,17 +1138,6 @@ def _write_again(
     for i, (start, t) in enumerate(zip(starts, rounds, strict=True)):
         state[:, :, i] = torch.stack([again(start, t, of_edit) for of_edit in state[:, :, i]])
     return state
-
-
-def _acts(edit: Edit, rounds: Sequence[int], n_rounds: int) -> bool:
-    """Return whether an edit is also made in any of some later rounds.
-
-    Args:
-        edit: the edit.
-        rounds: indices of the later rounds.
-        n_rounds: number of rounds of the run.
-    """
-    return any(edit.acts_in(t, n_rounds) for t in rounds)
 
 
 def _run_next(
@@ -1201,7 +1194,8 @@ def _list_later_changes(
     n_rounds, n_episodes = experiment.run.n_rounds, experiment.run.n_episodes
     changes: list[tuple[Site, _Change]] = []
     for edit in later:
-        acting = torch.tensor([edit.acts_in(t, n_rounds) for t in rounds]).repeat(n_episodes)
+        acting_rounds = edit.list_acting_rounds(n_rounds)
+        acting = torch.tensor([t in acting_rounds for t in rounds]).repeat(n_episodes)
         ((site, change),) = _list_changes(experiment, [edit], rounds, slice(None))
         changes.append((site, partial(_change_rows, change, acting)))
     return changes
