@@ -443,8 +443,8 @@ class Measures:
     Attributes:
         measures: the measures.
         caption: text under the rows.
-        sections: for each measure, the section of the page that explains it, as (slug, title);
-            empty if the section with this block explains the measures.
+        sections: for each measure, the section of the page that its row links to, as (slug,
+            title). Empty for no links: the section in which this block stands explains them.
     """
 
     measures: Sequence[Measure]

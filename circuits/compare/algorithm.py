@@ -767,9 +767,9 @@ class Failure:
     """A round in which the predictions of a model and its reference differ most.
 
     Attributes:
-        set: name of the set of episodes. ``task.sets_for`` returns a pair of batches under this
-            name; the round belongs to an episode of the second batch.
-        n_scored: number of episodes in the second batch. To sample this batch again, pass the
+        set: name of the set of episodes, such as a regime. ``task.sets_for`` returns two batches
+            under this name, one to fit on and one to score on; the round belongs to the latter.
+        n_scored: number of episodes in the batch to score on. To sample this batch again, pass the
             number to ``task.sets_for``.
         episode, round: indices of the episode in the batch and of the round in the episode.
         nats: divergence of the two predictions; for classes, the Jensen-Shannon divergence in nats.

@@ -291,8 +291,9 @@ class Connection:
             return self.host == "localhost"
 
     def key(self) -> str:
-        """Return the API key of the server, read from an environment variable; "" if the server
-        runs on this machine and no variable is named.
+        """Return the API key of the server, read from an environment variable (the
+        attribute ``key_env``, or that of a known provider); "" if the server runs on this machine
+        and ``key_env`` is not set.
 
         Raises:
             InputError: if no variable is known for this address, or the variable is not set.

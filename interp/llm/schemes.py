@@ -69,7 +69,9 @@ class Condition:
 
     @property
     def words(self) -> tuple[str, str] | tuple[int, int]:
-        """The values of outcome 0 and outcome 1 in JSON, as a tuple: (0, 1) or ("rainy", "sunny")."""
+        """The values that stand for outcome 0 and outcome 1 in the JSON of prompts and answers: (0, 1)
+        or ("rainy", "sunny").
+        """
         return ("rainy", "sunny") if self.framing == "weather" else (0, 1)
 
     @checked

@@ -165,10 +165,11 @@ class BoundRounds:
     def run_with_hooks(
         self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
     ) -> Tensor:
-        """Run some rounds of the table with hooks, like TransformerLens' ``run_with_hooks``.
+        """Run some of the bound rounds with hooks, like TransformerLens' ``run_with_hooks``.
 
         Args:
-            tokens: row numbers of the table, each repeated at every position, ``[batch, pos]``.
+            tokens: the rounds, ``[batch, pos]``: the number of a round (its row in the table of
+                all bound rounds), repeated at every position.
             fwd_hooks, bwd_hooks: as in TransformerLens.
             options: ``reset_hooks_end`` and ``clear_contexts``, as in TransformerLens; other
                 options are ignored.

@@ -428,16 +428,16 @@ class RoundLayout:
     # How the algorithm's state is distributed over latents. A layout with one latent overrides none.
 
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
-        """Return the algorithm's state, such as a Q-table, made from the part that each latent
-        contains, such as one column.
+        """Return the algorithm's state, such as a Q-table, put together from the part that each latent
+        (a vector carried from round to round) contains, such as one column.
 
         Args:
             readout: the part of the state that each latent contains, as k numbers, ``[..., latent,
                 k]``.
 
         Returns:
-            The state, ``[..., *shape]``, such as a Q-table ``[..., state, action]``. If the layout
-            has one latent, it is ``[..., k]``.
+            The state in the shape that the task gives it, such as a Q-table ``[..., state,
+            action]``. If the layout has one latent, it is ``[..., k]``.
         """
         return readout.squeeze(-2)
 

@@ -836,8 +836,9 @@ def _check_methods(cls: type) -> None:
 
 
 def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
-    """Decorate a dataclass so that its fields are checked when an instance is made. The arguments
-    of its public methods are checked, too.
+    """Decorate a dataclass so that its fields are checked against their annotations when an instance
+    is made, and the arguments of its public methods when they are called. A misfit raises
+    InputError.
 
     Write the decorator below ``@dataclass``.
 

@@ -223,8 +223,8 @@ class TrainingLoop:
     # Checkpoints.
 
     def resume(self) -> None:
-        """Continue from the training checkpoint in the run's folder; if there is none, write the
-        record of a new run.
+        """Restore the weights, the optimisers and the step from the training checkpoint in the run's
+        folder; if there is none, write the record of a new run. No step is trained.
 
         Raises:
             InputError: the run in the folder has other settings, or only its model is left.

@@ -55,7 +55,8 @@ _MISSING = (
 @dataclass(eq=False)
 @checked_fields
 class Explorer:
-    """A machine to explore on a live page, with an optional reference machine.
+    """A machine (a model that carries latents from round to round) whose activations and edits a
+    live page shows, with an optional reference machine to compare it with.
 
     Attributes:
         model: the machine.

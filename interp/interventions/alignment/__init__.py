@@ -151,9 +151,10 @@ class AlignmentResult(Result):
         activation in the subspace, the algorithm its variable.
 
         Args:
-            condition: "learned" or the name of a control.
-            informative: True counts only pairs in which setting the variable changes the
-                algorithm's choice. False counts all pairs in which its choice is not tied
+            condition: "learned" for the subspace that was searched for, or the name of a control
+                (:class:`AlignmentResult` lists them).
+            informative: True counts only pairs in which the variable of the source round changes
+                the algorithm's choice. False counts all pairs in which its choice is not tied
                 (:attr:`decided`).
         """
         require_known("condition", condition, self.hits)
@@ -169,9 +170,10 @@ class AlignmentResult(Result):
         activation in the subspace, the algorithm its variable.
 
         Args:
-            condition: "learned" or the name of a control.
-            informative: True counts only pairs in which setting the variable changes the
-                algorithm's choice. False counts all pairs in which its choice is not tied
+            condition: "learned" for the subspace that was searched for, or the name of a control
+                (:class:`AlignmentResult` lists them).
+            informative: True counts only pairs in which the variable of the source round changes
+                the algorithm's choice. False counts all pairs in which its choice is not tied
                 (:attr:`decided`).
         """
         return self.interval(condition, informative).estimate
@@ -201,13 +203,15 @@ class AlignmentResult(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per condition: "learned" or the name of a control.
 
-        ``iia`` is the interchange accuracy (:meth:`accuracy`) over all pairs without a tied choice,
-        with its 95 % interval ``low`` to ``high``. ``iia_informative`` is the accuracy over the
-        pairs in which setting the variable changes the algorithm's choice, with its interval
-        ``low_informative`` to ``high_informative``. It is NaN for the control "arbitrary labels",
-        which is trained to produce random outcomes. ``n_informative`` is the number of these pairs,
-        and ``train_accuracy`` the accuracy on such pairs in training. The other columns are
-        ``variable``, ``site`` and ``rank`` (number of dimensions of the subspace).
+        A pair consists of a base round and a source round, whose variable is put into the base
+        round. ``iia`` is the interchange accuracy (:meth:`accuracy`) over all pairs without a tied
+        choice, with its 95 % interval ``low`` to ``high``. ``iia_informative`` is the accuracy over
+        the pairs in which the variable of the source round changes the algorithm's choice, with its
+        interval ``low_informative`` to ``high_informative``. ``iia_informative`` is NaN for the
+        control "arbitrary labels", which is trained to produce random outcomes.
+        ``n_informative`` is the number of these pairs, and ``train_accuracy`` the accuracy on such
+        pairs in training. The other columns are ``variable``, ``site`` and ``rank`` (number of
+        dimensions of the subspace).
         """
         rows = []
         n_informative = int(self.informative.sum())

@@ -28,7 +28,8 @@ class QLearningRound(SizedRound):
     position: what follows it is read after the prediction.
 
     - ``<BOS>``: a fixed token, to which heads can attend by default (an attention sink);
-    - ``c_i``: the latent of action i, which can hold the column of the Q-table for this action;
+    - ``c_i``: the latent of action i, a vector carried from round to round, which can hold the
+      column of the Q-table for this action;
     - ``Qcurr`` and ``Qnext``: fixed tokens, which mark the parts of the round about the current and
       about the next state;
     - ``s``, ``a``, ``r`` and ``s'``: state, action, reward and next state; the token ``r`` is fixed

@@ -76,10 +76,11 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 
     The control without memory decodes the target from the inputs of the round alone, by the same
     method as the probe, such as ridge regression. If this control succeeds, the probe's success is
-    no evidence of memory. Since some methods cannot combine inputs, the control tries two encodings
-    and uses the better one: (1) codes of the root and of the candidates, and the in-degree and
-    out-degree of all nodes; (2) all of these and the children of the root. No search is needed to
-    compute them.
+    no evidence of memory. A round's input is a graph, the root from which a search starts, and
+    two candidates, of which one can be reached. Since some methods cannot combine inputs, the
+    control tries two encodings and uses the better one: (1) codes of the root and of the
+    candidates, and the in-degree and out-degree of all nodes; (2) all of these and the children of
+    the root. No search is needed to compute them.
 
     The other control, the control task, replaces the target by random values that are equal in
     rounds with equal inputs (``kinds``).
@@ -131,8 +132,9 @@ def claims(machine: Machine) -> tuple[Place, ...]:
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
     """Return pairs (variable of the algorithm, activation site) such as ``("prediction",
-    "resid_post[1]@p?")``, for distributed alignment search. The search fits the subspace of the
-    site's activations that holds the variable.
+    "resid_post[1]@p?")``, for distributed alignment search: it fits the subspace of the
+    site's activations that holds the variable. This example's site is the residual stream after
+    block 1, at position ``p?`` of the round.
 
     The last pair is a control: its site cannot hold its variable.
 
