@@ -11,8 +11,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import interp
+from interp.model.checkpoints import save_checkpoint
 from interp.tasks import experts
 from probes import probe
+from tests.refusals import refuses
 
 EPISODES = experts.sample(128, 40, 4, seed=5)
 
@@ -98,6 +100,15 @@ def test_nothing_of_the_old_latent_is_kept():
     written = run.cache["hook_update"].flatten(2).numpy()
     latents = run.latents[:, 1:].flatten(2).numpy()
     assert latents == pytest.approx(written, abs=1e-6)
+
+
+def test_a_model_that_is_half_annealed_is_not_saved_as_another(tmp_path):
+    model = copy.deepcopy(interp.load("wma-learned"))
+    model.latent_kept = 0.5
+    refuses(
+        "keeps 0.5 of each latent, and a checkpoint would", save_checkpoint, model, tmp_path / "m"
+    )
+    assert not (tmp_path / "m").exists()
 
 
 def test_an_untrained_copy_is_one_of_the_same_recurrence():

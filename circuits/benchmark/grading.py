@@ -304,8 +304,9 @@ class BenchmarkResult(Result):
             The paths of the files.
         """
         folder = Path(folder)
-        tables = {"scores": self.to_frame()}
-        for key in self.to_frame().dropna(subset="value")["question"].unique():
+        scores = self.to_frame()
+        tables = {"scores": scores}
+        for key in scores.dropna(subset="value")["question"].unique():
             tables[key] = self.table(key).reset_index()
         paths = [write_json(folder / "benchmark.json", self.to_dict())]
         for name, frame in tables.items():

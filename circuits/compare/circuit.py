@@ -371,7 +371,8 @@ class HeadRole:
         prediction, update: how much the prediction and the state change if the head is ablated,
             each as a share of the sum over all heads.
         feeds: the later head that depends most on this head; "" if none does.
-        match: the matched head of the other model; "" if there is none.
+        match: for a head of the model, the matched head of the reference; "" if there is none, and
+            for the heads of the reference.
     """
 
     model: str

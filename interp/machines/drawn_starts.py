@@ -104,7 +104,8 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
     Args:
         machine: a machine with a random initial state. The state that is measured is its first
             channel (named part of the carried state).
-        episodes: episodes of its task, without missing rounds.
+        episodes: at least two episodes of its task, without missing rounds. Final states are the
+            same if they are far nearer to each other than those of two episodes.
         n_starts: number of initial states, with seeds 0, 1, ...
 
     Returns:
@@ -112,6 +113,10 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
         prediction, that is due to the initial state. Also which final states each episode reaches.
     """
     refuse_missing("starts", episodes)
+    n_episodes = len(episodes)
+    require(
+        n_episodes >= 2, f"the states of two episodes are compared, got {n_episodes}; give more"
+    )
     runs = [
         rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
     ]

@@ -154,8 +154,9 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
 def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
     """Write ``model`` to a new folder, and return its path.
 
-    The model's task must be registered, and its weights must be finite. A model that is no
-    transformer must come from a registered builder: ``interp.load(BUILDER, **arguments)``.
+    The model's task must be registered, and its weights must be finite. A model whose latents are
+    annealed in training must be at the end of it. A model that is no transformer must come from a
+    registered builder: ``interp.load(BUILDER, **arguments)``.
 
     Args:
         model: the model.
@@ -233,6 +234,12 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
     """
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
+    kept = model.latent_kept
+    require(
+        kept == model.config.latent_kept,
+        f"{model.name!r} keeps {kept:.2g} of each latent, and a checkpoint would store {model.config.latent_kept:.2g}; "
+        "train on until the annealing ends",
+    )
     predicting = model
     if model.dtype not in (torch.float32, torch.float64):  # as it will be loaded
         predicting = copy.deepcopy(model).float()

@@ -254,3 +254,8 @@ def test_starts_of_episodes_with_missing_rounds_are_refused():
     missing[0, 1] = True
     episodes = replace(TASK.sample(4, 3, seed=0), missing=missing)
     refuses("1 rounds of these episodes did not", machines.starts, machine, episodes)
+
+
+def test_one_episode_says_nothing_about_which_states_are_near():
+    machine = recurrent(initial=at_random, whole=None)
+    refuses("two episodes are compared, got 1", machines.starts, machine, TASK.sample(1, 4, seed=0))

@@ -178,13 +178,10 @@ def score(
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
-        finite = np.isfinite(values).all()
-        number = (
-            mean_interval(values, seed=seed, participants=participants_of(episodes))
-            if finite
-            else None
-        )
-        numbers[metric,] = number or Interval(np.inf, np.inf, np.inf)
+        number = Interval(np.inf, np.inf, np.inf)
+        if np.isfinite(values).all():
+            number = mean_interval(values, seed=seed, participants=participants_of(episodes))
+        numbers[metric,] = number
         std = float(after.std()) if metric == "regret" else np.nan
         beside[metric,] = {
             "std": std,

@@ -220,19 +220,17 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Cou
     is_greedy_gamma0 = (policy.choices * greedy_gamma0).sum(axis=-1)
     floor = np.log(n_greedy)
     ceiling = (target * target).sum(axis=-1)
-    counts = {"untied": _Count(chosen * untied, untied)}
-    counts["untied_gamma0"] = _Count(chosen_gamma0 * untied, untied)
-    counts["untied_gain"] = _Count((chosen - chosen_gamma0) * untied, untied)
-    counts |= {
+    counts = {
+        "untied": _Count(chosen * untied, untied),
+        "untied_gamma0": _Count(chosen_gamma0 * untied, untied),
         "random_ties": _Count(chosen, every),
         "random_ties_ceiling": _Count(ceiling, every),
         "random_ties_gamma0": _Count(chosen_gamma0, every),
     }
     counts |= {
+        "untied_gain": _Count((chosen - chosen_gamma0) * untied, untied),
         "disputed": _Count(is_greedy * disputed, disputed),
         "disputed_gamma0": _Count(is_greedy_gamma0 * disputed, disputed),
-    }
-    counts |= {
         "cross_entropy_floor": _Count(floor, every),
         "share_tied": _Count(1 - untied, every),
         "share_disputed": _Count(disputed, every),
