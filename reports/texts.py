@@ -141,7 +141,8 @@ _INTERCHANGE: dict[str, Any] = {
     "carried": (
         "{held} of {all_of} variables have a site that carries more than half of the effect. The "
         "score of a site is its effect as a share of the effect that the same interchange has in "
-        "the algorithm."
+        "the algorithm. The claim about a variable has the score of its best site. That site is "
+        "chosen on the episodes that also give its interval, which is not corrected for the choice."
     ),
     "learned": (
         "The best learned subspace, {name}, gives the counterfactual's choice in {share:.2f} "

@@ -124,6 +124,9 @@ def _find_best(rows: pd.DataFrame) -> Measure:
     """Return the measure of the site where interchanging one variable has the largest effect, with
     the strongest of all controls.
 
+    The site is chosen on the episodes that also give its interval. The interval is not corrected
+    for the choice, so of many sites the number is too high, and "no" too rare.
+
     Args:
         rows: scores at all sites of the variable, for one outcome.
     """
@@ -141,6 +144,7 @@ def _find_best(rows: pd.DataFrame) -> Measure:
         unit="share of the effect",
         controls=controls,
         rests_on=("interchange accuracy by variable and site",),
+        caution="the best site is chosen on the same episodes; its interval ignores the choice",
     )
 
 

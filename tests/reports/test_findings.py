@@ -51,6 +51,7 @@ def test_interchange() -> None:
     ]
     assert measures[0].yes == "updates its state by the carried"
     assert measures[0].strongest.startswith("a random direction")
+    assert "chosen on the same episodes" in measures[0].caution
 
 
 @pytest.mark.parametrize(
