@@ -180,7 +180,8 @@ class EpisodeSource:
         Returns:
             A list of batches, each with episodes of one size. By default there is one batch, with
             the largest sizes; the field ``held_out`` of the task's
-            :class:`~interp.training.goal.TrainingGoal` may define other batches.
+            :class:`~interp.training.goal.TrainingGoal` may define other batches. Batches take the
+            run's regimes in turn, so a single batch is of the first regime.
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])

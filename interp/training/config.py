@@ -180,7 +180,8 @@ class TrainingConfig:
             names in ``other_targets`` of its :class:`~interp.training.goal.TrainingGoal`. Empty for
             the task's main targets.
         regimes: names of the regimes (distributions of episodes) to sample from; each batch takes
-            the next one in turn. Empty for the task's default regime.
+            the next one in turn. Evaluations during training take turns, too: one with a single
+            batch measures the first regime alone. Empty for the task's default regime.
         dataset_episodes: number of episodes in a fixed data set, rounded up to full batches; 0
             samples new episodes for every batch.
         commit: some layouts have a position for the model's choice, which the model reads after its
@@ -213,7 +214,8 @@ class TrainingConfig:
         eval_every: number of batches between evaluations, on episodes that are not trained on.
         checkpoint_every: number of batches between the times when the training checkpoint is
             written, from which an interrupted run is resumed.
-        eval_episodes, eval_rounds: number of episodes of an evaluation, and of their rounds.
+        eval_episodes, eval_rounds: number of episodes of an evaluation, and of their rounds; of
+            several ``regimes``, see there.
         seed: seed of the initial weights, the batches and the episodes of evaluations.
         min_gain: how much lower an epoch's mean loss must be to count as progress (``patience``).
     """
