@@ -234,11 +234,11 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
     """
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
-    kept = model.latent_kept
+    share = model.latent_kept
     require(
-        kept == model.config.latent_kept,
-        f"{model.name!r} keeps {kept:.2g} of each latent, and a checkpoint would store {model.config.latent_kept:.2g}; "
-        "train on until the annealing ends",
+        share == model.config.latent_kept,
+        f"{model.name!r} keeps {share:.2g} of each latent, and a checkpoint would store "
+        f"{model.config.latent_kept:.2g}; train on until the annealing ends",
     )
     predicting = model
     if model.dtype not in (torch.float32, torch.float64):  # as it will be loaded
