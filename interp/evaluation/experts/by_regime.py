@@ -68,13 +68,9 @@ def training_prior(model: Machine) -> list[str]:
     training = model.origin.get("training", {})
     trained = training.get("regimes") or ["uniform"]
     regimes = list(dict.fromkeys(trained))
-    steady = [name for name in regimes if not _switches(name)]
+    switching = {name for name, regime in REGIMES.items() if regime.switch_every is not None}
+    steady = [name for name in regimes if name not in switching]
     return steady or regimes[:1]
-
-
-def _switches(regime: str) -> bool:
-    """Return whether the best expert of a regime changes within an episode."""
-    return regime in REGIMES and REGIMES[regime].switch_every is not None
 
 
 def best_eta(episodes: ExpertEpisodes) -> float:

@@ -66,7 +66,7 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     refuse_missing("the normalised score", *batches)
     shortest = min(batch.n_rounds for batch in batches)
     integer("n_rounds", n_rounds, 0, shortest)
-    earned = np.concatenate([_sums(batch.rewards[:, : n_rounds or None]) for batch in batches])
+    earned = np.concatenate([batch.rewards[:, : n_rounds or None].sum(axis=1) for batch in batches])
     references = [_compute_expected_returns(batch, n_rounds or batch.n_rounds) for batch in batches]
     random = np.concatenate([by_chance for by_chance, _ in references])
     optimal = np.concatenate([optimum for _, optimum in references])
@@ -84,11 +84,6 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
         ("optimal",): mean_interval(optimal, **bootstrap),
     }
     return Scores(("quantity",), numbers, drawn_from(batches, n_episodes=len(earned)))
-
-
-def _sums(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of rewards in each episode, ``[episode]``."""
-    return np.asarray(rewards.sum(axis=1))
 
 
 def _compute_expected_returns(
@@ -219,7 +214,7 @@ def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) 
         seed: seed of the bootstrap.
     """
     windows = [batch.rewards[:, start : start + _WINDOW] for batch in batches]
-    sums = np.concatenate([_sums(window) for window in windows])
+    sums = np.concatenate([window.sum(axis=1) for window in windows])
     lengths = np.concatenate([np.full(len(window), window.shape[1]) for window in windows])
     return ratio_interval(sums, lengths.astype(np.float64), seed=seed)
 
