@@ -93,8 +93,8 @@ def _patch(
             and state.
         direction: Either denoising (clean activations are patched into corrupted runs) or noising (corrupted into
             clean).
-        tables: Write tables of all causal analyses instead: patching with every corruption, alignment, steering and
-            edges.
+        tables: Write tables of all causal analyses instead: patching with every corruption, alignment, edges and, if
+            the task defines it, steering.
     """
     require_known("direction", direction, ("denoising", "noising"))
     _check_rounds(at, read, rounds)

@@ -139,7 +139,7 @@ def patch(
     measures = [find_metric(metric, layout) for metric in metrics or exits(layout)]
     if not propagate and record.delay > 0:
         shown = [measure for measure in measures if measure.needs_update]
-        are_all_shown = len(shown) == len(measures)
+        are_all_shown = shown == measures
         require(
             are_all_shown or not metrics,
             f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
@@ -383,8 +383,13 @@ def alignment_table(
             result = align(model, *runs, algorithm, variable, site, round=recent, search=search)
             frames.append(result.to_frame())
         except AlignmentError as refusal:
-            row = {"variable": variable, "site": site, "condition": "learned"}
-            frames.append(pd.DataFrame([row | {"refused": str(refusal)}]))
+            row = {
+                "variable": variable,
+                "site": site,
+                "condition": "learned",
+                "refused": str(refusal),
+            }
+            frames.append(pd.DataFrame([row]))
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
@@ -515,7 +520,7 @@ def table_makers(
     Returns:
         Name of a part -> function without arguments that computes and returns the tables of this
         part: name of a table -> the table. The parts are "patching", "interchange", "alignment",
-        "steering" and "circuits of edges".
+        "circuits of edges" and, if the task defines a steering, "steering".
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task = catalog.of(model.eval())
@@ -527,17 +532,19 @@ def table_makers(
     if task.data.halves:
         episodes = task.sample_for(model, n, round + 3, seed, *drawn)
 
-    return {
+    makers: dict[str, Callable[[], dict[str, pd.DataFrame]]] = {
         "patching": lambda: {"patching": patching_table(model, episodes, round)},
         "interchange": lambda: {
             "interchange": interchange_table(model, *runs, round, seed, drawn=drawn)
         },
         "alignment": lambda: {"alignment": alignment_table(model, *runs, round, seed, smooth)},
-        "steering": lambda: {"steering": steering_table(model, runs[0], round, seed)},
         "circuits of edges": partial(
             _circuit_tables_or_note, model, smooth or model, episodes, round, seed
         ),
     }
+    if task.analysis.steering:
+        makers["steering"] = lambda: {"steering": steering_table(model, runs[0], round, seed)}
+    return makers
 
 
 def _circuit_tables_or_note(

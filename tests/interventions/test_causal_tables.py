@@ -14,6 +14,7 @@ from torch.testing import assert_close
 import circuits
 import interp
 from interp import tasks
+from interp.choices.recorded import fit_cell
 from interp.core import catalog
 from interp.interventions import causal_tables
 from interp.interventions.ablation import CircuitScorer, random_circuits, smallest
@@ -26,7 +27,7 @@ from interp.interventions.steering import Doses, fitted_direction, state_directi
 from interp.model.rollout import rollout
 from interp.stats.decoder import RIDGE, Decoder
 from interp.support.session import session
-from interp.tasks import Analysis, experts
+from interp.tasks import Analysis, bandit, experts
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import transformer
 from tests.refusals import refuses
@@ -95,6 +96,12 @@ def test_tables_of_q_learning_models(kind, untrained_q):
         ).eval()
     smooth, sample = circuits.differentiable(model), Sample(n_episodes=8)
     assert set(make_tables(model, 4, smooth=smooth, sample=sample)) == NAMES
+
+
+def test_a_task_without_a_steering_has_the_other_tables():
+    episodes = bandit.sample(8, 10, 2, "reversal", seed=0)
+    machine = fit_cell(episodes, n_folds=2, steps=1).machine
+    assert set(make_tables(machine, 4, sample=Sample(n_episodes=8))) == NAMES - {"steering"}
 
 
 def test_edges_of_handwired_q_learning_are_found_by_gradients():
