@@ -24,7 +24,7 @@ from interp.cli.command import Say
 from interp.core.algorithm import with_parameters
 from interp.core.machine import Machine
 from interp.support import shares
-from interp.support.checks import find_device
+from interp.support.checks import NO, convert_value, find_device
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import digest_of
 from interp.support.session import Finished
@@ -187,10 +187,15 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
             f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python"
         )
     columns = settings_of(recorded[1:], "--recorded")
-    known = [name for name in inspect.signature(reader).parameters if name != "path"]
-    for name in columns:
-        if "columns" not in known:
-            require_known("column of --recorded", name, known)
+    parameters = dict(inspect.signature(reader, eval_str=True).parameters)
+    parameters.pop("path", None)
+    for name, value in columns.items():
+        if "columns" in parameters:
+            continue
+        require_known("column of --recorded", name, parameters)
+        is_number = type(value) in (int, float)
+        if is_number and convert_value(parameters[name].annotation, value) is NO:
+            columns[name] = str(value)  # a column may be called 1
     return reader(recorded[0], **columns)
 
 

@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose
 from scipy import optimize
 
 from interp.choices.explain import explain_choices
+from interp.cli import options
 from interp.tasks import bandit
 from interp.tasks.table_file import MOST_BYTES
 from tests.refusals import refuses
@@ -47,6 +48,14 @@ def play(n_people=10, n_trials=80, pairs=((0, 1),), forced=0.0, seed=0):
     return pd.DataFrame(
         rows, columns=["subject", "trial", "left", "right", "arm", "reward", "forced"]
     )
+
+
+def test_an_option_names_a_column_that_is_called_by_a_number(tmp_path):
+    """--recorded FILE choice=1; a code of missed trials stays a number."""
+    trials = play(n_people=2, n_trials=20).rename(columns={"arm": "1"})
+    trials[["subject", "1", "reward"]].to_csv(tmp_path / "people.csv", index=False)
+    words = [str(tmp_path / "people.csv"), "choice=1", "missed=-9"]
+    assert options.read(bandit.TASK, words).counted.sum() == 40
 
 
 def nats(point, trials, sessions=("subject",), unit=1.0):
