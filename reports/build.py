@@ -74,9 +74,10 @@ def write(
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
         out: the folder.
         n_episodes: number of episodes; at least 5, since probes are cross-validated by episode.
-        n_rounds: rounds per episode, at least 10 unless the task has fewer. When None, the number
-            is 100, or 20 with ``quick``. It is reduced for a task in which later rounds bring
-            nothing new, and for a model with a carried state that has room for fewer rounds.
+        n_rounds: rounds per episode; with the parts of the task at least 10, unless the task has
+            fewer. When None, the number is 100, or 20 with ``quick``. It is reduced for a task in
+            which later rounds bring nothing new, and for a model with a carried state that has room
+            for fewer rounds.
         seed: seed of everything random.
         parts: the parts of the page, in order; those of the model's task when None.
         quick: True leaves out slow parts, and computes all other parts with wider intervals.
@@ -109,7 +110,7 @@ def write(
         subject,
         source,
         n_episodes,
-        _choose_rounds(subject, task, n_rounds, quick),
+        _choose_rounds(subject, task, n_rounds, quick, fewest=10 if parts is None else 1),
         seed,
         regime=regime,
         given=sizes or {},
@@ -132,7 +133,9 @@ def write(
     return _Written(path, tuple(measures), failures)
 
 
-def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool) -> int:
+def _choose_rounds(
+    model: Machine, task: Task, n_rounds: int | None, quick: bool, fewest: int
+) -> int:
     """Return the number of rounds per episode; refuse a number that the model or a report cannot
     use.
 
@@ -141,11 +144,12 @@ def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool
         task: the task; its episodes may repeat the same after some number of rounds.
         n_rounds: the number that the user chose; the default when None.
         quick: True for the default of a quick report.
+        fewest: smallest number that the parts of the report can use.
     """
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
         n_rounds = min([task.at_most(20 if quick else 100), *rooms])
-    n_needed = task.at_most(10)
+    n_needed = task.at_most(fewest)
     require(
         n_rounds >= n_needed,
         f"a report needs at least {n_needed} rounds an episode, got {n_rounds}",

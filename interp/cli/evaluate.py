@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support import shares
@@ -87,13 +88,15 @@ def _audit_one(
     say.measures(result)
     say.tables(folder, {"measures": result.to_frame(), **result.tables})
     if report:
+        from interp.model.run import room
         from reports.build import write
         from reports.parts import audit as part
 
         page = write(
             machine,
             folder,
-            n_episodes=16,
+            n_episodes=budget.episodes,
+            n_rounds=room(machine, interp.tasks.of(machine).at_most(budget.rounds)),
             seed=seed,
             parts=[part.part(result)],
             source=model,
@@ -167,14 +170,13 @@ def _evaluate(
 @command(example="interp models --json")
 def _models(say: Say) -> None:
     """List the models that can be loaded, grouped by task; with --quiet, print only their names."""
-    from interp import tasks
     from interp.model.library import models as records
 
     known = records()
     say.facts(models=[vars(record) for record in known])
     width = max(len(record.name) for record in known)
     for key, of_task in groupby(known, lambda record: record.task):
-        say.line(f"{key}: {tasks.get(key).what}")
+        say.line(f"{key}: {interp.tasks.get(key).what}")
         for record in of_task:
             say.line(f"  {record.name:{width}} {record.kind:10} {record.description}")
     if say.quiet and not say.as_json:

@@ -52,6 +52,7 @@ def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     text = unescape(page.read_text("utf-8"))
     assert "Robustness checks" in text
     assert "Not computed" not in text
+    assert '"run": "12 episodes of 5 rounds, ' in text
     assert all(claim["claim"] in text for claim in measures.values())
 
 
