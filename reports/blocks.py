@@ -358,15 +358,14 @@ def _write_interval(value: Interval, spec: str | None) -> str:
     if not math.isfinite(value.estimate):
         return str(cell(value.estimate))
     numbers = [value.estimate, value.low, value.high]
+    width = value.high - value.low
+    decimals = 3
+    if 1e-5 < width < math.inf:
+        decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
+    texts = [_format_sign(format(x, spec or f".{decimals}f")) for x in numbers]
     if spec is None and 0 < max(map(abs, numbers)) < _SMALL:
-        return "{} [{}, {}]".format(*map(number, numbers))
-    if spec is None:
-        width = value.high - value.low
-        decimals = 3
-        if 1e-5 < width < math.inf:
-            decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
-        spec = f".{decimals}f"
-    estimate, low, high = (_format_sign(format(x, spec)) for x in numbers)
+        texts = [number(x) for x in numbers]
+    estimate, low, high = texts
     if not math.isfinite(value.low + value.high):
         return estimate
     return f"{estimate} [{low}, {high}]"

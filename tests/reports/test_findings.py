@@ -187,6 +187,10 @@ def test_a_false_claim_is_called_no_better_than_its_number(
     assert measure.phrase == phrase
 
 
+def test_a_small_number_without_an_interval_stands_alone() -> None:
+    assert cell(Interval(0.0005, NAN, NAN)) == "5.0e−4"
+
+
 def test_digits_are_those_that_the_interval_leaves() -> None:
     """Two digits of the width; no negative zero; powers of ten where all is small."""
     shown = [
