@@ -139,7 +139,7 @@ _INTERCHANGE: dict[str, Any] = {
         "not hold the variable, and random subspaces of equal rank."
     ),
     "carried": (
-        "{held} of {all_of} variables have a site that carries more than half of the effect. The "
+        "Variables with a site that carries more than half of the effect: {held} of {all_of}. The "
         "score of a site is its effect as a share of the effect that the same interchange has in "
         "the algorithm. The claim about a variable has the score of its best site. That site is "
         "chosen on the episodes that also give its interval, which is not corrected for the choice."
@@ -206,9 +206,9 @@ _PATCHING: dict[str, Any] = {
     "curve": {
         "title": "Faithfulness against circuit size",
         "caption": (
-            "The best {n} of {of_all} edges preserve {kept} of the difference, and {n} random "
-            "edges preserve {random:.2f}. The curves show circuits of the best-scored edges, "
-            "and of equally many random edges."
+            "A circuit of the best-scored edges ({n} of {of_all}) preserves {kept} of the "
+            "difference, and circuits of as many random edges preserve {random:.2f}. The curves "
+            "show both for circuits of every size."
         ),
         "x": "size",
         "xlabel": "number of edges kept, of {of_all}",

@@ -654,7 +654,7 @@ class Say:
             terminal = Console(width=240)  # wide enough that no table wraps
         terminal.print(rich_table(title, frame.head(_MOST_ROWS)))
         if len(frame) > _MOST_ROWS:
-            self.line(f"and {len(frame) - _MOST_ROWS} rows more; --json prints them all")
+            self.line(f"rows left out: {len(frame) - _MOST_ROWS}; --json prints them all")
 
     def tables(self, folder: Path, frames: Mapping[str, Any]) -> None:
         """Write data frames as CSV files, and print the paths. Empty data frames are not written.

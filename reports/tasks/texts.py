@@ -74,8 +74,8 @@ _EXPERTS: dict[str, Any] = {
         "predictor that was once certain and wrong has infinite log-loss."
     ),
     "after": (
-        "After {rounds} rounds, with 95 % intervals over episodes. A dash is an infinite "
-        "log-loss: the predictor was once certain and wrong"
+        "After {rounds} rounds, with 95 % intervals over episodes. A dash for a log-loss is "
+        "infinity: the predictor was once certain and wrong"
     ),
     "parts": _EXPERTS_PARTS,
     "curves": _EXPERTS_CURVES,
