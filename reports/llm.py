@@ -190,7 +190,8 @@ class _Page:
         options = write_shell_options({"models": models, **ways, "seed": seed})
         shell = shlex.join(["interp", "llm", "report", str(path), *options])
         reading = write_arguments(ways)
-        return commands(shell, _SAYS["python"].format(path=str(path), reading=reading, seed=seed))
+        python = _SAYS["python"].format(path=str(path), reading=reading, seed=seed, models=models)
+        return commands(shell, python)
 
 
 def _list_once(names: Iterable[str]) -> list[str]:

@@ -55,7 +55,7 @@ _LLM: dict[str, Any] = {
         "from reports.llm import transformer\n"
         "\n"
         "played = loading.load({path!r}{reading})\n"
-        'others = {{"handwired": transformer("wma-handwired")}}\n'
+        "others = {{name: transformer(name) for name in {models}}}\n"
         "scores.score(played, others, seed={seed}).to_frame()\n"
         "[player.to_frame() for player in behaviour(played, seed={seed})]\n"
     ),
@@ -84,8 +84,8 @@ _LLM: dict[str, Any] = {
     "curves": {
         "title": "Regret of {model}",
         "caption": (
-            "{model}: mean regret over {n} instances; bands are ± 1 standard deviation over "
-            "instances."
+            "{model}: mean regret over at most {n} instances; bands are ± 1 standard deviation "
+            "over instances."
         ),
         "paper": "4 and 15",
         "by": "panel",

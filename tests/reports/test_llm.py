@@ -1,6 +1,7 @@
 """The page on language models: both worlds on the same instances, the paper's numbers beside ours, nothing missing."""
 
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,12 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
     assert 'class="sentence">No algorithm is named for ' in html
     assert "groups of runs.</p>" in html
     assert "--models wma-handwired --duplicates refuse --seed 0" in html
+
+
+def test_the_python_of_a_page_scores_the_models_of_the_page(traces: Path, tmp_path: Path) -> None:
+    """It always scored wma-handwired, whatever --models named."""
+    html = unescape(write(traces, [], tmp_path, acts=[]).read_text("utf-8"))
+    assert "others = {name: transformer(name) for name in []}" in html
 
 
 def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) -> None:
