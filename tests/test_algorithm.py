@@ -192,6 +192,21 @@ def test_one_element_is_interchanged_and_the_others_stay():
     assert not np.array_equal(changed["prediction"], base["prediction"])
 
 
+@pytest.mark.parametrize(
+    ("element", "message"),
+    [
+        (0, "'table' has 1 more axes than the element 0"),
+        ((0, 0, 0), "'table' of shape .* has no element .*too many indices"),
+        ((3, 0), "'table' of shape .* has no element"),
+    ],
+)
+def test_an_index_that_names_no_single_element_is_refused(element, message):
+    """With two axes of elements, one index would set a column; three would set one round."""
+    algorithm = tasks.get("qlearning").algorithm("q_learning")
+    values = algorithm.run(mdp.sample(2, 4, 3, 2, seed=0))
+    refuses(message, algorithm.interchange, values, values, "table", element)
+
+
 # Definitions.
 
 

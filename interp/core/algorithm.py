@@ -617,11 +617,16 @@ class Algorithm:
         if element is not None:
             value = base[key].copy()
             index = (element,) if isinstance(element, int) else element
-            place: tuple[Any, ...] = (Ellipsis, *index)
             with theirs(
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):
-                value[place] = source[key][place]
+                n_left = value[0, 0][index].ndim
+            require(
+                n_left == 0,
+                f"{key!r} has {n_left} more axes than the element {element}; name one number of it",
+            )
+            place: tuple[Any, ...] = (Ellipsis, *index)
+            value[place] = source[key][place]
         # The values of a run have the state before each round and its inputs.
         _, values_after = self.step(state=base, inputs=base, do={key: value})
         return values_after

@@ -512,7 +512,8 @@ class TrialTable:
 
     def _refuse_reward_code(self, name: str, values: pd.Series) -> None:
         """Raise InputError if one of the rewards consists of two or more nines, such as 99 or
-        -999, and is far from all other rewards, so that it may be the code of a missed trial.
+        -999, and is far from all other rewards: the only negative one, or at least five times as
+        large as any other. It may be the code of a missed trial.
 
         Args:
             name: name of the column.
@@ -521,9 +522,13 @@ class TrialTable:
         present = values.dropna()
         for value in present.unique():
             others = present[present != value]
-            if _NINES.fullmatch(f"{value:g}") and len(others) and _is_far(value, others):
+            if others.empty or not _NINES.fullmatch(f"{value:g}"):
+                continue
+            largest = others.abs().max()
+            is_only_loss = value < 0 <= others.min()
+            if is_only_loss or abs(value) >= 5 * max(largest, 1.0):
                 is_it = f"{name!r} of {self.table.file}: is {value:g}"
-                sizes = [f"rewards of size {others.abs().max():g} at most"]
+                sizes = [f"rewards of size {largest:g} at most"]
                 self.refuse_code(is_it, f"{value:g}", sizes, "ordinary reward")
 
     # Sessions.
@@ -790,19 +795,6 @@ def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
     if not spellings:
         return cells
     return cells.mask(cells.map(_normalize).isin(spellings))
-
-
-def _is_far(value: float, others: pd.Series) -> bool:
-    """Return True if the size of a reward is at least five times that of all other rewards, or if
-    it is the only negative reward.
-
-    Args:
-        value: the reward.
-        others: all other rewards.
-    """
-    largest = max(others.abs().max(), 1.0)
-    is_only_loss = value < 0 <= others.min()
-    return bool(is_only_loss or abs(value) >= 5 * largest)
 
 
 def usual_size(rewards: pd.Series) -> float:
