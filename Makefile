@@ -7,19 +7,22 @@ DOCS_READY := $(VENV)/.docs-installed
 
 RANGED := tests/model tests/llm tests/probes tests/interventions tests/machines_of_others tests/test_cli.py
 
-.PHONY: report test test-slow test-ranges lint format bench docs package clean
+.PHONY: report test test-long test-slow test-ranges lint format bench docs package clean
 
 report: $(READY)
 	$(BIN)/interp report wma-handwired
 
 # Bytecode is kept whatever the shell says: without it every worker rewrites the asserts of all tests anew, 7 CPU seconds.
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-long test-slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
 
+test-long: $(READY)
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+	$(BIN)/python -m pytest -n auto -m ""
 
 # The newest and the lowest releases of every range of pyproject.toml, each in its own environment; torch is the tested one.
 # uv chooses them in seconds (pip took an hour) and reads indexes from UV_INDEX and UV_FIND_LINKS, not from pip's settings.

@@ -104,6 +104,7 @@ def assert_same_values(values, expected, case):
         assert np.array_equal(values[key], expected[key]), case
 
 
+@pytest.mark.long
 @few
 @given(seeds)
 def test_setting_a_variable_to_its_own_values_changes_nothing(seed):

@@ -199,6 +199,7 @@ def test_a_switch_is_seen() -> None:
     assert len(switches(ast.parse(code))) == 2
 
 
+@pytest.mark.long
 def test_no_neutral_room_asks_which_task_it_is() -> None:
     rooms_asking = {
         name_of(p): tasks_named for p in neutral() if (tasks_named := switches(parsed(p)))
@@ -206,6 +207,7 @@ def test_no_neutral_room_asks_which_task_it_is() -> None:
     assert rooms_asking == {}
 
 
+@pytest.mark.long
 def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
     """A task's record names its goal and its evaluation by kind (``interp.support.lazy.above``),
     its claims as texts."""

@@ -25,6 +25,7 @@ def test_the_accelerators_tables_are_filled_row_by_row_and_go_on(tmp_path, capsy
         accelerator.main("nothing")
 
 
+@pytest.mark.long
 def test_what_is_waited_for_is_measured_in_a_process_of_its_own():
     """CPU seconds are the child's; a row that is not there is refused."""
     row = waits.measure("models")

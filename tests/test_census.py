@@ -47,6 +47,7 @@ def counted(folder: str) -> Count:
     return count_folders(folder)
 
 
+@pytest.mark.long
 def test_what_ships_keeps_to_its_operations() -> None:
     assert sum(counted(package).operations for package in PACKAGES) <= MOST_OPERATIONS
 

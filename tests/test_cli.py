@@ -170,6 +170,7 @@ def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path
     assert printed["round"] == 2
 
 
+@pytest.mark.long
 def test_models_in_folders_of_one_name_are_written_to_folders_of_their_own(tmp_path, monkeypatch):
     """Every trained model lies in a folder called "model", in the folder of its training."""
     monkeypatch.chdir(tmp_path)

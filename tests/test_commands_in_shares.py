@@ -129,6 +129,7 @@ def require_equal(folder: Path, other: Path) -> None:
     assert names == []
 
 
+@pytest.mark.long
 def test_shares_of_two_workers_one_of_them_killed_give_the_bytes_of_one_process(
     command: Small, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_shares_of_two_workers_one_of_them_killed_give_the_bytes_of_one_process(
     require_equal(command.alone, out)
 
 
+@pytest.mark.long
 def test_a_command_that_is_told_to_end_goes_on_to_the_same_bytes(
     command: Small, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ def count_operations(name):
     return count_module(EXAMPLES / f"{name}.py").operations
 
 
+@pytest.mark.long
 def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, registry, capsys):
     """A task that says nothing of reports gets every part that its record allows."""
     assert count_operations("own_task") <= 280
@@ -41,6 +42,7 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, registry, cap
     assert config["config"]["layout"]["task"] == "pulls"
 
 
+@pytest.mark.long
 def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(registry):
     assert count_operations("tracker") <= 400
     results = example("tracker").main()
@@ -73,6 +75,7 @@ def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, reg
     assert numbers["audit"]["used"].verdict == "yes"
 
 
+@pytest.mark.long
 def test_the_halting_court_knows_the_right_answers(monkeypatch):
     """A gate in time is right, a fixed point a round late, and only the readout misses what was left."""
     court = example("halting_court")

@@ -165,6 +165,7 @@ def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_pat
     check_written(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied")
 @pytest.mark.parametrize("command", [["score"], ["report"]], ids=" ".join)
@@ -267,6 +268,7 @@ def test_a_log_line_and_an_error_do_not_reach_the_terminal_as_commands(tmp_path)
     assert "\x1b" not in done.output
 
 
+@pytest.mark.long
 def test_a_picture_is_drawn_once_and_is_the_one_that_matplotlib_saves(monkeypatch):
     def made():
         figure, axes = plt.subplots(2, 2, layout="constrained")

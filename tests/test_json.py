@@ -67,6 +67,7 @@ def test_the_checker_notices() -> None:
         check("perhaps", SCHEMA["$defs"]["verdict"]["properties"]["verdict"])
 
 
+@pytest.mark.long
 def test_commands_keep_the_schema(tmp_path: Path) -> None:
     """Verification and patching as they are printed; probes and evaluation as their results say it."""
     small = ["--experts", "2", "--rounds", "4", "--episodes", "2", "--json"]

@@ -82,12 +82,14 @@ def throw(n_calls, surface, day=None):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_only_input_errors_or_results_come_out():
     assert len(junk.surface()) > 150
     assert throw(QUICK, junk.surface()) == []
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_only_input_errors_or_results_come_out_of_methods():
     """Of real objects of 40 classes; and what they know without arguments is known."""
@@ -145,6 +147,7 @@ def throw_records(n_calls, day=None):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_only_input_errors_or_results_come_out_of_records():
     """Of tasks, algorithms, families, corruptions, circuits, methods, answers and pages; right ones pass."""
@@ -187,6 +190,7 @@ def throw_words(n_calls, day=None):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_a_command_is_refused_in_a_sentence_or_does_its_work(shell):
     assert set(junk_shell.RIGHT) == set(junk_shell.commands())

@@ -14,6 +14,7 @@ from interp.support.lazy import defer
 from tests.refusals import refuses
 
 
+@pytest.mark.long
 def test_facades_the_command_line_and_sampling_are_light():
     """Reports are imported before a command knows what is asked; models are listed, MDPs drawn without torch; plays of
     language models are planned and scored without it and without httpx."""
@@ -30,6 +31,7 @@ print({"torch", "httpx", "transformers"} & set(sys.modules))
     assert run.stdout.split("\n") == ["set()", "False", "set()", ""]
 
 
+@pytest.mark.long
 def test_models_run_without_tokenizers_compiler_or_type_checker_and_transformer_lens_is_as_ever_when_more_is_wanted():
     code = """
 import sys, interp.model.transformer, interp.interventions.alignment, transformer_lens as tl

@@ -25,6 +25,7 @@ def run(folder, *arguments):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_planted_mistakes_are_killed_where_a_case_tells_and_reported_where_none_does(tmp_path):
     """The largest number below 3, of 1, 2, 9: the two of six mutants that are at the limit are missed."""
     (tmp_path / "napkin.py").write_text(NAPKIN)

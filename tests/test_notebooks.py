@@ -39,6 +39,7 @@ def test_every_notebook_is_what_its_tutorial_says() -> None:
         assert path.stem == "own-task" or has_a_picture
 
 
+@pytest.mark.long
 def test_the_pictures_are_drawn_from_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_disagreement_is_seen() -> None:
     ) == {"a", "b"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("less_than_quick")
 @pytest.mark.parametrize(
     ("name", "key", "n_experts"),

@@ -113,6 +113,7 @@ def example_lines(described: Any) -> str:
     return "\n".join(line for line in lines if line.lstrip().startswith((">>>", "...")))
 
 
+@pytest.mark.long
 def test_no_word_of_a_docstring_becomes_a_link() -> None:
     """reStructuredText takes a word that ends in an underscore for the name of a link, and Sphinx fails."""
     links = []

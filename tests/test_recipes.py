@@ -29,6 +29,7 @@ def test_a_recipe_is_at_most_six_lines() -> None:
         assert len(lines) <= 6, recipe
 
 
+@pytest.mark.long
 def test_a_patched_head_votes_by_the_other_episodes_weights_from_round_10_on(scope: Any) -> None:
     """L1H0 brings the log-weights to the prediction: those of `others` weigh the votes of `episodes`."""
     episodes, others = scope["episodes"], scope["others"]

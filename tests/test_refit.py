@@ -152,6 +152,7 @@ def test_a_design_has_no_data_set_without_a_one():
     assert all(draw("sparse_walk", 2, rng).y.any() for _ in range(30))
 
 
+@pytest.mark.long
 def test_intervals_cover_in_every_design_where_resampling_does_not():
     """Or say that they lean low. 30 data sets of a true 95 % have a standard error of 4 %; 64 features are slow."""
     designs = [design for design in DESIGNS if design != "correlated"]

@@ -65,6 +65,7 @@ def read(values: np.ndarray, name: str, untrained: bool) -> float:
     return 1 - squared_error / total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "untrained", "low", "high"),
     [
@@ -79,6 +80,7 @@ def test_only_a_replaced_latent_has_to_learn_to_hold_the_log_weights(name, untra
     assert low < read(centred_hits(), name, untrained) < high
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "untrained", "low", "high"),
     [
@@ -111,6 +113,7 @@ def test_a_model_that_is_half_annealed_is_not_saved_as_another(tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.long
 def test_an_untrained_copy_is_one_of_the_same_recurrence():
     """The same weights that add to the latent are another model: caches of controls go by the digest."""
     model = interp.load("wma-learned")
@@ -129,6 +132,7 @@ def test_an_untrained_copy_is_one_of_the_same_recurrence():
     assert replaced < 0.5
 
 
+@pytest.mark.long
 def test_it_predicts_nearly_as_the_bayes_predictor_does():
     """The loss above Bayes, whose posterior mean of an accuracy from U[.3, .9] is computed on a grid."""
     predicted = run_of("wma-learned").predictions.double().numpy()

@@ -151,6 +151,7 @@ def test_a_result_from_before_the_work_was_divided_is_made_again(tmp_path: Path)
     assert list(shares.undone(**work, shard="1/1")) == []
 
 
+@pytest.mark.long
 def test_a_command_says_how_much_is_done_where_its_work_was_divided(tmp_path: Path) -> None:
     """Of work that was never divided it says nothing, and ends well."""
     command = ["audit", "wma-gru", "--quick", "--out", tmp_path]
@@ -166,6 +167,7 @@ def test_a_command_says_how_much_is_done_where_its_work_was_divided(tmp_path: Pa
     assert not (tmp_path / shares.WORK_FILE).exists()
 
 
+@pytest.mark.long
 def test_three_shares_of_an_evaluation_give_the_bytes_of_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +198,7 @@ def _refuse_to_measure(plan: suite.EvaluationPlan) -> suite.EvaluationPlan:
     return plan
 
 
+@pytest.mark.long
 def test_a_time_limit_ends_a_command_as_a_queue_does(tmp_path: Path) -> None:
     """Within two seconds it has not begun to train: what it does then is as after SIGTERM (tests/test_signals.py)."""
     process = start([*PROGRAM, "train", "experts", "--out", str(tmp_path), "--time-limit", "2s"])

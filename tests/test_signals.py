@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -41,6 +42,7 @@ def wait_for(process: Any, is_reached: Callable[[], bool]) -> None:
     assert process.poll() is None, process.communicate()
 
 
+@pytest.mark.long
 def test_a_training_that_is_told_to_end_saves_and_goes_on(tmp_path: Path) -> None:
     """Its message names the step that is saved; the same command begins there, and its metrics have no gap."""
     metrics = tmp_path / "run" / METRICS_FILE
@@ -63,6 +65,7 @@ def test_a_training_that_is_told_to_end_saves_and_goes_on(tmp_path: Path) -> Non
     assert steps == list(range(1, len(steps) + 1))
 
 
+@pytest.mark.long
 def test_a_run_of_many_parts_keeps_those_that_are_finished(tmp_path: Path) -> None:
     """Every trace that it leaves is whole lines, and the same command plays none of them again.
 

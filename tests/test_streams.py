@@ -35,6 +35,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", [*list(CLOSED.values())[:2], *SLOW])
 def test_a_closed_output_gives_no_traceback(line, tmp_path):
     done = shell(line, tmp_path)

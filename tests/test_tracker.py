@@ -334,6 +334,7 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
     refuses(message, checked_distributions, predictions * np.nan, pair[0])
 
 
+@pytest.mark.long
 def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     """The filter is itself in all that can be asked of it; one that believes every reading alike predicts otherwise."""
     budget = Budget(
@@ -365,6 +366,7 @@ def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
         assert "P(first outcome)" not in page
 
 
+@pytest.mark.long
 def test_a_transformer_learns_numbers(tracker, tmp_path):
     model, episodes = (
         transformer(tracker.TrackerRound(), output="value"),

@@ -45,6 +45,7 @@ def test_every_tutorial_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert run(page) >= 1
 
 
+@pytest.mark.long
 def test_every_command_on_a_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words, options and their types, without running anything; as the third job of an array, where a page says so."""
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")

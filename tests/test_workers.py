@@ -69,6 +69,7 @@ def test_a_share_that_is_none_is_refused(shard: str) -> None:
     refuses("such as 2/64", share, [1, 2], shard)
 
 
+@pytest.mark.long
 def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
     """What three commands kept, a fourth one finds: it computes no cell, and its table is that of a run by itself."""
     model = interp.load("wma-handwired", n_experts=2)
@@ -148,6 +149,7 @@ print(pages_of_ten_rounds())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
 def test_only_a_command_changes_the_allocator_of_the_process() -> None:
     """Ten rounds of 8 arrays of 1 MiB are 20,480 pages of 4 KiB: cleared in every round, or not at all where kept."""

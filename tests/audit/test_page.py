@@ -36,6 +36,7 @@ def told(monkeypatch, tmp_path):
     return json.loads(result.stdout), tmp_path / "wma-handwired"
 
 
+@pytest.mark.long
 def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     printed, folder = told
     measures = {claim["key"]: claim for claim in printed["measures"]}

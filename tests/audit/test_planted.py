@@ -33,6 +33,7 @@ SMALLER = replace(SMALL, episodes=32, writes=3)
 """As much as those need that are judged by default."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE else ()) for k in PLANTED]
 )

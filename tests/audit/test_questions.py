@@ -201,6 +201,7 @@ def test_the_settings_say_how_many_rounds_were_run(monkeypatch):
     assert result.settings["rounds"] == interp.tasks.of(machine).at_most(40) < 40
 
 
+@pytest.mark.long
 def test_fixed_points_of_known_maps():
     """Two basins with the saddle between them, one point of a leak, and a ring along which states stay."""
     episodes = experts.sample(16, 8, 4, seed=0)

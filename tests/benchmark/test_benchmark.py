@@ -132,6 +132,7 @@ def never(subject, material):
     raise AssertionError("what a part holds is not computed again")
 
 
+@pytest.mark.long
 def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_path):
     """Saved, loaded and resumed: a second run computes only what the first has not."""
     run = partial(
@@ -157,6 +158,7 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     assert saved["settings"]["effort"]["episodes"] == SMALL.episodes
 
 
+@pytest.mark.long
 def test_the_method_that_the_docs_show_is_graded():
     """It is short, and better than chance."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -313,6 +315,7 @@ WRONG_ANSWERS = {
 HOSTILE = {**NO_ANSWERS, **WRONG_ANSWERS}
 
 
+@pytest.mark.long
 def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
     """Zeroed weights took the next method's AUROC from .92 to .14, and one that raised lost all of its part."""
     mine = [Method(key, key, "edges", answer) for key, (answer, _) in HOSTILE.items()]

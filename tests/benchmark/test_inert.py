@@ -9,6 +9,7 @@ from circuits.benchmark.question import Answer, ranking
 from circuits.benchmark.questions import QUESTIONS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("machine", "form", "inert"),
     [

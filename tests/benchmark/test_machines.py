@@ -43,6 +43,7 @@ def test_where_is_asked_of_its_points_and_of_what_it_carries():
     assert not material.truth("exists")[_ELSEWHERE + "match"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("question", ["where", "subspace", "exists", "algorithm"])
 def test_the_oracle_is_perfect(found, question):
     assert found[question, "oracle", QUESTIONS[question].headline] == pytest.approx(1)

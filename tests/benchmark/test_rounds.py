@@ -9,6 +9,7 @@ from circuits.benchmark.methods import METHODS
 from circuits.benchmark.questions import QUESTIONS
 
 
+@pytest.mark.long
 def test_alignment_finds_what_predictions_identify_and_gives_no_score_behind_them():
     """Two of three directions of the log-weights: predictions do not change when all weights are multiplied."""
     subject = build("wma-handwired", "R")

@@ -27,6 +27,7 @@ def found():
     return {(row["question"], row["method"], row["score"]): row["value"] for row in result.rows}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("question", ["where", "subspace", "exists"])
 def test_the_oracle_is_perfect_and_chance_is_not(found, question):
     headline = QUESTIONS[question].headline

@@ -103,6 +103,7 @@ def test_distractors_compute_something_that_the_latents_hold():
     refuses("n must be", with_distractors, model, 0)
 
 
+@pytest.mark.long
 def test_noise_has_the_size_asked_for_is_repeated_and_is_not_added_by_replay():
     model = interp.load("wma-handwired", n_experts=3)
     episodes = interp.tasks.of(model).sample_for(model, 64, 12, 0)

@@ -107,6 +107,7 @@ def test_a_clear_player_among_experts_has_its_family_in_a_set_without_guesses(fe
     assert explained.agreement > 0.85
 
 
+@pytest.mark.long
 def test_a_learner_is_told_from_a_habit_and_a_coin_has_no_memory():
     keys = ("rescorla_wagner", "choice_kernel", "fixed_bias")
     candidates = [ARMS[key] for key in keys]

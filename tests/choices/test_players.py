@@ -34,6 +34,7 @@ def played():
     )
 
 
+@pytest.mark.long
 def test_planted_rates_are_covered_and_ordered(played):
     fits = by_participant(FAMILY, played, played.choices)
     covered = (fits["rate_low"] <= RATES) & (fits["rate_high"] >= RATES)
@@ -45,6 +46,7 @@ def test_planted_rates_are_covered_and_ordered(played):
     assert fits["participant"].tolist()[:2] == ["p00", "p01"]
 
 
+@pytest.mark.long
 def test_a_row_is_that_of_its_participant_alone_and_missing_rounds_count_nowhere(played):
     missing = np.zeros(played.choices.shape, bool)
     missing[1::2, 50:] = True
@@ -79,6 +81,7 @@ def test_what_cannot_be_fitted_to_one_is_refused(played):
     refuses("participant p00 made 3; leave it out", explain_each, played, few)
 
 
+@pytest.mark.long
 def test_a_group_counts_how_many_participants_have_a_family_in_their_set():
     """Four learners, two habits and two who toss a coin."""
     learners = [rescorla_wagner(0.5, 6.0)] * 4
@@ -163,6 +166,7 @@ def mixture():
     return recovery(players, n_players=1, within=bounds, families=ASKED[:2], n_rounds=60)
 
 
+@pytest.mark.long
 def test_a_planted_mixture_comes_back(mixture):
     assert mixture.confusion().to_dict("index") == {
         "rescorla_wagner": {"rescorla_wagner": 3, "choice_kernel": 0},
@@ -204,6 +208,7 @@ def test_a_recovery_is_drawn(mixture):
     assert len(mixture.plot().axes) == 2
 
 
+@pytest.mark.long
 def test_recovery_of_a_design_plays_the_families_of_the_set_at_the_fitted_parameters():
     """Two participants of 80 choices: players of as many choices, at what was found."""
     players = bandit.sample(2, 80, 2, "reversal", 5, rescorla_wagner(0.5, 5.0))

@@ -33,6 +33,7 @@ def test_the_mean_and_the_spread_are_those_of_simulated_players():
     assert observed.std() == pytest.approx(first.spread, rel=0.1)
 
 
+@pytest.mark.long
 def test_a_player_of_the_family_passes_and_fails_as_seldom_as_the_level_says():
     """Of 1,000 players of their own probabilities at most 2 % fail where 1 % may."""
     rng = np.random.default_rng(0)

@@ -32,6 +32,7 @@ def score(fitted, episodes):
         return _score([fitted.machine.module], inputs)[0]
 
 
+@pytest.mark.long
 def test_a_cell_learns_what_other_participants_do(played):
     fitted = fit_cell(played, units=2, n_folds=2, steps=50)
     assert fitted.nats.high < np.log(2) - 0.1
@@ -97,6 +98,7 @@ def test_a_cell_that_memory_cannot_hold_is_refused_before_work(played):
     refuses("a gru of 1000000000 units, .* would take about", fit_cell, played, units=10**9)
 
 
+@pytest.mark.long
 def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, tmp_path):
     played = played.select(slice(0, 12, 2)).first(8)
     table = tmp_path / "people.csv"

@@ -116,6 +116,7 @@ def fitted():
     return score_families(data, FAMILIES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("outer", "inner"), PAIRS)
 def test_a_family_never_fits_worse_than_what_it_contains(fitted, outer, inner):
     pairs = zip(fitted[outer], fitted[inner], strict=True)
@@ -140,6 +141,7 @@ def test_two_rates_are_fitted_to_the_optimum_of_each_player(fitted, player):
     assert score.link.lapse > 0 or score.nats * 60 <= lowest + 0.05
 
 
+@pytest.mark.long
 def test_players_are_fitted_together_as_each_one_alone():
     played = play(rescorla_wagner(0.4, 4.0), n_rounds=80, n_episodes=3)
     choices = played.choices.astype(float)
@@ -153,6 +155,7 @@ def test_players_are_fitted_together_as_each_one_alone():
         np.testing.assert_allclose(score.losses, alone.losses, atol=1e-3)
 
 
+@pytest.mark.long
 def test_the_unit_of_rewards_changes_inverse_temperatures_alone():
     """Rewards of 100: the same loss, at a hundredth of the inverse temperature, inside its bounds."""
     played = play(rescorla_wagner(0.4, 4.0), n_rounds=120)

@@ -162,6 +162,7 @@ def test_q6_averaging_over_ties_gives_no_one_hot_choice() -> None:
     assert least_certain == 0.25
 
 
+@pytest.mark.long
 def test_q7_a_soft_choice_that_shares_its_keys_backs_up_the_mean() -> None:
     for beta, tolerance in ((1.0, 0.1), (100.0, 1e-4)):
         circuit = build(beta=beta)
@@ -245,6 +246,7 @@ def test_q11_layer_1_also_fires_on_the_committed_choice_which_reaches_nothing(
     assert all(torch.equal(update, updates[0]) for update in updates)
 
 
+@pytest.mark.long
 def test_q12_an_action_half_matches_its_earlier_twin() -> None:
     """A candidate scores 1 against the a_t of its own kind and 2 against its column: hard attention is exact, softmax
     leaks no more than a chooser's (N - 1) e^{-eta/2}."""
@@ -295,6 +297,7 @@ def without_residual_path(circuit: Circuit) -> np.ndarray:
     return table_error(circuit, fwd_hooks=hooks)
 
 
+@pytest.mark.long
 def test_q14_an_mlp_without_a_residual_path_loses_the_stream_unless_its_neurons_carry_it(
     ours: Circuit,
 ) -> None:
@@ -318,6 +321,7 @@ def test_q14_layer_norm_after_every_layer_breaks_the_update(ours: Circuit) -> No
     assert table_error(ours, fwd_hooks=hooks)[0] > 1
 
 
+@pytest.mark.long
 def test_q15_the_neurons_clip_negative_values(ours: Circuit) -> None:
     mdps = MDPs(EPISODES.mdps.transitions, EPISODES.mdps.rewards - 0.5)
     steps = EPISODES.states, EPISODES.actions, EPISODES.rewards - 0.5, EPISODES.next_states

@@ -306,6 +306,7 @@ def attended(head: Head, state: circuits.Direction, position: int) -> set[int]:
     return set(np.flatnonzero(is_highest).tolist())
 
 
+@pytest.mark.long
 def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere() -> None:
     """``<u_{not T}, z>`` of a state is ``sum_i lambda_i``, any number; the lemma (FO with T, -1) allows for 0 and 1.
 

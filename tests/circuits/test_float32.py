@@ -54,6 +54,7 @@ def test_pairs_of_softmax_heads_are_refused_in_float32_with_the_remedy(
     assert interp.load(name, variant=variant, dtype="float32").W_E.dtype == torch.float32
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "variant"), PAIRS)
 def test_pairs_break_the_promise_in_float32(name: str, variant: str) -> None:
     """1e-4 of Q, 1e-5 of log-weights over 1,000 rounds: broken within 300, at the best exponent (of 12 to 20)."""

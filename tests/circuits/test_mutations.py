@@ -100,6 +100,7 @@ def survivors(machine: str, names: list[str], **battery: int) -> set[str]:
     return {name for name in names if passes(machine, name, **battery)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machine", MACHINES)
 def test_verification_catches_a_sample_of_the_faults(machine: str) -> None:
     """Every 64th fault on few rounds; of the model, every fault of the first machine."""

@@ -83,6 +83,7 @@ def test_another_draw_changes_the_choice_and_never_the_update(
     assert not torch.equal(base.predictions, run.predictions)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("variant", "form"), FORMS)
 def test_it_is_verified_in_both_precisions(variant: str, form: dict[str, Any]) -> None:
     result = circuits.verify(
@@ -94,6 +95,7 @@ def test_it_is_verified_in_both_precisions(variant: str, form: dict[str, Any]) -
     assert {"noise", "policy", maximum} <= set(table["variable"])
 
 
+@pytest.mark.long
 def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

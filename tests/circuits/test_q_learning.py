@@ -89,6 +89,7 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
     assert errors(mdp.sample(5, 20, 4, 3, seed=5), **arguments)[0] <= 1e-11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
     result = circuits.verify(
@@ -122,6 +123,7 @@ def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact(
     assert table_error.max() < 1e-13
 
 
+@pytest.mark.long
 def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
     """ "softmlp" with every head softmax (the theorem's claim: the error vanishes)."""
     episodes = mdp.sample(4, 15, 3, 2, seed=10)

@@ -99,6 +99,7 @@ def record(**changes):
     return replace(circuits.CircuitRecord("mine", "mine", "experts", mine, plan), **changes)
 
 
+@pytest.mark.long
 def test_the_tutorial_registers_a_circuit_of_a_task_of_its_own():
     assert test_tutorials.run(test_tutorials.DOCS / "tutorials" / "circuit.md") == 8
     model = interp.load("echo-handwired")

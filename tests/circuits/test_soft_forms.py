@@ -97,6 +97,7 @@ DEAD["search"] = {"W_V off by a thousandth": _CLIPPED, "W_O off by a thousandth"
 """Mutations that pass, and why they change nothing that a machine computes."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "R at 40"])
 def test_a_soft_form_passes_and_its_mutations_fail(form: str) -> None:
     assert all(entry.passed for entry in right(form))

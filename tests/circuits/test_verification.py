@@ -331,6 +331,7 @@ def test_every_size_of_every_task_is_an_option() -> None:
     assert "sizes" not in options
 
 
+@pytest.mark.long
 def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
     output = printed(
         "verify", "qlearning-handwired", "--states", 2, 3, "--rounds", 3, "--episodes", 3

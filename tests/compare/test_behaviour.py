@@ -18,6 +18,7 @@ SMALL = compare.Budget(
 )
 
 
+@pytest.mark.long
 def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatch):
     """A search that spreads .6 of its answer over what it reached is the same search, once that is fitted."""
     monkeypatch.setattr(

@@ -324,6 +324,7 @@ def compare(model, reference, samples):
     return compare_circuits(Compared(*pair, copies, [], SMALL, {}))
 
 
+@pytest.mark.long
 def test_a_rotated_circuit_is_the_same_one(samples):
     """Every head that matters is matched with itself; no untrained model comes near."""
     part = compare(rotate_residual_stream(handwired(), 1), handwired(), samples)
@@ -335,12 +336,14 @@ def test_a_rotated_circuit_is_the_same_one(samples):
     assert all(role.head == role.match for role in matched_roles)
 
 
+@pytest.mark.long
 def test_heads_that_nobody_reads_have_no_weight(samples, reference_table):
     table = tabulate(with_distractors(handwired(), 2, 1), samples)
     _, similarity = compare_tables(table, reference_table)
     assert similarity.estimate == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.long
 def test_variants_that_read_alike_are_told_by_which_head_depends_on_which(samples, reference_table):
     """R and P read much the same, in another order of heads."""
     table = tabulate(handwired(variant="P"), samples)

@@ -124,6 +124,7 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     assert is_changed.tolist() == [k % 5 != 4 for k in range(19)]
 
 
+@pytest.mark.long
 def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pair):
     learned, wired = pair
     exact = stitch(wired, Participant(wired.model, wired.samples, "again"), [], SMALL)
@@ -140,6 +141,7 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     assert direct.worth == swapped.worth
 
 
+@pytest.mark.long
 def test_a_map_goes_without_a_penalty_where_that_adds_a_hundredth():
     """A table by algorithm, of which many numbers hardly vary, is the handwired one; a penalty made it another."""
     budget = Budget(known=32, test=12, rounds=16, starts=2, horizon=3, battery=4, untrained=1)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 import interp
 from circuits.compare.development import _score_algorithms, describe, draw
@@ -12,6 +13,7 @@ from tests.refusals import refuses
 from tests.shell import printed
 
 
+@pytest.mark.long
 def test_every_kept_state_is_asked_once_and_its_run_as_it_was(tmp_path: Path) -> None:
     """Two kept states of four steps; the second command measures only what a longer training added."""
     tiny = ["--set", "batch_size=2", "--set", "eval_episodes=2", "--set", "eval_every=2"]

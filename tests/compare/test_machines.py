@@ -51,6 +51,7 @@ def subjects():
     return {name: Participant(machine, samples) for name, machine in every.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "word"), [("gain", "yes"), ("forgets", "no")])
 def test_carried_states_of_other_widths_are_stitched(subjects, name, word):
     """Nine numbers for one row of 45: the state that it is, whatever its scale, and not another one."""
@@ -133,6 +134,7 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
     assert lacking_heads == "itself has no attention heads; lstm has no attention heads"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
     comparison = compare.machines(
@@ -163,6 +165,7 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""

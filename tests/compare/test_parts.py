@@ -33,6 +33,7 @@ def test_a_budget_is_cut_where_there_are_fewer_rounds_and_only_there():
     assert budget.of_rounds(12) == replace(budget, rounds=12, horizon=4)
 
 
+@pytest.mark.long
 def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
     """Either latent stands in for the other, the learned one with the round; shuffled maps are useless."""
     learned, wired, fresh = subjects
@@ -51,6 +52,7 @@ def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
     assert all(worth.low > 0 for worth in part.worth.values())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_rules", "no_bent_maps")
 def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
     """Step R2 above .95 for either algorithm's state; what the latents do not hold is named, not scored."""
@@ -65,6 +67,7 @@ def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
     assert first.missing == ("elapsed",)
 
 
+@pytest.mark.long
 def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     """Effective parameters by step equivalence: those that a handwired machine was built with."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.6)
@@ -81,6 +84,7 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     assert mean.left.low > 1_000  # times as much unexplained as by the maximum
 
 
+@pytest.mark.long
 def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
     wide, narrow = interp.load("qlearning-learned"), interp.load("qlearning-gru")
     assert shared_sizes([wide]) == {"n_states": 4, "n_actions": 3}

@@ -68,6 +68,7 @@ def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired,
     assert state.measure.number.low > 0.999  # memories of 12 rounds are worth little
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_rules", "no_bent_maps")
 def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_outcomes_relabelled():
     """Every weight turned: its four step R2 are the same to .003; other labels are other episodes: to .01."""
@@ -114,6 +115,7 @@ def test_noise_is_another_update(wired):
     assert measure.verdict == "no"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_rules")
 def test_an_update_that_waits_after_mistakes_is_another_one(wired):
     """The log-weights that are decoded hold what waits, and step exactly; the next prediction does not know it yet."""
@@ -129,6 +131,7 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
     assert (measure.verdict, measure.about[:8]) == ("no", "response")
 
 
+@pytest.mark.long
 def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
     """Q(.3): nearly the reference's steps, and all of them once a trace is fitted."""
     reference, task = known.reference("qlearning"), interp.tasks.get("qlearning")
@@ -152,6 +155,7 @@ def test_a_machine_that_stops_is_not_the_same_for_what_it_did_before(wired):
     assert "round 9" in state.measure.about, state.measure
 
 
+@pytest.mark.long
 def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no_evidence():
     """The plain machine of Q-learning only says which action it takes, with beta 10 how nearly two are tied.
 

@@ -49,6 +49,7 @@ def found(readme):
     return readme["found"]
 
 
+@pytest.mark.long
 def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(
     found,
 ):
@@ -164,6 +165,7 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_machine_is_the_same_as_itself_in_everything_that_applies():
     """Of one digest nothing has to be measured: a GRU's decoded steps alone would make its update another one's."""
@@ -183,6 +185,7 @@ def test_a_machine_is_the_same_as_itself_in_everything_that_applies():
     assert comparison["update"].note.startswith("the two are one")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_fits")
 def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_parts_are_kept(
     tmp_path, monkeypatch

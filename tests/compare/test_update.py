@@ -75,6 +75,7 @@ CANDIDATES = {
 """The last one carries no state, so the third is the one whose rules are fitted."""
 
 
+@pytest.mark.long
 def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_and_far(
     part, subjects
 ):
@@ -156,6 +157,7 @@ def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(
         assert set(rule.parameters) == {p.name for p in family.searched if not p.enters}
 
 
+@pytest.mark.long
 def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     """Against Weighted Majority of another gain, which is what a rule is fitted to be."""
     model, half = subjects[0], weighted_majority(0.15)

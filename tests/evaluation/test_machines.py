@@ -157,6 +157,7 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
     )
 
 
+@pytest.mark.long
 def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(
     small, builders, tmp_path
 ):
@@ -182,6 +183,7 @@ def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(
     assert (folder / "regret-uniform.svg").exists()
 
 
+@pytest.mark.long
 def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatch):
     """The table and the row of long episodes say so; everything else is measured."""
     monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform"])
@@ -245,6 +247,7 @@ def test_a_machine_with_an_exact_readout_is_evaluated_by_fitted_maps_where_nothi
     refuses("'search' by a fitted map; give episodes to fit it on", codec, machine)
 
 
+@pytest.mark.long
 def test_every_table_of_a_search_that_is_no_transformer():
     result = suite.evaluate(search(), n_episodes=16)
     assert set(result.tables) == {"summary", "by_round", "moved", "sets"}

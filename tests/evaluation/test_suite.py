@@ -26,6 +26,7 @@ def learner():
     return transformer(QLearningRound(4, 2), n_layers=1, d_mlp=0, name="tiny")
 
 
+@pytest.mark.long
 def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     """Two regimes and short long episodes stand for all of them; a certain handwired model breaks no table."""
     monkeypatch.setattr(experts, "fitting_regimes", lambda model: ["uniform", "switch-10"])
@@ -50,6 +51,7 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     assert {"regret-uniform", "length-regret"} <= set(draw(result.tables))
 
 
+@pytest.mark.long
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
     monkeypatch, learner, tmp_path
 ):

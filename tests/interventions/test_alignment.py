@@ -33,6 +33,7 @@ def found(wma, pair):
     )
 
 
+@pytest.mark.long
 def test_the_log_weights_are_found_and_beat_every_control(found):
     """DAS on the handwired model: all but perfect on new episodes, far above each control."""
     frame = found.to_frame().set_index("condition")
@@ -78,6 +79,7 @@ def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
     assert result.fits["learned"].steps == (0,)
 
 
+@pytest.mark.long
 def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, pair):
     _, model = wma
     before, state = model.digest(), torch.random.get_rng_state()
@@ -137,6 +139,7 @@ def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
         assert_close(shares, equal_shares, rtol=0, atol=0.02)
 
 
+@pytest.mark.long
 def test_hard_attention_needs_a_smooth_stand_in():
     """At what a hard head chooses by, no gradient arrives: the message names the remedy."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, variant="lin")

@@ -52,6 +52,7 @@ def make_tables(model, round, **options):
     return by_name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [
@@ -185,6 +186,7 @@ def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
     refuses(rf"give its record .*{field}=\.\.\.", call, circuits.differentiable(wma[1]), episodes)
 
 
+@pytest.mark.long
 def test_shared_rollouts_change_no_number(wma, untrained):
     """Tables made from rollouts that a session shares are those made from their own, bit for bit."""
     episodes, second_batch = (experts.sample(6, 6, 3, seed=seed) for seed in (0, 1))
@@ -237,6 +239,7 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
     assert (steered.mean_error < steered.random_mean_error).all()
 
 
+@pytest.mark.long
 def test_whole_activations_of_the_handwired_model(wma, pair):
     """Each variable is found where it passes; before it arrives, and at controls, nothing is right that was not."""
     frame = causal_tables.interchange_table(wma[1], *pair, 8, 0).set_index(
@@ -279,6 +282,7 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
     assert (frame.n_informative > 20).all()
 
 
+@pytest.mark.long
 def test_patch_writes_tables_and_figures(wma, tmp_path):
     """A table, its choices, a heat map per exit and component and the round map, labelled by position.
 

@@ -95,6 +95,7 @@ def test_distances_are_total_variation(result):
     assert row["low"] <= row["distance"] <= row["high"]
 
 
+@pytest.mark.long
 def test_a_learned_memory_serves_a_handwired_machine():
     """Trained on labels, it hands Weighted Majority what it counts; an untrained copy hands over a good deal less."""
     receiver = interp.load("wma-handwired", n_experts=4)
@@ -109,6 +110,7 @@ def test_a_learned_memory_serves_a_handwired_machine():
     )
 
 
+@pytest.mark.long
 def test_a_memory_is_handed_to_a_machine_of_another_kind():
     episodes = experts.sample(32, 20, 4, seed=1)
     run = interp.rollout(interp.load("wma-gru"), episodes)
@@ -117,6 +119,7 @@ def test_a_memory_is_handed_to_a_machine_of_another_kind():
     assert result.share.low > 0.9
 
 
+@pytest.mark.long
 def test_a_table_of_values_is_handed_over():
     machine = interp.load("qlearning-handwired", n_states=3, n_actions=2).double()
     episodes = interp.tasks.get("qlearning").sample_for(machine, 16, 12, seed=1)

@@ -305,6 +305,7 @@ def votes():
 OPTIONS = {"round": slice(2, 12), "search": Search(steps=100, restarts=1)}
 
 
+@pytest.mark.long
 def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes):
     """One direction decides: the difference of the log-weights. It is found, and beats every control."""
     result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "latent@h", **OPTIONS)
@@ -318,6 +319,7 @@ def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes
     assert controls.iia.max() < learned.low
 
 
+@pytest.mark.long
 def test_an_untrained_copy_does_not_hold_it(vote, votes):
     """The same machine with fresh weights: what is learned there does not beat its controls."""
     result = align(
@@ -337,6 +339,7 @@ def cosine_with_the_difference(result, vote):
     return abs(float(result.basis[:, 0] @ known))
 
 
+@pytest.mark.long
 def test_a_point_is_a_site(vote, votes):
     """At a point of two coordinates the basis is their difference."""
     result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "shown", **OPTIONS)
@@ -388,6 +391,7 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
 SITES = ("latent", "latent@last", "latent@h", "latent@last+h")
 
 
+@pytest.mark.long
 def test_a_transformers_latents_are_a_site_too(wma):
     """The whole step and the fast partial one agree: the latent is the embedding at its position."""
     _, model = wma

@@ -326,6 +326,7 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [lstm, loop])
 def test_the_command_patches_every_point(make, tmp_path):
     machine = make()
@@ -337,6 +338,7 @@ def test_the_command_patches_every_point(make, tmp_path):
     assert len(causal_tables.summary(done))
 
 
+@pytest.mark.long
 def test_every_table_stands_in_its_place(tmp_path):
     """A machine without heads has no graph of edges, and those tables say so; asked for directly, they are refused."""
     machine = lstm()

@@ -119,6 +119,7 @@ def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
     assert max(result.blocked(name).estimate for name in single) < 0.99
 
 
+@pytest.mark.long
 def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     """Sums by episode equal those of each episode, and each round, on its own, in chunks of any size."""
     monkeypatch.setattr(experiment, "CHUNK", 5)
@@ -154,6 +155,7 @@ def test_controls(untrained, pair, through_patterns):
     )
 
 
+@pytest.mark.long
 def test_routes_are_those_that_a_generic_model_has(untrained, pair):
     """In a model of random weights a site changes with the cause, and the outcome with it, just where routes say so."""
     layout, cause = untrained.layout, Site.parse("resid_mid[0]@e_2")

@@ -12,6 +12,7 @@ from interp.tasks.qlearning.analysis import exchange_history as exchange_transit
 from tests.refusals import refuses
 
 
+@pytest.mark.long
 def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
     """Drawn with two seeds, or one of them in another order; what a task's corruptions build gives none."""
     for name, sizes, n_rounds in (

@@ -100,6 +100,7 @@ def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_epi
         assert_close(values, along_the_unit, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episodes):
     """The same sweep by TransformerLens' patching on the bound view: within 1e-5 in every cell."""
     model = untrained

@@ -36,6 +36,7 @@ def shipped(run_folder, tmp_path_factory):
         return card.ship(run_folder, "tiny", n_episodes=8, out=out)
 
 
+@pytest.mark.long
 def test_the_shipped_weights_are_the_newest_state_of_the_run(run_folder, shipped):
     state = load_file(run_folder / "training.safetensors")
     model = load(str(shipped))

@@ -97,6 +97,7 @@ READ_OUT_ELSE = ("ties shared", "answer spread")
 """The same answer by another read-out, which comparisons fit."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "key"), list_machines())
 def test_machines_keep_the_contract_and_behave_as_they_should(task, key):
     """On the episodes that tell algorithms apart."""
@@ -135,6 +136,7 @@ def test_a_rare_lapse_of_predictions_is_rare_and_happens():
     assert differs.any(0).argmax() <= 6
 
 
+@pytest.mark.long
 def test_a_rare_lapse_of_the_state_is_rare_and_happens():
     """An episode ends with another state if any of its 24 rounds lapsed."""
     reference, machine, plain, lapsed = run_beside_reference("unlearns once in 240")

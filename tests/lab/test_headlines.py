@@ -1,5 +1,7 @@
 """The rows of a model's card: each claim with its number and with what a reader compares it with."""
 
+import pytest
+
 import interp
 from interp.evaluation.qlearning import returns
 from interp.tasks.qlearning.layout import QLearningRound
@@ -18,12 +20,14 @@ def test_a_model_of_q_learning_stands_beside_tables_and_players(monkeypatch):
     assert frame["beside"].str.contains("greedy .*, random").any()
 
 
+@pytest.mark.long
 def test_a_machine_that_counts_hits_needs_what_it_carries():
     estimates = headline(leader(), n_episodes=16).set_index("what")["estimate"]
     assert estimates["uniform: accuracy with the latent cut"] == 0.5
     assert 0.7 < estimates["uniform: accuracy"] < 0.9
 
 
+@pytest.mark.long
 def test_a_machine_without_room_for_long_episodes_says_so():
     frame = headline(cached(n_rounds=100), n_episodes=16).set_index("what")
     long = "uniform: episodes of 1,000 rounds"

@@ -26,6 +26,7 @@ SMALL = compare.Budget(
 )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_machine_of_another_algorithm_gets_the_right_words_at_small_size():
     """The machine by algorithm is scored in ``test_scores``.

@@ -115,6 +115,7 @@ def test_a_rule_errs_as_often_as_it_says_the_other_word_where_it_could():
     assert ("algorithm", "false no") not in rates.index
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_table_has_a_row_for_each_machine_that_says_what_was_said(tmp_path, monkeypatch):
     """One machine without a circuit, through `python -m lab calibrate --table machines`, and it is made once."""

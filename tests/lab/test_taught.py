@@ -74,6 +74,7 @@ def test_single_rounds_start_from_tables_early_and_late_and_of_both_signs():
     assert rewards.max() <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("imitating", [False, True])
 def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, imitating):
     monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
@@ -137,6 +138,7 @@ def load_taught(seed):
     return lab.load(f"qlearning-taught-{seed}" if seed else "qlearning-taught")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )

@@ -23,6 +23,7 @@ def interp(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.long
 def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     """A newcomer's path: play, score, page; a second run finds everything done."""
     server = serve(lambda number, body: AGENTS["counter"](body["messages"]))
@@ -95,6 +96,7 @@ def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(
     assert (notes["exact"] == (name == "random")).all()
 
 
+@pytest.mark.long
 def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
     """A foreign result that cannot be read: told on standard error, in a table, on the page; copies, too."""
     interp("run", "--agent", "counter", *SMALL, "--out", tmp_path / "in" / "a")

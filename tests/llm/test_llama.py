@@ -94,6 +94,7 @@ def test_a_seed_makes_sampling_repeatable(url: str, tmp_path: Path) -> None:
     assert replies[0] == replies[1]
 
 
+@pytest.mark.long
 def test_real_garbage_is_missing_not_zero(url: str, tmp_path: Path) -> None:
     """Without a grammar random weights write noise: re-asked, then missing; the run goes on to its end."""
     settings = Settings("tiny", temperature=1.0, max_tokens=12, max_reasks=1)

@@ -52,6 +52,7 @@ def go(
     return run(work, folder, LocalBackend(chosen, concurrency), malformed_limit=0)
 
 
+@pytest.mark.long
 def test_every_condition_is_played_and_a_batch_moves_no_answer(tiny: str, tmp_path: Path) -> None:
     """Two framings, three protocols, two instances: with a grammar every answer is usable, and episodes played four at
     a time get the answers that they get one at a time."""
@@ -66,6 +67,7 @@ def test_every_condition_is_played_and_a_batch_moves_no_answer(tiny: str, tmp_pa
     assert go(tiny, tmp_path / "a").calls == 0, "a resumed run asks nothing"
 
 
+@pytest.mark.long
 def test_sampling_repeats_with_the_seeds_of_the_requests(tiny: str, tmp_path: Path) -> None:
     """Free answers of random weights are noise: malformed, never 0, and the same noise in every run."""
     condition = [Condition("online", "note-only")]
@@ -106,6 +108,7 @@ def test_the_prompt_is_the_models_own_and_both_answers_share_a_beginning(tiny: s
     assert texts == ('{"prediction": "rainy"}', '{"prediction": "sunny"}')
 
 
+@pytest.mark.long
 def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
     chosen = Settings(tiny, response_format="grammar")
     work = plan(chosen, SHORT, instances(("flat",), 1, 60, 4), [Condition("online", "no-note")])

@@ -55,6 +55,7 @@ def find_token(tokenizer: Any, ids: list[int], mark: str) -> int:
     return len(tokenizer(before + mark, add_special_tokens=False)["input_ids"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [_CONDITION, "online-note"])
 def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -> None:
     """Predictions and activations are those of the plain model that reads each whole conversation anew, with right
@@ -91,6 +92,7 @@ def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -
                 )
 
 
+@pytest.mark.long
 def test_a_bridge_that_reads_no_cache_predicts_the_same(
     opened: Opened, played: _OpenedRollout
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_bridge_that_reads_no_cache_predicts_the_same(
     assert torch.allclose(predictions, played.predictions, atol=1e-5)
 
 
+@pytest.mark.long
 def test_every_activation_has_a_round_axis_and_probes_take_it(opened: Opened, folder: Path) -> None:
     """Votes are decoded at their own tokens, with all controls; what happened before them is not at the first block."""
     many = experts.sample(16, 4, 4, regime="uniform", seed=9)
@@ -178,6 +181,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_count_reader(tmp_path_factory.mktemp("reader") / "model", place, len(ids) - 1)
 
 
+@pytest.mark.long
 def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> None:
     """A planted reader of C's count: probes find that count at its token and, after the block that reads it, at the
     answer, and no other count there; a patch of it moves the choice until it has been read, a patch of A's never."""
@@ -212,6 +216,7 @@ def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> No
     assert (unread["full_moves"] == 0).all()
 
 
+@pytest.mark.long
 def test_the_command_opens_a_condition_with_notes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

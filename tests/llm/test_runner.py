@@ -120,6 +120,7 @@ def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
     assert schemas == [["prediction"], ["note"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("prices", "budget"), [(None, 16_000), (Prices(1.0, 0.1, 2.0), 0.009)])
 def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
     prices: Prices | None, budget: float, serve: Serve, tmp_path: Path
@@ -338,6 +339,7 @@ def play_all(url: str, folder: Path) -> None:
 NEEDED = 3 * 6 * (1 + 2 + 2) * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kills",
     [
@@ -474,6 +476,7 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
 # ------------------------------------------------------------------------------------------------ before a run
 
 
+@pytest.mark.long
 def test_the_estimate_has_the_exact_calls_and_brackets_the_paper() -> None:
     """Calls are exact; prompt tokens of a 100-round run without a note lie in the range the paper's runs had."""
     every = estimate(jobs(2, 6, CONDITIONS)).frame.set_index("condition")

@@ -234,6 +234,7 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
     refuses("a loop has one block", learner, "loop", LAYOUT, n_layers=2)
 
 
+@pytest.mark.long
 def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
     machine = hrm(n_fast=2)
     model: HrmTextForCausalLM = machine.module

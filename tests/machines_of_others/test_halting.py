@@ -115,6 +115,7 @@ def by_hand(module, z, fed, edit=None):
     return outputs, scores, carried["z"]
 
 
+@pytest.mark.long
 @WAYS
 def test_the_contract_holds(leaves):
     interp.check_machine(checked(leaves))
@@ -287,6 +288,7 @@ def test_a_probe_leaves_out_the_rounds_in_which_its_run_did_not_take_place():
     )
 
 
+@pytest.mark.long
 def test_what_alive_says_is_held_against_what_the_loop_does():
     def stops_early(gates):
         return total_of(gates) < 0.5

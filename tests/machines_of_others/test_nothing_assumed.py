@@ -402,6 +402,7 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
     assert machine.digest() != unchecked(module, kept, points=first_item).digest()
 
 
+@pytest.mark.long
 def test_a_machine_is_held_against_the_models_own_forward_pass():
     machine = unchecked()
 

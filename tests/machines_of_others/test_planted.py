@@ -56,6 +56,7 @@ def test_a_model_that_uses_both_shows_both():
     assert mediated.carried("all").low > 0.999
 
 
+@pytest.mark.long
 def test_the_shipped_model_that_thinks_remembers_by_its_cache():
     """What architectures.md says: nearly all that one episode's state does to another's predictions passes it."""
     machine = interp.load("wma-thoughts")

@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 from unittest.mock import patch
 
+import pytest
 import torch
 
 import interp
@@ -13,6 +14,7 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.trainer import train
 
 
+@pytest.mark.long
 def test_every_kind_trains_and_loads_again(tmp_path, monkeypatch):
     """Every weight learns. What the module registers when it is imported is known for this test."""
     monkeypatch.delitem(sys.modules, "interp.machines.presets", raising=False)

@@ -58,6 +58,7 @@ def halve(activation, hook):
     return activation * 0.5
 
 
+@pytest.mark.long
 def test_hooked_and_plain_rollouts_at_once_are_those_of_one_thread(machine, episodes):
     """Odd threads halve an activation, even ones do not: no hook reaches the run of another thread."""
     point = hooked_point(machine)
@@ -76,6 +77,7 @@ def test_hooked_and_plain_rollouts_at_once_are_those_of_one_thread(machine, epis
             assert torch.equal(result.cache[point], expected.cache[point])
 
 
+@pytest.mark.long
 def test_patch_sweeps_at_once_are_those_of_one_thread(machine, episodes):
     """Half of the threads sweep, the others roll out with a hook."""
     clean, corrupted = corruptions.flip_vote(episodes, round=2)

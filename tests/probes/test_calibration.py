@@ -6,6 +6,7 @@ import pytest
 from tests.probes import calibration
 
 
+@pytest.mark.long
 def test_planted_nulls_are_not_represented():
     """One of each kind; a function of the round's inputs given as a bare target is not, either."""
     steps = []

@@ -47,6 +47,7 @@ def learned():
     return transformer(ExpertRound(3), seed=1, d_model=32, d_head=16, d_mlp=64, name="toy")
 
 
+@pytest.mark.long
 def test_the_contract(run, episodes):
     """The lines of the README and DESIGN.md."""
     result = probes.fit(run, probes.targets.log_weights(episodes))
@@ -63,6 +64,7 @@ def test_the_contract(run, episodes):
     assert bare.reason.startswith("a control was not run: no untrained model")
 
 
+@pytest.mark.long
 def test_untrained_copies_get_the_episodes_that_they_need(learned):
     """However few the probe has; a target that is not the task's, or has a wrong key, is read from its own episodes."""
     few = experts.sample(n_episodes=20, n_rounds=5, n_experts=3, seed=4)
@@ -89,6 +91,7 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
     assert same.measure == probe_result.measure
 
 
+@pytest.mark.long
 def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     """Runs of untrained copies are kept: of another target, of a model with the same weights; not of another seed."""
     few = experts.sample(n_episodes=18, n_rounds=4, n_experts=3, seed=6)
@@ -141,6 +144,7 @@ def test_predictions_never_saw_their_episode(episodes):
     assert np.abs(before - after).max() > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["a permuted expert's count", "a random function of the episode"])
 def test_what_is_not_there_is_not_held(kind, run, episodes):
     """At least 19 of 20 seeds, from latents that hold every expert's count."""

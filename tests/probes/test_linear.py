@@ -47,6 +47,7 @@ def _sklearn(x, targets, folds, estimator, grid, scoring, predict="predict"):
     return in_order, [chosen[fold] for fold in range(n_folds)]
 
 
+@pytest.mark.long
 def test_equals_sklearn_nested_cross_validation():
     x, y = _data()
     folds = _assign_folds(len(x), 5, 0)
@@ -58,6 +59,7 @@ def test_equals_sklearn_nested_cross_validation():
     assert_allclose(ours.predictions.reshape(theirs.shape), theirs, atol=1e-6, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("d", "apart"), [(4, 1e-9), (150, 2e-3)]
 )  # more features than rows: where L-BFGS stops
@@ -76,6 +78,7 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
     assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("d", [4, 150])  # 150: more features than training rows
 def test_probabilities_of_two_classes_equal_sklearns(d):
     """Newton's method ends at the optimum of scikit-learn's, also where the classes are separable."""

@@ -94,6 +94,7 @@ def test_the_channels_of_an_lstm_are_read_apart(episodes):
     assert scores["c"] > 0.999 > scores["h"] + 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [gru, lstm, loop, cached], ids=lambda make: make.__name__)
 def test_every_site_of_a_machine_can_be_probed(make):
     """What it carries, each channel and row, each point at each cycle: all by name, with every control."""
@@ -207,6 +208,7 @@ def looped(episodes):
     )
 
 
+@pytest.mark.long
 def test_a_sweep_of_a_loop_has_one_row_a_cycle(episodes, looped):
     """Cycles stand where layers do; a cell equals the probe at that cycle, with the control by a fresh copy."""
     frame = looped.to_frame()
@@ -299,6 +301,7 @@ def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
 # The command.
 
 
+@pytest.mark.long
 def test_a_registered_machine_is_probed_from_the_shell(builders, tmp_path):
     """By name at one site, and from a checkpoint folder everywhere."""
     interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
@@ -325,6 +328,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.long
 def test_probes_at_a_site(tmp_path):
     result = printed(
         "probe", "wma-handwired", *SMALL, "--site", "resid_post[1]@w?", "--out", tmp_path
@@ -341,6 +345,7 @@ def test_probes_at_a_site(tmp_path):
     assert (folder / "log_weights.svg").stat().st_size > 1000
 
 
+@pytest.mark.long
 def test_what_a_task_names_is_probed_by_default(tmp_path):
     """Sampled to the model's own sizes; the files are named after the task's variables."""
     sizes = ["--nodes", "6", "--edges", "6", "--episodes", "6", "--rounds", "4"]

@@ -43,6 +43,7 @@ def swept(model, episodes):
     return probes.sweep(model, episodes, TARGETS, sites=SITES, windows=[(0, 6), (6, 12)], n_jobs=1)
 
 
+@pytest.mark.long
 def test_one_row_per_target_site_and_window(swept):
     frame = swept.to_frame()
     assert len(frame) == 3 * 8 * 2
@@ -101,6 +102,7 @@ def test_the_map_is_the_circuits(swept):
     assert frame.detectable.between(0, 1).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_a_cluster", [False, True])
 def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
     """Threads, or workers of a dask scheduler, which get the model and the latents."""
@@ -123,6 +125,7 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
     assert frame["site"].tolist() == expected["site"].tolist()
 
 
+@pytest.mark.long
 def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monkeypatch):
     """Finished cells are read back, only missing ones are run, and another model or window shares nothing."""
     import sys
@@ -183,6 +186,7 @@ def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes, t
     assert len(list(tmp_path.glob("*.json"))) == 4
 
 
+@pytest.mark.long
 def test_cells_of_another_number_of_untrained_copies_are_kept_apart(model, episodes, tmp_path):
     """The control is the best copy: three copies are not read back where one was stored."""
     site = {"sites": "resid_post[0]@p?", "n_jobs": 1}
@@ -329,6 +333,7 @@ def test_qlearning_learned_holds_columns_and_td_components():
     assert components[0].r2 >= 0.7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("per_round", [False, True], ids=["all rounds", "each round"])
 def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
     """R2 of ``Ridge(10)`` at one site, by a loop over our folds with scikit-learn alone."""
@@ -368,6 +373,7 @@ def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
         assert number == pytest.approx(1 - share_missed)
 
 
+@pytest.mark.long
 def test_a_sweep_of_each_round_is_drawn_as_layers_by_rounds():
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

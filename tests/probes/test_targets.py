@@ -88,6 +88,7 @@ def test_what_a_task_probes_by_default_are_targets():
         assert all(get(key, task).key == key for key in task.analysis.probed)
 
 
+@pytest.mark.long
 def test_every_variable_of_every_algorithm_is_a_target(sampled):
     """Under its own key or ``algorithm.key``, both of which are understood."""
     for task in interp.tasks.every():

@@ -120,6 +120,7 @@ def test_print_and_pages_without_scripts_show_every_head(browser: Any, page: Pat
     assert browser.page.locator("figure.attention svg").is_visible()
 
 
+@pytest.mark.long
 def test_a_notebook_shows_a_run(browser: Any, tmp_path: Path) -> None:
     """``show(run)`` draws itself in a frame with no request; a run without patterns is told what to cache."""
     model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(2, 12, 2, seed=0)

@@ -53,6 +53,7 @@ def assert_carried_exactly(html: str, *variables: str) -> None:
                 assert score == slope == exact, cells
 
 
+@pytest.mark.long
 def test_report_holds_what_it_promises(pages: dict[str, Path]) -> None:
     """Issue 2: summary, verification, weights, regret, probes, patching, attention, circuit, how to reproduce."""
     html = pages["wma-handwired"].read_text("utf-8")
@@ -64,6 +65,7 @@ def test_report_holds_what_it_promises(pages: dict[str, Path]) -> None:
     assert 6e5 < len(html) < 1.5e6
 
 
+@pytest.mark.long
 def test_qlearning_report(pages: dict[str, Path]) -> None:
     """Issue 3: the table of errors, what is exact at its place."""
     html = pages["qlearning-handwired"].read_text("utf-8")
@@ -83,6 +85,7 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
     assert_carried_exactly(html, *variables, "reward", "next column", "change")
 
 
+@pytest.mark.long
 def test_same_seed_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is drawn at random is reproducible to the byte: probes, steering and trained subspaces."""
     fewer(monkeypatch)
@@ -103,6 +106,7 @@ def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:
     assert rows(section(html, "Circuits of edges"), "edges")[0][1].startswith("3 of ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["wma-learned-additive", "qlearning-learned"])
 def test_learned_model_from_a_checkpoint(name: str, pages: dict[str, Path]) -> None:
     """A checkpoint gets the same report without the check against the algorithm that it was never told to run."""

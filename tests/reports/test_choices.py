@@ -46,6 +46,7 @@ def table(tmp_path):
     return tmp_path / "people.csv"
 
 
+@pytest.mark.long
 def test_a_table_becomes_a_page(table, few, tmp_path):
     ran = invoked(
         "choices",
@@ -84,6 +85,7 @@ def write_chats(path, player, n_chats=10, n_rounds=30):
     return path
 
 
+@pytest.mark.long
 def test_people_a_network_and_a_language_model_on_one_page(table, few, tmp_path):
     """Each column has the family that its player follows; a network's is that of those it was fitted to."""
     habit = algorithms.win_stay(stays=0.9, shifts=0.8)
@@ -107,6 +109,7 @@ def test_people_a_network_and_a_language_model_on_one_page(table, few, tmp_path)
     assert f"--beside network={network}" in page
 
 
+@pytest.mark.long
 def test_each_player_is_analysed_as_alone(few, tmp_path):
     """The column of a second table has the numbers of that table; the page has its participants and its recovery."""
     played = bandit.sample(3, 40, 2, "reversal", 3, algorithms.rescorla_wagner(0.3, 5.0))
@@ -144,6 +147,7 @@ def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
     assert "participant=NAME, one of who, trial, choice, outcome" in ran.output
 
 
+@pytest.mark.long
 def test_a_page_says_how_many_of_a_cohort_are_fitted_as_one(table, tmp_path, monkeypatch):
     monkeypatch.setattr(players, "MOST_TOGETHER", 100)
     ran = invoked("choices", table, "--participant", "who", "--quick", "--out", tmp_path)
@@ -153,6 +157,7 @@ def test_a_page_says_how_many_of_a_cohort_are_fitted_as_one(table, tmp_path, mon
     assert drawn in (tmp_path / "people.html").read_text()
 
 
+@pytest.mark.long
 def test_two_shares_give_the_bytes_of_one_command(table, few, tmp_path, monkeypatch):
     """A share of another table or seed is refused by the name of what differs; --quick has nothing to divide."""
     monkeypatch.setattr(players, "CHOICES_A_PART", 60)

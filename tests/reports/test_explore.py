@@ -126,6 +126,7 @@ def python(name: str, view: View) -> np.ndarray:
     return scope["predictions"].double().numpy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [n if n in ("wma-handwired", "wma-gru") else pytest.param(n, marks=SLOW) for n in TWELVE],
@@ -254,6 +255,7 @@ def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> Non
     assert "flip-vote" in old.text
 
 
+@pytest.mark.long
 def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
     """Every state of the page is an address; what a form cannot add is refused before it is one."""
     form = {
@@ -330,6 +332,7 @@ def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
     assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
 
 
+@pytest.mark.long
 def test_the_attention_of_a_round_is_a_part_of_the_page(client: TestClient) -> None:
     view = of("move 3 log_weights.1 1.5", round=4)
     assert "data-control" in client.get(f"/{TOKEN}/part/attention?{view.query()}").text
@@ -461,6 +464,7 @@ def test_edits_at_their_bounds() -> None:
     assert new.tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
 
 
+@pytest.mark.long
 def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too() -> None:
     """As `interp.hand_over` has it: of its own episode, of another one, and with nothing remembered."""
     receiver, giver = interp.load("wma-handwired", n_experts=4), interp.load("wma-gru")

@@ -64,6 +64,7 @@ def tabbed(page: Page, wanted: str, most: int = 80) -> None:
     raise AssertionError(f"{wanted} was not reached by the tab key")
 
 
+@pytest.mark.long
 def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
     """Choose a round, move the state in it, read what it does, undo it, set a cell; no outside request, no fault."""
     with opened(browser, interp.load("wma-handwired", n_experts=2), "round=1&rounds=5") as (
@@ -222,6 +223,7 @@ def test_no_head_is_hidden_and_no_number_is_clipped(browser: Browser) -> None:
             assert page.evaluate(f"{clipped}.map((one) => one.value)") == []
 
 
+@pytest.mark.long
 def test_two_tabs_do_not_disturb_each_other(browser: Browser) -> None:
     """What a page shows is in its address, so that the other tab's edit is not in it."""
     with opened(browser, interp.load("wma-gru"), "round=1&rounds=5") as (served, page):

@@ -29,6 +29,7 @@ def said(words: str) -> list[float]:
     return [float(number) for number in re.findall(r"(?<![\w.])\.\d+", paragraph)]
 
 
+@pytest.mark.long
 def test_a_round_count_that_never_was() -> None:
     shown = {
         name: seen(name, "round=6&edit=move+5+elapsed+10").differences()

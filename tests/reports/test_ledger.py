@@ -34,6 +34,7 @@ def final_regret(predictions: np.ndarray, episodes: experts.ExpertEpisodes) -> n
     return mistakes - of_experts.min(axis=1)
 
 
+@pytest.mark.long
 def test_regret_beside_weighted_majority_is_the_difference_counted_by_hand():
     model = interp.load("wma-handwired", n_experts=4)
     (measure,) = of_experts.regret_like_weighted_majority(model, SIZES)
@@ -51,6 +52,7 @@ def test_regret_beside_weighted_majority_is_the_difference_counted_by_hand():
     assert control.number == pytest.approx((majority - best).mean())
 
 
+@pytest.mark.long
 def test_a_majority_vote_is_no_weighted_majority_and_needs_no_latent():
     machine = handmade.majority(log_gamma=0.0)
     (regret,) = of_experts.regret_like_weighted_majority(machine, SIZES)
@@ -59,6 +61,7 @@ def test_a_majority_vote_is_no_weighted_majority_and_needs_no_latent():
     assert needs.verdict == "no"
 
 
+@pytest.mark.long
 def test_growth_is_the_second_regime_less_the_first():
     model = interp.load("wma-handwired", n_experts=4)
     regimes = ("1-high-quality", "3-high-quality")

@@ -51,6 +51,7 @@ def page(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(traces, ["wma-handwired"], tmp_path_factory.mktemp("page"))
 
 
+@pytest.mark.long
 def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
     """Curves, final tables with handwired model and paper, behaviour and notes are all on the page."""
     html = page.read_text("utf-8")
@@ -102,6 +103,7 @@ def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) ->
     assert np.isclose(row["std"], expected.std())
 
 
+@pytest.mark.long
 def test_the_page_opens_offline(traces: Path, page: Path, tmp_path: Path, browser: object) -> None:
     """With the network cut: no request, no console error; the same traces give the same page."""
     again = write(traces, ["wma-handwired"], tmp_path)

@@ -76,6 +76,7 @@ def text(html: str, title: str) -> str:
     )
 
 
+@pytest.mark.long
 def test_every_part_stands_and_what_is_lacking_is_said(written: dict[str, str]) -> None:
     """No part of the default report vanishes; those of heads hold one sentence, and no verdict is made of them."""
     html = written["loop"]
@@ -109,6 +110,7 @@ def test_what_can_be_computed_is(written: dict[str, str]) -> None:
     assert "transformer" not in text(html, "What was found")
 
 
+@pytest.mark.long
 def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
     """Its controls are absent, in the table and in the claim that the page opens with; a transformer's stay numbers."""
     parts = (overview.part(), interchange.INTERCHANGE)
@@ -147,6 +149,7 @@ def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
     assert fraction == "1.000 [1.000, 1.000]"
 
 
+@pytest.mark.long
 def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) -> None:
     """Its state is read, not decoded; predictions and state are checked; what a circuit would say is not applicable."""
     parts = some(catalog.get("experts"), "patching", "probes", "edges", "regret")
@@ -165,6 +168,7 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
         assert re.search(rf"It {claim} .*; at most 1.0e−9 yes", section)
 
 
+@pytest.mark.long
 def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     """A machine with room for few rounds is run for as many, and refused where that is too few."""
     parts = some(catalog.get("experts"), "patching", "interchange", "steering")
@@ -182,6 +186,7 @@ def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "sizes"), [("qlearning", (2, 2)), ("reachability", (6, 8))])
 def test_machines_of_the_other_tasks_get_their_pages(
     task: str, sizes: tuple[int, int], tmp_path: Path

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 
+
+@pytest.mark.long
 def test_opens_offline_without_a_request_or_a_complaint(browser: Any, small_page: Path) -> None:
     """Issue 2: no request, no console error, with the network cut and the policy in force."""
     browser.open(small_page)

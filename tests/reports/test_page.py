@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from interp.results import figures
 from interp.results.measure import Control, Measure
@@ -50,6 +51,7 @@ def page(n_views: int = 0) -> str:
     return small_report(*(view(f"Layer {i + 1}") for i in range(n_views))).html()
 
 
+@pytest.mark.long
 def test_same_report_same_bytes() -> None:
     """A page can be compared byte by byte: no dates, no random ids."""
     assert small_report(view()).html() == page(1)

@@ -205,6 +205,7 @@ def test_progress_counts_the_parts_that_apply(
     assert seen == [(2, -1), *steps, {"completed": 2}]
 
 
+@pytest.mark.long
 def test_a_page_of_a_shipped_model_is_small(tmp_path: Path) -> None:
     """Attention is most of a page: that of the largest shipped model leaves a megabyte of 2.5 for the rest."""
     parts = [

@@ -38,6 +38,7 @@ def recorded(task):
     return MDPEpisodes.from_transitions(None, *parts, n_states=3, n_actions=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", WHOLE)
 def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     name, sizes = MODELS[task]

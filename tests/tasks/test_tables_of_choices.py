@@ -127,6 +127,7 @@ def as_sides(trials):
     return table
 
 
+@pytest.mark.long
 def test_where_options_change_a_choice_is_of_what_was_on_offer(written):
     episodes = written(as_sides(SIDES), options=["arm_left", "arm_right"])
     assert episodes.arms == ("1", "2", "3", "4")
@@ -409,6 +410,7 @@ def test_one_large_loss_does_not_move_the_unit(written):
 FORCED = play(n_trials=120, forced=0.3)
 
 
+@pytest.mark.long
 def test_forced_trials_are_learned_from_and_not_scored(written):
     table = FORCED[["subject", "arm", "reward", "forced"]]
     episodes = written(table, forced="forced")

@@ -69,6 +69,7 @@ def test_a_resumed_run_keeps_its_precision(precision, tmp_path):
     assert run(tmp_path / "parts", "auto") == whole
 
 
+@pytest.mark.long
 def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
     """In this process and in one of its own, with another hash seed: the checkpoint to the byte; the record but for
     the checkout's revision, which an edit changes; the state and the metrics but for the seconds that batches took."""

@@ -94,6 +94,7 @@ def small(task="experts", **changes):
 # Training.
 
 
+@pytest.mark.long
 def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
     """Better than chance, ln 2, and than the untrained copy, on episodes that it never saw."""
     config = small(
@@ -119,6 +120,7 @@ def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
     interp.check_machine(trained)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("machine", "changes"),
     [
@@ -279,6 +281,7 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_a_trained_machine_ships_with_a_card(tmp_path, monkeypatch):
     monkeypatch.setattr(headlines, "WINDOWS", ((5, 10), (20, 30)))
     train(small(), tmp_path / "run", name="m", machine="gru", stop_at=3)

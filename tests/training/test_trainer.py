@@ -53,6 +53,7 @@ def losses(folder):
     }
 
 
+@pytest.mark.long
 def test_kill_9_loses_nothing(tmp_path):
     """Steps after the last checkpoint are made again, with the same losses."""
     config = small(stages=({"n_rounds": 3, "steps": 20},))
@@ -155,6 +156,7 @@ def test_another_configuration_in_the_same_folder_is_refused(tmp_path):
     refuses(r"another configuration \(lr differ", train, small(lr=5e-4), tmp_path / "run", name="m")
 
 
+@pytest.mark.long
 def test_training_lowers_the_loss_of_a_learnable_batch():
     """One batch, learned by heart: the loss goes through the latents and every parameter gets a gradient."""
     config = small(sizes={"n_experts": (2, 2)})
@@ -414,6 +416,7 @@ def test_it_descends_and_decays():
     torch.testing.assert_close(decayed.detach(), torch.full((4, 4), 0.95))
 
 
+@pytest.mark.long
 def test_it_trains_the_matrices_of_the_blocks_only():
     model = HookedLatentTransformer(preset("qlearning", "laptop").model_config("m"))
     chosen = {

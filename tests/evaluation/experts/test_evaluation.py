@@ -35,6 +35,7 @@ def scored(handwired):
     )
 
 
+@pytest.mark.long
 def test_a_handwired_model_scores_as_the_algorithm_that_it_is(handwired, scored):
     """The whole path (rollout, regret, interval) gives weighted majority's own regret at log gamma."""
     episodes = experts.sample(60, 40, 4, regime="uniform", seed=5)
@@ -116,6 +117,7 @@ def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handw
     refuses(r"unknown result .* Valid: .*model/", result.get, "model", "accuracy", 0, 1000)
 
 
+@pytest.mark.long
 def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
     """Not being told the regime costs most in the first rounds, and next to nothing once episodes have shown it."""
     result = evaluation.over_lengths(
@@ -140,6 +142,7 @@ def test_regret_at_a_prefix_is_that_of_the_prefix(handwired):
     assert result.get("bayes", "regret", 0, 20).estimate == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_cutting_the_latent_makes_weighted_majority_a_majority_vote(handwired):
     """The latent is the only channel between rounds: cut, the model is exactly the vote with equal weights."""
     control = latent_control(handwired, experts.sample(50, 40, 4, seed=1))

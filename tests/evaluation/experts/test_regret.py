@@ -115,6 +115,7 @@ def test_scores_order_the_predictors_and_know_their_uncertainty():
     assert random.settings["params"]["rest"] == [0.3, 0.9]
 
 
+@pytest.mark.long
 def test_the_interval_covers_the_mean_of_many_more_episodes():
     large = sample(20_000, 30, 4, seed=1)
     predictions = algorithms.bayes(large).predictions

@@ -27,6 +27,7 @@ def perfect(batch):
     return greedy / greedy.sum(-1, keepdims=True)
 
 
+@pytest.mark.long
 def test_the_reference_numbers_of_the_grid(grid):
     """12 % ties, a ceiling of .923 under random ties, .902 for the table that never bootstraps, and a floor of .128.
 
@@ -100,6 +101,7 @@ def test_a_hand_made_episode():
     assert before.get("untied", "all").estimate == 1.0
 
 
+@pytest.mark.long
 def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
     """An exact machine that selects by Q_t: perfect by that table, below the gamma = 0 table by the data's target."""
     choices = [batch.next_values_before.argmax(-1) for batch in grid]

@@ -51,6 +51,7 @@ def test_random_choices_follow_no_discount(batches):
     assert frame["best_high"][0] - frame["best_low"][0] > 0.3
 
 
+@pytest.mark.long
 def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(handwired):
     """It selects before it updates, so the table before the update is its reference; its a* is its own choice."""
     result = qlearning.evaluate(handwired, ["grid"], n_episodes=60)
@@ -61,6 +62,7 @@ def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(
     assert result.get("grid", "cut", "untied", "all").estimate < 0.8
 
 
+@pytest.mark.long
 def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
     result = qlearning.evaluate(untrained, ["grid"], n_episodes=12, commit="target")
     frame = result.to_frame()
@@ -95,6 +97,7 @@ def test_models_of_the_other_task_are_refused():
     )
 
 
+@pytest.mark.long
 def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     played = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
     returns, frame = played["returns"], played["returns"].to_frame()

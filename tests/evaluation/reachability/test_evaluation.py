@@ -23,6 +23,7 @@ def last(run: interp.Rollout, episodes: ReachabilityEpisodes) -> np.ndarray:
     return episodes.correct(run.predictions.double().numpy())[:, -1]
 
 
+@pytest.mark.long
 def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(
     model: HookedLatentTransformer,
 ) -> None:
@@ -38,6 +39,7 @@ def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(
     assert (reset[episodes.depths == 3] == 0.5).all()
 
 
+@pytest.mark.long
 def test_committing_to_one_node_a_round_finds_less_than_the_frontier(
     model: HookedLatentTransformer,
 ) -> None:
@@ -66,6 +68,7 @@ def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(
     refuses("give episodes to fit it on", codec, blind)
 
 
+@pytest.mark.long
 def test_moved_nodes_change_answers_as_they_change_the_search(
     model: HookedLatentTransformer,
 ) -> None:
@@ -95,6 +98,7 @@ def test_moved_nodes_change_answers_as_they_change_the_search(
     )
 
 
+@pytest.mark.long
 def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTransformer) -> None:
     tables = suite.evaluate(model, n_episodes=16, seed=0).tables
     frame = tables["by_round"]

@@ -85,6 +85,7 @@ def list_cells(mdps: MDPs) -> list[tuple[str, float]]:
     return list(zip(mdps.families, mdps.concentrations.tolist(), strict=True))
 
 
+@pytest.mark.long
 def test_the_grid_shares_its_cells_equally():
     """6 reward families by 3 concentrations, in equal shares; over many small batches no cell is favoured."""
     e = mdp.sample(180, 2, 3, 2, seed=0)

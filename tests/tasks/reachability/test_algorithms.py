@@ -66,6 +66,7 @@ def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
     refuses("lag must be an integer >= 0, got -1", algorithms.late_search, -1)
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(batches(), st.integers(0, 1000))
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
@@ -215,6 +216,7 @@ def test_losses_are_shares_whatever_is_predicted(model: HookedLatentTransformer)
     assert losses.tolist() == pytest.approx([0.5, 1, 0, 0.25])
 
 
+@pytest.mark.long
 def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
     episodes = interp.tasks.of(model).sample_for(model, 40, 4, SEED)
     (result,) = probes.probe(model, episodes, ("reached",), n_untrained=1, seed=SEED)
@@ -241,6 +243,7 @@ def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTran
     assert carrying
 
 
+@pytest.mark.long
 def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTransformer) -> None:
     task = interp.tasks.of(model)
     base, source = (task.sample_for(model, 12, 4, seed) for seed in (0, 1))
