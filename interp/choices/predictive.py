@@ -123,7 +123,7 @@ def check_predictions(
     q: Array,
     choices: NDArray[np.int64],
     known: Mask,
-    successes: Mask | None,
+    successes: NDArray[Any] | None,
     participants: NDArray[np.int64] | None = None,
     offers: NDArray[np.int64] | None = None,
 ) -> PredictiveCheck:
@@ -135,7 +135,8 @@ def check_predictions(
             ``offers``, of each option that the round offered, ``[episode, round, slot]``.
         choices: index of the chosen outcome, or of its slot with ``offers``, ``[episode, round]``.
         known: True where a choice was made, ``[episode, round]``.
-        successes: True where the choice was a success, ``[episode, round]``; None if unknown.
+        successes: 1 where the choice was a success and 0 where it was a failure, NaN where its
+            reward is unknown, ``[episode, round]``; None if all are unknown.
         participants: index of each episode's participant, to account for differences between
             participants; None for a single player.
         offers: index of the option in each slot (position in the list of offered options),
@@ -166,10 +167,10 @@ def check_predictions(
         "long run goes on": (repeats, follows & in_long_run),
     }
     if successes is not None:
-        after_success = np.zeros_like(known)
-        after_success[:, 1:] = successes[:, :-1]
-        counted["win-stay"] = (repeats, follows & after_success)
-        counted["lose-shift"] = (1 - repeats, follows & ~after_success)
+        last_success = np.full(known.shape, np.nan)
+        last_success[:, 1:] = successes[:, :-1]
+        counted["win-stay"] = (repeats, follows & (last_success == 1))
+        counted["lose-shift"] = (1 - repeats, follows & (last_success == 0))
     statistics = {}
     for name, (values, use) in counted.items():
         if use.any():
@@ -241,9 +242,9 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
     return lengths
 
 
-def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) -> Mask | None:
-    """Return whether each choice was a success, ``[episode, scored round]``; None if the episodes
-    have neither rewards nor labels.
+def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) -> Array | None:
+    """Return whether each choice was a success, 1 or 0, or NaN where the reward is unknown,
+    ``[episode, scored round]``; None if the episodes have neither rewards nor labels.
 
     With rewards, a choice is a success if its reward is above 0. If all rewards are above 0, its
     reward must be above their mean instead. Without rewards, a choice is a success if it equals the
@@ -256,10 +257,11 @@ def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) ->
     """
     rewards = getattr(episodes, "rewards", None)
     if rewards is not None:
-        counted = np.asarray(rewards, float)[episodes.counted]
+        counted = rewards[episodes.counted]
         threshold = 0.0 if counted.min() <= 0 else float(counted.mean())
-        return np.asarray(rewards[:, first_asked:] > threshold)
+        successes: Array = np.where(episodes.counted, rewards > threshold, np.nan)
+        return successes[:, first_asked:]
     labels = getattr(episodes, "labels", None)
     if labels is not None:
-        return np.asarray(labels[:, first_asked:] == choices)
+        return np.asarray(labels[:, first_asked:] == choices, np.float64)
     return None

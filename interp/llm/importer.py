@@ -48,9 +48,11 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
             len(advice) == n_labels,
             f"{str(path)!r} has advice for {len(advice)} rounds and {n_labels} labels",
         )
-        predictions = predictions[:n_labels]
         n_rounds = len(predictions)
-        require(n_rounds > 0, f"{str(path)!r}: predictions must be at least one")
+        require(
+            0 < n_rounds <= n_labels,
+            f"{str(path)!r}: predictions must be at least one, and no more than labels, got {n_rounds} and {n_labels}",
+        )
         notes: list[Any] = [None] * n_rounds
         if condition.has_note:
             notes = response.get("notes") or notes

@@ -1,5 +1,7 @@
 """Posterior-predictive checks: closed forms are those of simulated players, and what differs is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,20 @@ def test_a_success_is_what_paid_more_than_nothing_or_the_truth():
     advised = experts.sample(2, 5, 3, seed=0)
     truth = successes_of(advised, advised.labels.astype(int), 0)
     assert truth.all()
+
+
+def test_a_choice_without_a_reward_is_neither_a_success_nor_a_failure():
+    """Whatever number stands in the place of its reward."""
+    played = bandit.sample(2, 40, 2, "reversal", seed=0)
+    unpaid = np.zeros((2, 40), bool)
+    unpaid[:, 1::4] = True
+    statistics = []
+    for reward in (0.0, 1.0):
+        rewards = np.where(unpaid, reward, played.rewards)
+        episodes = replace(played, rewards=rewards, missing=unpaid, unpaid=unpaid)
+        successes = successes_of(episodes, played.choices, 0)
+        even = np.full((2, 40, 2), 0.5)
+        check = check_predictions(even, played.choices, episodes.scored, successes)
+        statistics.append(check.statistics)
+    assert statistics[0] == statistics[1]
+    assert statistics[0]["win-stay"].n_choices + statistics[0]["lose-shift"].n_choices == 2 * 29
