@@ -31,7 +31,7 @@ class Cap:
 
 
 CAPS = {
-    "interp": Cap(full_share=4.0, overfull=0, branching_share=2.8, function_words=16),
+    "interp": Cap(full_share=4.0, overfull=0, branching_share=2.8, function_words=15),
     "probes": Cap(full_share=3.7, overfull=0, branching_share=4.5, function_words=0),
     "circuits": Cap(full_share=4.7, overfull=0, branching_share=3.7, function_words=12),
     "reports": Cap(full_share=3.6, overfull=0, branching_share=1.9, function_words=4),

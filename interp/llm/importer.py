@@ -39,7 +39,8 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
     with reading(path, "it is no result that can be imported; move it away"):
         result = read_json(path, "meta", "input", "response")
         meta, response = result["meta"], result["response"]
-        condition = _find_condition(str(meta.get("prompt")))
+        prompt = str(meta.get("prompt"))
+        condition = _find_condition(prompt)
         advice = _read_bits(path, result["input"], "expert_predictions", axes="[round][expert]")
         labels = _read_bits(path, result["input"], "true_labels", axes="[round]")
         predictions = _read_bits(path, response, "predictions", axes="[round]", may_lack=True)
@@ -61,7 +62,6 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
         index = integer(f"idx of {str(path)!r}", meta.get("idx", 0), 0)
         n_calls = n_rounds * (1 + condition.has_note)
         ended = "complete" if n_rounds == n_labels else "unfinished"
-        wording = f"imported: {meta.get('prompt')}"
         n_missing = np.isnan(predictions).sum()
         return LLMRun(
             model=str(model),
@@ -79,7 +79,7 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
             prompt_tokens=np.full(n_rounds, np.nan),
             total_prompt_tokens=0,
             total_completion_tokens=0,
-            wording=wording,
+            wording=f"imported: {prompt}",
             path=path,
         )
 

@@ -173,6 +173,7 @@ def inputs_of(advice: list[list[int]], labels: list[int | None]) -> dict[str, An
         (inputs_of([[1], [0]], [1, None]), r"true_labels must be \[round\], 0 or 1 each"),
         ({"response": {}}, "has no predictions; interp llm import writes it"),
         ({"response": {"predictions": []}}, "predictions must be at least one"),
+        ({"response": {"predictions": [1, 0, 1]}}, "no more than labels, got 3 and 2"),
         ({"response": {"predictions": ["rainy", 1]}}, "predictions must be"),
     ],
     ids=[
@@ -183,6 +184,7 @@ def inputs_of(advice: list[list[int]], labels: list[int | None]) -> dict[str, An
         "a missing label",
         "no predictions",
         "empty predictions",
+        "more predictions than labels",
         "a word",
     ],
 )
