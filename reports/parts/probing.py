@@ -133,6 +133,8 @@ def _say_roughly(measure: Measure) -> Measure:
 ROUGH = 0.98
 """R2 below which a state is called roughly decoded, and the figure decodes it with more episodes.
 """
+_POOR = 0.5
+"""R2 below which a decoded state is said to agree poorly with the algorithm's."""
 _N_DECODED = 256
 """Number of episodes for this decoding."""
 
@@ -171,7 +173,8 @@ class Trajectory:
         if r2 is None or r2 >= ROUGH:
             return largest
         mean = number(float(difference.mean()))
-        return f"agree roughly (R² {r2:.2f} over all episodes): they differ by {mean} on average, {largest[7:]}"
+        how_well = "roughly" if r2 >= _POOR else "poorly"
+        return f"agree {how_well} (R² {r2:.2f} over all episodes): they differ by {mean} on average, {largest[7:]}"
 
 
 def state(
@@ -230,7 +233,7 @@ def state(
         roughly = ""
         r2 = trajectory.r2
         if r2 is not None and r2 < ROUGH:
-            roughly = f" They agree roughly (R² {r2:.2f})."
+            roughly = f" They {trajectory.describe_difference()}."
         caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's.{roughly}"
         return [Figure(draw_trajectory(trajectory, context, 5.0), title, caption)]
 

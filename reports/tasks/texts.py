@@ -69,8 +69,9 @@ _EXPERTS: dict[str, Any] = {
     "regret": (
         "Regret is the number of mistakes beyond those of the best expert on the same rounds. "
         "Regret can be negative, because a predictor may combine experts. The Bayes predictor "
-        "knows from which distribution the experts' accuracies are drawn. No predictor can do "
-        "better from the same observations. The oracle knows the accuracies themselves. A "
+        "knows from which distribution the experts' accuracies are drawn. On average over many "
+        "episodes, no predictor can do better from the same observations; on a few, another one may. "
+        "The oracle knows the accuracies themselves. A "
         "predictor that was once certain and wrong has infinite log-loss."
     ),
     "after": (
@@ -131,7 +132,7 @@ _QLEARNING: dict[str, Any] = {
     "agreement": (
         "The model's choice at `Select` is compared with the action of the highest Q-value in "
         "the table with which the round {when}. Ties are left out or broken at random. A Q-table "
-        "with γ = 0, which never bootstraps, predicts the choices nearly as well, so its "
+        "with γ = 0, which never bootstraps, can predict the choices as well, so its "
         "agreement is also listed. **Agreement shows bootstrapping only in disputed steps, in "
         "which the two tables disagree.**"
     ),

@@ -57,6 +57,13 @@ def test_a_rough_state_is_called_rough_in_the_figure_and_in_the_sentence(context
     assert measure.yes == "lets a linear probe roughly read the centred log-weights"
 
 
+def test_a_state_that_is_not_decoded_is_not_said_to_agree_roughly() -> None:
+    """An untrained model's page said so of an R2 of .06."""
+    zeros = np.zeros((3, 1))
+    trajectory = probing.Trajectory("the counts", zeros, zeros + 1, ("e_1",), r2=0.06)
+    assert trajectory.describe_difference().startswith("agree poorly (R² 0.06")
+
+
 def test_an_exact_state_is_not_called_rough() -> None:
     parts = (probing.part(targets=["log_weights"]), probing.state())
     model = interp.load("wma-handwired", n_experts=3)
