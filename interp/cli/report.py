@@ -205,7 +205,7 @@ def _report(
     episodes: Annotated[
         int | None,
         options.number(
-            "Number of episodes; 64 by default, 16 with --quick, one of each participant with --recorded",
+            "Number of episodes; 64 by default, 16 with --quick, but at least one of each participant with --recorded",
             5,
         ),
     ] = None,
