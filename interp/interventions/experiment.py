@@ -360,7 +360,8 @@ class Edit:
         place: the place; None if the edit changes the inputs of the rounds instead.
         value: what the activation is replaced by, in one of these forms:
 
-            - a rollout: its activation at the same place, in the same episode and round;
+            - a rollout: its activation at the same place, in the same episode and round; a rollout of
+              the same model without hooks, unless the place is in the carried state;
             - a tensor ``[episode, round, ...]`` with the rounds in which the edit is made;
             - a function ``(current, which)`` that returns the new values. All edited pairs of an
               episode and a round are divided into chunks, and the function is called with each:
@@ -729,6 +730,14 @@ def run(experiment: Experiment) -> Effects:
     base = experiment.run
     select_rounds(experiment.rounds, base.n_rounds)  # means over rounds would count one twice
     require_own(base, experiment.model)
+    replayed = {}
+    for edit in experiment.every_edit:
+        source, place = edit.value, edit.place
+        if isinstance(source, Rollout) and place is not None and place.site.component != "latent":
+            replayed[id(source)] = source  # its activations are computed again, from its state
+    for source in replayed.values():
+        if source.settings != base.settings:
+            require_own(source, experiment.model)
     by_edit: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
     for outputs in batches(experiment):

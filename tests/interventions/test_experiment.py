@@ -245,6 +245,22 @@ def test_a_control_of_the_whole_state_moves_it_along_its_own_direction(untrained
     assert_close(next(batches(experiment)).predictions, expected.predictions)
 
 
+def test_a_source_whose_activations_are_not_computed_again_is_refused(untrained_q, mdp_episodes):
+    """A source is replayed without its hooks, in the model of the experiment: it would be another run's activation."""
+    base = interp.rollout(untrained_q, mdp_episodes)
+    hooks = [("blocks.1.attn.hook_z", lambda z, hook: 0 * z)]
+    hooked = interp.rollout(untrained_q, mdp_episodes, fwd_hooks=hooks)
+    anothers = interp.rollout(untrained_q.untrained(1), mdp_episodes)
+
+    def put(site, source):
+        edits = {site: [Edit.of(site, source, untrained_q)]}
+        return run(Experiment(untrained_q, base, edits, rounds=[0]))
+
+    refuses("hooks acted in this rollout", put, "L1H0", hooked)
+    refuses("a rollout of another model", put, "L1H0", anothers)
+    put("latent", hooked)
+
+
 def test_a_tensor_with_axes_in_another_order_is_not_put(untrained_q, mdp_episodes):
     base = interp.rollout(untrained_q, mdp_episodes)
     z = torch.zeros(base.n_episodes, 2, base.layout.n_positions, untrained_q.cfg.d_head)
