@@ -155,13 +155,6 @@ class _Routes:
         last = self.model.points["resid_post"].n_layers if order is None else len(order)
         return _leads(*self._find_place(site), (last, 0), (self.end, self.end))
 
-    def is_on_route(self, site: Site) -> bool:
-        """Return whether an effect of the causes can pass through the site. False for a cause
-        itself.
-        """
-        is_cause = not _leave_out([site], self.causes)
-        return not is_cause and self.is_downstream(site) and self.is_upstream(site)
-
     def draw_others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
         """Draw random other sites between the causes and the outcome: as many as in ``case``, of
         the same components, but no mediators.
@@ -201,7 +194,8 @@ class _Routes:
         pool = every_site(self.model, self.layout, component, None if everywhere else "all")
         if all_heads:
             pool = [replace(site, head=None) for site in pool]
-        return [site for site in dict.fromkeys(pool) if self.is_on_route(site)]
+        sites = _leave_out(list(dict.fromkeys(pool)), self.causes)
+        return [site for site in sites if self.is_downstream(site) and self.is_upstream(site)]
 
     def _find_place(self, site: Site) -> tuple[_Moment, _Span]:
         """Return the time at which a site is computed, as (layer, order within the layer), and its

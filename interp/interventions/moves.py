@@ -127,13 +127,16 @@ class Writer:
         used = None
         if place.kind.axes == "latent":
             activation = _read_state(run.latents[:, rounds], place, run.layout)
-            used = _find_used_entries(model, place, run.layout, tuple(activation.shape[-2:]))
-            if used is not None:
+            n_rows, width = activation.shape[-2:]
+            rows = place.index(run.layout)[1]
+            mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]
+            if not mask.all():
                 # How far a cache is written says which round it is: it is neither read nor moved.
+                used = mask
                 activation = activation * used
         else:
             activation = _read_point(model, run, place, rounds)
-        n_rows, width = activation.shape[-2:]
+            n_rows, width = activation.shape[-2:]
         decoder = Decoder.fit(activation, target, ridge=ridge)
         return cls(place, shapes, size=(n_rows, width), decoder=decoder, held=used)
 
@@ -270,24 +273,6 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
         )
     are_different = len(set(keys)) == len(keys)
     require(are_different, f"keys name a variable twice: {', '.join(keys)}")
-
-
-def _find_used_entries(
-    model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
-) -> Tensor | None:
-    """Return a mask ``[row, width]`` of the carried state at a site: True for numbers that are not
-    padding; None if there is no padding.
-
-    Args:
-        model: the model.
-        place: the site.
-        layout: token layout of the rounds.
-        size: shape of the activation, which ends in (rows, width).
-    """
-    n_rows, width = size[-2:]
-    rows = place.index(layout)[1]
-    mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]
-    return None if mask.all() else mask
 
 
 def _read_point(
