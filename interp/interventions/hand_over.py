@@ -143,10 +143,11 @@ def hand_over(
         episode.
 
     Raises:
-        InputError: if the round is not in the run, rounds are missing, or the receiver cannot play
-            the episodes. Also if no variable can be decoded, or the receiving algorithm does not
-            carry the decoded ones.
+        InputError: if the round is not in the run, rounds are missing, there is one episode only,
+            or the receiver cannot play the episodes. Also if no variable can be decoded, or the
+            receiving algorithm does not carry the decoded ones.
     """
+    require(run.n_episodes >= 2, "another episode's memory is a control: give 2 episodes or more")
     algorithm = via
     if algorithm is None:
         task = catalog.get(run.layout.task)

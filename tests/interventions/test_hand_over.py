@@ -145,6 +145,8 @@ def test_what_cannot_be_handed_over_is_refused(run, handwired):
     refuses(r"round must be from 1.* to 11.*got -12", hand_over, run, -12, to=handwired)
     fewer = interp.rollout(handwired, experts.sample(4, 12, 3, seed=2))
     refuses("16 and 4 episodes", state_difference, run, fewer, ROUND)
+    alone = run.select([0])
+    refuses("give 2 episodes or more", hand_over, alone, ROUND, to=handwired)
     refuses(
         "unknown variable that Bayes predictor carries 'log_weights'. Valid: counts, elapsed",
         hand_over,
