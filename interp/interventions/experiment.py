@@ -1061,9 +1061,10 @@ def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) 
     def change(activation: Tensor) -> Tensor:
         if isinstance(value, Tensor):
             rows = edit.tensor_rows(rounds, n_rounds)[part]
+            width, wanted = rows.shape[-1], activation.shape[-1]
             require(
-                rows.shape[-1] == activation.shape[-1],
-                f"a tensor that is put at {place} ends in {activation.shape[-1]} numbers, got {rows.shape[-1]}",
+                width == wanted,
+                f"a tensor that is put at {place} ends in {wanted} numbers, got {width}",
             )
             new = rows.reshape(activation.shape).to(activation)
         else:

@@ -175,7 +175,7 @@ def over_starts(
     keys = list(by)
     require(
         not frames[0].duplicated(keys).any(),
-        f"by= must name the columns that identify a row, and several rows have the same {', '.join(keys)}",
+        f"by= must name the columns that identify a row, and several rows have the same {keys}",
     )
     rows = pd.concat(frames).groupby(keys, sort=False, dropna=False)
     mean = rows.mean(numeric_only=True)
