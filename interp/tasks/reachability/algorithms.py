@@ -43,11 +43,11 @@ SPREAD = 0.6
 """Share of the training target that is uniform over all nodes reached."""
 
 
-def _n_nodes(values: Values) -> int:
+def _count_nodes(values: Values) -> int:
     return int(values["nodes"].shape[-1])
 
 
-def _take(values: _Array, index: _Array) -> _Array:
+def _take_nodes(values: _Array, index: _Array) -> _Array:
     """Return the values of some nodes, ``[..., k]``.
 
     Args:
@@ -60,7 +60,7 @@ def _take(values: _Array, index: _Array) -> _Array:
 # What the searches share.
 
 
-def _expand(v: Values) -> _Array:
+def _add_targets(v: Values) -> _Array:
     """Return the set of reached nodes after the round, ``[..., node]``, 1 or 0. It contains the
     frontier (the nodes reached before, and the root) and the targets of all active edges, which are
     the edges that start in the frontier.
@@ -71,12 +71,14 @@ def _expand(v: Values) -> _Array:
     expanded = np.array(v["frontier"] > 0.5, dtype=np.float64)
     active = v["active"] > 0.5
     targets = np.broadcast_to(v["target"], active.shape)
-    *rounds, edges = np.nonzero(active)
-    expanded[(*rounds, targets[(*rounds, edges)])] = 1.0
+    # Indices of the active edges: one array per leading axis (such as episode), and the edge.
+    *leading, edges = np.nonzero(active)
+    new_nodes = targets[(*leading, edges)]
+    expanded[(*leading, new_nodes)] = 1.0
     return expanded
 
 
-def _follow_from(v: Values, starts: _Array) -> _Array:
+def _mark_active_edges(v: Values, starts: _Array) -> _Array:
     """Return 1 for every edge that starts at a node of the frontier, and 0 for the others,
     ``[..., edge]``.
 
@@ -86,10 +88,10 @@ def _follow_from(v: Values, starts: _Array) -> _Array:
         v: values of the round's variables, by key.
         starts: the node at which each edge starts, ``[..., edge]``.
     """
-    return (_take(v["frontier"], starts) > 0.5).astype(np.float64)
+    return (_take_nodes(v["frontier"], starts) > 0.5).astype(np.float64)
 
 
-def _answer(scores: _Array, v: Values) -> _Array:
+def _answer_by_score(scores: _Array, v: Values) -> _Array:
     """Return the distribution over nodes that has all probability on the candidate with the higher
     score, or 1/2 on each if the scores are equal.
 
@@ -97,9 +99,9 @@ def _answer(scores: _Array, v: Values) -> _Array:
         scores: score of each candidate, ``[..., 2]``.
         v: values of the round's variables.
     """
-    gap = np.sign(scores[..., 0] - scores[..., 1])
-    answer = np.zeros((*gap.shape, _n_nodes(v)))
-    shares = np.stack([1 + gap, 1 - gap], -1) / 2
+    sign = np.sign(scores[..., 0] - scores[..., 1])
+    answer = np.zeros((*sign.shape, _count_nodes(v)))
+    shares = np.stack([1 + sign, 1 - sign], -1) / 2  # (1, 0), (0, 1), or (1/2, 1/2) on ties
     np.put_along_axis(answer, v["candidates"], shares, -1)
     return answer
 
@@ -112,24 +114,25 @@ def _predict_with(spread: float) -> Equation:
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
     def predict(v: Values) -> _Array:
-        answer = _answer(v["member"], v)
+        answer = _answer_by_score(v["member"], v)
         if not spread:
             return answer
         reached = (v["reached"] > 0.5).astype(np.float64)
-        number = reached.sum(-1, keepdims=True)
-        evenly = reached / np.maximum(number, 1)
-        return np.where(number > 0, (1 - spread) * answer + spread * evenly, answer)
+        n_reached = reached.sum(-1, keepdims=True)
+        uniform = reached / np.maximum(n_reached, 1)
+        mixture = (1 - spread) * answer + spread * uniform
+        return np.where(n_reached > 0, mixture, answer)
 
     return predict
 
 
-def _members(v: Values) -> _Array:
+def _mark_reached_candidates(v: Values) -> _Array:
     """Return 1 for each candidate that is reached, and 0 for each that is not, ``[..., 2]``.
 
     Args:
         v: values of the round's variables, by key.
     """
-    reached = _take(v["reached"], v["candidates"])
+    reached = _take_nodes(v["reached"], v["candidates"])
     return (reached > 0.5).astype(np.float64)
 
 
@@ -141,7 +144,7 @@ def _all_nodes(episodes: ReachabilityEpisodes) -> _Array:
     return np.broadcast_to(np.arange(episodes.n_nodes), shape)
 
 
-_VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), nodes=_n_nodes)
+_VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), nodes=_count_nodes)
 _INPUTS: dict[str, Callable[[ReachabilityEpisodes], _Array]] = {
     "source": lambda e: e.by_round("edges")[..., 0],
     "target": lambda e: e.by_round("edges")[..., 1],
@@ -149,7 +152,7 @@ _INPUTS: dict[str, Callable[[ReachabilityEpisodes], _Array]] = {
     "candidates": lambda e: e.by_round("candidates"),
     "nodes": _all_nodes,
 }
-_algorithm = maker(
+_make_algorithm = maker(
     "reachability",
     _VARIABLES,
     _INPUTS,
@@ -161,7 +164,9 @@ _algorithm = maker(
 # Breadth-first search.
 
 
-def _search(key: str, name: str, spread: float, active: Equation, expand: Equation) -> Algorithm:
+def _make_search(
+    key: str, name: str, spread: float, active: Equation, expand: Equation
+) -> Algorithm:
     """Make a search that, in each round, extends the set of reached nodes along the active edges.
 
     Args:
@@ -178,14 +183,14 @@ def _search(key: str, name: str, spread: float, active: Equation, expand: Equati
         return np.where(is_root, 1.0, reached)
 
     equations = {
-        "reached": None,
+        "reached": None,  # a state
         "frontier": frontier,
-        "member": _members,
+        "member": _mark_reached_candidates,
         "active": active,
         "prediction": _predict_with(spread),
         "next_reached": expand,
     }
-    return _algorithm(key, name, equations, "reached", spread=spread)
+    return _make_algorithm(key, name, equations, memory="reached", spread=spread)
 
 
 @checked
@@ -201,12 +206,12 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
     """
-    return _search(
+    return _make_search(
         "breadth_first",
         "parallel breadth-first search",
         spread,
-        active=lambda v: _follow_from(v, v["source"]),
-        expand=_expand,
+        active=lambda v: _mark_active_edges(v, v["source"]),
+        expand=_add_targets,
     )
 
 
@@ -238,7 +243,8 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
             reached, each of them gets half of the rest.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
-    name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
+    name = "breadth-first search, some rounds late"
+    # Unlike `interp.tasks.lapses.late`, no input waits: the graph is the same in every round.
     search = breadth_first(spread)
     return sometimes(search, lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name)
 
@@ -253,20 +259,21 @@ def undirected(spread: float = 0.0) -> Algorithm:
     """
 
     def active(v: Values) -> _Array:
-        return _follow_from(v, np.concatenate([v["source"], v["target"]], -1))
+        starts = np.concatenate([v["source"], v["target"]], -1)  # every edge, then reversed
+        return _mark_active_edges(v, starts)
 
     def expand(v: Values) -> _Array:
         ends = np.concatenate([v["target"], v["source"]], -1)
-        return _expand({**v, "target": ends})
+        return _add_targets({**v, "target": ends})
 
     name = "breadth-first search along and against the edges"
-    return _search("undirected", name, spread, active, expand)
+    return _make_search("undirected", name, spread, active, expand)
 
 
 # One path.
 
 
-def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
+def _visit_along_edge(v: Values, edge: _Array, moves: _Array) -> _Array:
     """Return the visits after a step along one edge, ``[..., node]``: the number of each node's
     visit, 0 for nodes that were not visited.
 
@@ -275,45 +282,48 @@ def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
         edge: index of the edge, ``[...]``.
         moves: True where there is an edge to take, ``[...]``; elsewhere the visits do not change.
     """
-    started = v["started"]
+    visits = v["started"]
     n_edges = v["target"].shape[-1]
     targets = np.broadcast_to(v["target"], (*edge.shape, n_edges))
-    node = _take(targets, edge[..., None])
-    latest = started.max(-1, keepdims=True) + 1
-    visit = np.where(moves[..., None], latest, _take(started, node))
-    after = started.copy()
-    np.put_along_axis(after, node, visit, -1)
+    node = _take_nodes(targets, edge[..., None])  # [..., 1]
+    next_number = visits.max(-1, keepdims=True) + 1
+    number = np.where(moves[..., None], next_number, _take_nodes(visits, node))
+    after = visits.copy()
+    np.put_along_axis(after, node, number, -1)
     return after
 
 
-def _go_deeper(v: Values) -> _Array:
+def _step_deeper(v: Values) -> _Array:
     """Return the visits after a step of depth-first search, ``[..., node]``: to the first unvisited
     child of the node that, among those with such a child, was visited last.
 
     Args:
         v: values of the round's variables, by key.
     """
-    source = _take(v["started"], v["source"])
-    target = _take(v["started"], v["target"])
-    rank = np.where(target == 0, source, 0)
+    # Numbers of the visits of each edge's source and target, [..., edge]; 0 if not visited.
+    source_visit = _take_nodes(v["started"], v["source"])
+    target_visit = _take_nodes(v["started"], v["target"])
+    rank = np.where(target_visit == 0, source_visit, 0)
     edge = rank.argmax(-1)
-    return _step(v, edge, rank.max(-1) > 0)
+    return _visit_along_edge(v, edge, moves=rank.max(-1) > 0)
 
 
-def _go_anywhere(v: Values) -> _Array:
+def _step_randomly(v: Values) -> _Array:
     """Return the visits after a step of a random walk, ``[..., node]``: to a random child of the
     node that was visited last or, if it has no child, of the root.
 
     Args:
         v: values of the round's variables, by key.
     """
-    started = v["started"]
-    from_last = _take(started, v["source"]) == started.max(-1, keepdims=True)
+    visits = v["started"]
+    # True for edges that start at the node visited last, or at the root, [..., edge].
+    from_last = _take_nodes(visits, v["source"]) == visits.max(-1, keepdims=True)
     from_root = v["source"] == v["root"][..., None]
     is_open = np.where(from_last.any(-1, keepdims=True), from_last, from_root)
+    # The uniform number `luck` chooses one of the open edges: the first, the second, ...
     rank = np.floor(v["luck"] * is_open.sum(-1)) + 1
     edge = (is_open.cumsum(-1) >= rank[..., None]).argmax(-1)
-    return _step(v, edge, is_open.any(-1))
+    return _visit_along_edge(v, edge, moves=is_open.any(-1))
 
 
 def _start_at_root(v: Values) -> _Array:
@@ -327,7 +337,7 @@ def _start_at_root(v: Values) -> _Array:
     return np.maximum(v["visits"], is_root)
 
 
-def _path(
+def _make_path_search(
     key: str, name: str, step: Equation, spread: float, **inputs: Callable[[Any], _Array]
 ) -> Algorithm:
     """Make a search that follows one path, and visits at most one new node per round.
@@ -341,14 +351,14 @@ def _path(
         **inputs: functions that read further input variables from episodes, by key.
     """
     equations: dict[str, Equation | None] = {
-        "visits": None,
+        "visits": None,  # a state
         "reached": lambda v: (v["visits"] > 0).astype(np.float64),
         "started": _start_at_root,
-        "member": _members,
+        "member": _mark_reached_candidates,
         "prediction": _predict_with(spread),
         "next_visits": step,
     }
-    return _algorithm(key, name, equations, "reached", more=inputs, spread=spread)
+    return _make_algorithm(key, name, equations, memory="reached", more=inputs, spread=spread)
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
@@ -361,7 +371,9 @@ def depth_first(spread: float = 0.0) -> Algorithm:
             in [0, 1). The rest goes to the reached candidate; if both candidates or neither are
             reached, each of them gets half of the rest.
     """
-    return _path("depth_first", "depth-first search, a node a round", _go_deeper, spread)
+    return _make_path_search(
+        "depth_first", "depth-first search, a node a round", _step_deeper, spread
+    )
 
 
 @checked
@@ -378,10 +390,14 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
         numbers = episodes.numbers
+        # Drawn for all numbers up to the largest, so that an episode's draws do not depend on
+        # which other episodes are in the batch.
         draws = np.random.default_rng(seed).random((numbers.max() + 1, episodes.n_rounds))
-        return draws[numbers]
+        return draws[numbers]  # [episode, round]
 
-    return _path("random_walk", "a random walk, a node a round", _go_anywhere, spread, luck=luck)
+    return _make_path_search(
+        "random_walk", "a random walk, a node a round", _step_randomly, spread, luck=luck
+    )
 
 
 # Heuristics.
@@ -395,49 +411,55 @@ class _Heuristic:
     Attributes:
         name: name of the rule in sentences.
         short_name: name of the rule in legends.
-        number: function of the adjacency matrices, Bool[..., source, target], and the roots,
+        score: function of the adjacency matrices, Bool[..., source, target], and the roots,
             Int[...], that returns the score of each node, ``[..., node]``.
     """
 
     name: str
     short_name: str
-    number: Callable[[NDArray[np.bool_], _Array], _Array]
+    score: Callable[[NDArray[np.bool_], _Array], _Array]
 
 
-def _few_parents(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+def _score_few_parents(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
     return -matrix.sum(-2)
 
 
-def _many_children(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+def _score_many_children(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
     return matrix.sum(-1)
 
 
-def _many_ancestors(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+def _score_many_ancestors(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
     return graphs.closure(matrix).sum(-2)
 
 
-def _nearness(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+def _score_nearness(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
     both_ways = matrix | np.swapaxes(matrix, -1, -2)
     return -graphs.distances(both_ways, roots)
 
 
-def _name(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+def _score_larger_number(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
     *shape, n_nodes = matrix.shape
     return np.broadcast_to(np.arange(n_nodes), shape)
 
 
 _HEURISTICS = {
     "fewer_parents": _Heuristic(
-        "the candidate with the lower in-degree", "in-degree", _few_parents
+        "the candidate with the lower in-degree", "in-degree", _score_few_parents
     ),
     "more_children": _Heuristic(
-        "the candidate with the higher out-degree", "out-degree", _many_children
+        "the candidate with the higher out-degree", "out-degree", _score_many_children
     ),
-    "more_ancestors": _Heuristic("the candidate with more ancestors", "ancestors", _many_ancestors),
+    "more_ancestors": _Heuristic(
+        "the candidate with more ancestors", "ancestors", _score_many_ancestors
+    ),
     "nearer_undirected": _Heuristic(
-        "the candidate nearer the root, whichever way edges run", "undirected distance", _nearness
+        "the candidate nearer the root, whichever way edges run",
+        "undirected distance",
+        _score_nearness,
     ),
-    "larger_name": _Heuristic("the candidate with the larger name", "larger name", _name),
+    "larger_name": _Heuristic(
+        "the candidate with the larger name", "larger name", _score_larger_number
+    ),
 }
 
 
@@ -456,11 +478,12 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
     def predict(v: Values) -> _Array:
         edges = np.stack([v["source"], v["target"]], -1)
-        matrix = graphs.adjacency(edges, _n_nodes(v))
-        numbers = rule.number(matrix, v["root"])
-        return _answer(_take(numbers, v["candidates"]), v)
+        matrix = graphs.adjacency(edges, _count_nodes(v))
+        scores = rule.score(matrix, v["root"])
+        return _answer_by_score(_take_nodes(scores, v["candidates"]), v)
 
-    return _algorithm(key, rule.name, {"prediction": predict}, rows="heuristic")
+    # All heuristics share the row heuristic.prediction of variables.csv.
+    return _make_algorithm(key, rule.name, {"prediction": predict}, rows="heuristic")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
@@ -470,21 +493,21 @@ def records() -> tuple[AlgorithmRecord, ...]:
     They are in order of preference: if several algorithms have a variable of the same name, the
     first one defines it. The first is breadth-first search, the correct algorithm.
     """
-    known = [AlgorithmRecord("breadth_first", _BFS, "BFS", breadth_first)]
+    listed = [AlgorithmRecord("breadth_first", _BFS_NAME, "BFS", breadth_first)]
     for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops")):
         key, name = f"depth_limited_{n}", f"breadth-first search of {hops}"
-        known.append(AlgorithmRecord(key, name, f"BFS, {hops}", partial(depth_limited, n)))
-    known += [
+        listed.append(AlgorithmRecord(key, name, f"BFS, {hops}", partial(depth_limited, n)))
+    listed += [
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),
     ]
     for key, rule in _HEURISTICS.items():
         make = partial(heuristic, key)
-        known.append(AlgorithmRecord(key, rule.name, rule.short_name, make))
-    return tuple(known)
+        listed.append(AlgorithmRecord(key, rule.name, rule.short_name, make))
+    return tuple(listed)
 
 
-_BFS = "parallel breadth-first search"
+_BFS_NAME = "parallel breadth-first search"
 
 # The grid of each parameter in a fit.
 _SPREAD = Searched("spread", (0.0, 0.2, 0.4, 0.6, 0.8), enters=("prediction",))
@@ -502,7 +525,7 @@ def families() -> tuple[Family, ...]:
     the question. ``interp audit`` tests this heuristic.
     """
     plain = (
-        ("breadth_first", _BFS, breadth_first),
+        ("breadth_first", _BFS_NAME, breadth_first),
         ("undirected", "breadth-first search along and against the edges", undirected),
         ("depth_first", "depth-first search, a node a round", depth_first),
         ("random_walk", "a random walk, a node a round", random_walk),
@@ -525,5 +548,5 @@ def families() -> tuple[Family, ...]:
         searched=(_LAG, _SPREAD),
         extends="breadth_first",
     )
-    first, *others = searches.values()
+    first, *others = searches.values()  # variants of breadth-first search come right after it
     return (first, limited, late, *others, *memoryless)

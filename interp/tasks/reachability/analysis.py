@@ -39,14 +39,14 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
     Returns:
         The losses, ``[*batch, episode, round]``.
     """
-    target = _chances_of(predictions, episodes.targets)
-    negative = _chances_of(predictions, episodes.negatives)
+    target = _gather_chances(predictions, episodes.targets)
+    negative = _gather_chances(predictions, episodes.negatives)
     total = target + negative
-    smallest = torch.finfo(total.dtype).tiny
+    smallest = torch.finfo(total.dtype).tiny  # instead of a division by 0, whose gradient is NaN
     return torch.where(total == 0, 0.5, negative / total.clamp_min(smallest))
 
 
-def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
+def _gather_chances(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
     """Return the predicted probability of one node per episode, at least 0,
     ``[..., episode, round]``.
 
@@ -96,10 +96,12 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     indicators = np.eye(episodes.n_nodes)
     roots = episodes.by_round("roots")
     candidates = indicators[episodes.by_round("candidates")].sum(-2)
-    degrees = [matrix.sum(-2), matrix.sum(-1)]
+    degrees = [matrix.sum(-2), matrix.sum(-1)]  # in-degree, out-degree
     plain = np.concatenate([indicators[roots], candidates, *degrees], axis=-1)
+    # The root's row of each adjacency matrix, [episode, round, node].
     children = np.take_along_axis(matrix, roots[..., None, None], -2)[..., 0, :]
-    return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
+    with_children = np.concatenate([plain, children], -1)
+    return RoundInputs((plain, with_children), roots[..., None])
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -120,13 +122,13 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         Place("member", ("resid_post[0]@c_1", "resid_post[0]@c_2")),
         Place("prediction", (model.final("p?"),)),
         Place("reached", ("embed@<w>",), control=True),
-        Place("reached", ("latent@<z>",), "state"),
-        Place("root", ("embed@r",), "state"),
-        *model.below("frontier", "w?", "state"),
-        Place("root", ("embed@p?",), "state", control=True),
+        Place("reached", ("latent@<z>",), outcome="state"),
+        Place("root", ("embed@r",), outcome="state"),
+        *model.below("frontier", "w?", outcome="state"),
+        Place("root", ("embed@p?",), outcome="state", control=True),
     ]
     if model.replaces:
-        places.append(Place("next_reached", (model.final("w?"),), "state"))
+        places.append(Place("next_reached", (model.final("w?"),), outcome="state"))
     return tuple(places)
 
 
@@ -171,7 +173,7 @@ def steering() -> Steering:
 # Corruptions.
 
 
-def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+def _add_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     """Return the edges of round ``t``, ``[episode, edge, 2]``, with one of them replaced by an edge
     from the root to the wrong candidate.
 
@@ -179,17 +181,19 @@ def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     source is farthest from the root.
     """
     edges = episodes.by_round("edges")[:, t].copy()
+    # One number for each edge, equal for equal edges, [episode, edge].
     code = edges[..., 0] * episodes.n_nodes + edges[..., 1]
     is_repeated = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
     distance = np.take_along_axis(episodes.distances, edges[..., 0], -1)
-    slot = np.where(is_repeated, 2 * episodes.n_nodes, distance).argmax(-1)
+    beyond_all = 2 * episodes.n_nodes  # more than any distance: repeated edges come first
+    slot = np.where(is_repeated, beyond_all, distance).argmax(-1)
     roots = episodes.by_round("roots")[:, t]
     new_edges = np.stack([roots, episodes.negatives], -1)
     edges[np.arange(len(edges)), slot] = new_edges
     return edges
 
 
-def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+def _remove_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     """Return the edges of round ``t``, ``[episode, edge, 2]``, without edges into the target. They
     are replaced by self-loops of the root, which have no effect.
     """
@@ -199,7 +203,7 @@ def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     return np.where(is_into_target, roots, edges)
 
 
-def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+def _move_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     """Return the edges of round ``t``, ``[episode, edge, 2]``, in which all edges into the target
     lead to the wrong candidate instead, so that a search finds it.
     """
@@ -210,18 +214,18 @@ def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     return edges
 
 
-def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+def _swap_candidates(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     """Return the candidates of round ``t``, ``[episode, 2]``, with the target replaced by the root,
     which is always reached. Candidates that include the root already are unchanged.
     """
     candidates = episodes.by_round("candidates")[:, t]
     roots = episodes.by_round("roots")[:, t, None]
-    is_asked = (candidates == roots).any(-1, keepdims=True)
+    has_root = (candidates == roots).any(-1, keepdims=True)
     is_target = candidates == episodes.targets[:, None]
-    return np.where(is_target & ~is_asked, roots, candidates)
+    return np.where(is_target & ~has_root, roots, candidates)
 
 
-def _in_round(
+def _corrupt_round(
     key: str,
     name: str,
     array: str,
@@ -238,6 +242,7 @@ def _in_round(
         delay: number of rounds from the corrupted round to the first prediction that can differ.
     """
     build = in_one_round(array, edit, ReachabilityEpisodes.by_round)
+    # Not possible: the sampler gives all rounds of an episode the same graph and question.
     return Corruption(key, name, delay, build, possible=False)
 
 
@@ -264,22 +269,30 @@ def corruptions() -> tuple[Corruption, ...]:
     )
     return (
         Corruption(
-            "exchange-history", "take another episode's history", 0, history, changes_history=True
+            "exchange-history",
+            "take another episode's history",
+            delay=0,
+            build=history,
+            changes_history=True,
         ),
-        _in_round(
+        _corrupt_round(
             "swap-candidates",
             "ask about the root instead of the target",
             "candidates",
-            _swapped_candidates,
-            delay=0,
+            _swap_candidates,
+            delay=0,  # candidates are read before the prediction of the round
         ),
-        _in_round("add-edge", "add an edge from the root to the negative", "edges", _with_edge),
-        _in_round("remove-edges", "take away the edges into the target", "edges", _without_edges),
-        _in_round(
+        _corrupt_round("add-edge", "add an edge from the root to the negative", "edges", _add_edge),
+        _corrupt_round(
+            "remove-edges", "take away the edges into the target", "edges", _remove_edges
+        ),
+        _corrupt_round(
             "move-target",
             "lead the edges into the target to the negative",
             "edges",
-            _moved_target,
+            _move_target,
         ),
-        _in_round("change-root", "make the negative the root", "roots", lambda e, t: e.negatives),
+        _corrupt_round(
+            "change-root", "make the negative the root", "roots", lambda e, t: e.negatives
+        ),
     )

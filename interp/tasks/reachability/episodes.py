@@ -24,7 +24,11 @@ from interp.support.checks import array_of, checked, integer, non_empty
 from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
 
-_AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
+_AXES_IF_EQUAL = {
+    "edges": ("episode", "edge", "2"),
+    "roots": ("episode",),
+    "candidates": ("episode", "2"),
+}
 """Axes of each array if all rounds of an episode are equal."""
 
 
@@ -67,7 +71,7 @@ class ReachabilityEpisodes(BaseEpisodes):
     def __post_init__(self) -> None:
         n_rounds, n_nodes = integer("n_rounds", self.n_rounds, 1), integer("n_nodes", self.n_nodes)
         freeze(self, n_rounds=n_rounds, n_nodes=n_nodes)
-        for name in _AXES:
+        for name in _AXES_IF_EQUAL:
             freeze(self, **{name: self._check_array(name)})
         numbers = np.arange(len(self)) if self.numbers is None else self.numbers
         freeze(self, numbers=episode_array("numbers", numbers, "episode", 0, whole=True))
@@ -82,6 +86,8 @@ class ReachabilityEpisodes(BaseEpisodes):
             "the candidates of an episode must differ; at least one episode has the same node twice",
         )
         super().__post_init__()
+        # Ties are meant in sampled regimes such as "uniform", and in corrupted episodes, whose
+        # rounds differ.
         if self.regime == "custom" and not self.arrays_by_round:
             self._refuse_ties()
 
@@ -90,13 +96,15 @@ class ReachabilityEpisodes(BaseEpisodes):
         integer array. An axis of rounds after the axis of episodes is optional.
         """
         values = getattr(self, name)
-        axes = list(_AXES[name])
+        axes = list(_AXES_IF_EQUAL[name])
         if array_of(name, values).ndim > len(axes):
             axes.insert(1, "round")
         listed = ", ".join(axes)
         array = episode_array(name, values, listed, 0, self.n_nodes - 1, whole=True)
-        shape = dict(zip(axes, array.shape, strict=True))
-        fits = shape.get("2", 2) == 2 and shape.get("round", self.n_rounds) == self.n_rounds
+        length_of_axis = dict(zip(axes, array.shape, strict=True))
+        # An axis that the array lacks fits by default.
+        has_pairs = length_of_axis.get("2", 2) == 2
+        fits = has_pairs and length_of_axis.get("round", self.n_rounds) == self.n_rounds
         require(
             array.size > 0 and fits,
             f"{name} must be non-empty [{listed}] of {self.n_rounds} rounds, got shape {array.shape}",
@@ -108,17 +116,19 @@ class ReachabilityEpisodes(BaseEpisodes):
         """Names of those fields among ``edges``, ``roots`` and ``candidates`` that have an axis of
         rounds, since they differ between rounds.
         """
-        return tuple(name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes))
+        return tuple(
+            name for name, axes in _AXES_IF_EQUAL.items() if getattr(self, name).ndim > len(axes)
+        )
 
     def _refuse_ties(self) -> None:
         """Raise InputError if both candidates of an episode are equally far from the root, so that
         no answer is right.
         """
         first, second = self.candidate_distances.T
-        ties = np.flatnonzero(first == second).tolist()
+        tied = np.flatnonzero(first == second).tolist()
         require(
-            not ties,
-            f"no answer is right in {len(ties)} episodes, such as {ties[:1]}: both candidates are equally "
+            not tied,
+            f"no answer is right in {len(tied)} episodes, such as {tied[:1]}: both candidates are equally "
             "far from the root, or neither can be reached; give pairs of which one is reached sooner",
         )
 
@@ -133,12 +143,13 @@ class ReachabilityEpisodes(BaseEpisodes):
             values: the fields by name. ``n_rounds`` is a list with the number of rounds of each
                 episode. A mask ``missing`` marks further rounds, ``[episode, round]``.
         """
+        # [episode]
         lengths = episode_array("n_rounds", values.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
-        missing = np.arange(longest) >= lengths[:, None]
-        mask = values.get("missing")
-        if mask is not None:
-            missing = missing | array_of("missing", mask)
+        missing = np.arange(longest) >= lengths[:, None]  # [episode, round]
+        further_missing = values.get("missing")
+        if further_missing is not None:
+            missing = missing | array_of("missing", further_missing)
         return cls._of_fields(**{**values, "n_rounds": longest, "missing": missing})
 
     def _with_rounds(self, arrays: Any) -> ReachabilityEpisodes:
@@ -158,7 +169,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
         (1, 5, 2, 2)
         """
-        require_known("array", name, _AXES)
+        require_known("array", name, _AXES_IF_EQUAL)
         array: NDArray[np.int64] = getattr(self, name)
         if name in self.arrays_by_round:
             return array
@@ -204,14 +215,14 @@ class ReachabilityEpisodes(BaseEpisodes):
     @property
     def targets(self) -> NDArray[np.int64]:
         """Int[episode], the node that is the correct candidate: the one nearer to the root."""
-        return self._list_candidates(self.answers)
+        return self._pick_candidates(self.answers)
 
     @property
     def negatives(self) -> NDArray[np.int64]:
         """Int[episode], the node that is the wrong candidate."""
-        return self._list_candidates(1 - self.answers)
+        return self._pick_candidates(1 - self.answers)
 
-    def _list_candidates(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _pick_candidates(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the node of one candidate of each episode, Int[episode].
 
         Args:
@@ -228,7 +239,7 @@ class ReachabilityEpisodes(BaseEpisodes):
             rng: the random generator.
         """
         places = np.tile(np.arange(self.n_edges), (len(self), 1))
-        order = rng.permuted(places, axis=1)
+        order = rng.permuted(places, axis=1)  # [episode, edge]
         edges = np.take_along_axis(self.edges, order[..., None], 1)
         keeps_order = rng.random((len(self), 1)) < 0.5
         candidates = np.where(keeps_order, self.candidates, self.candidates[:, ::-1])
@@ -242,14 +253,15 @@ class ReachabilityEpisodes(BaseEpisodes):
             names: new number of every node, Int[episode, node].
         """
         wanted = (len(self), self.n_nodes)
-        is_whole = names.shape == wanted and names.dtype.kind in "iu"
+        fits = names.shape == wanted and names.dtype.kind in "iu"
         got = f"{names.dtype} of shape {names.shape}"
-        require(is_whole, f"names must be whole numbers {wanted}, got {got}")
+        require(fits, f"names must be whole numbers {wanted}, got {got}")
         arrays: dict[str, Any] = {}
-        for name in _AXES:
+        for name in _AXES_IF_EQUAL:
             nodes = getattr(self, name)
-            flat = np.take_along_axis(names, nodes.reshape(len(self), -1), 1)
-            arrays[name] = flat.reshape(nodes.shape)
+            by_episode = nodes.reshape(len(self), -1)  # all other axes as one
+            renamed = np.take_along_axis(names, by_episode, 1)
+            arrays[name] = renamed.reshape(nodes.shape)
         return replace(self, **arrays)
 
     @checked
@@ -263,14 +275,16 @@ class ReachabilityEpisodes(BaseEpisodes):
         Returns:
             The scores, ``[episode, round]``.
         """
-        predictions, wanted = array_of("predictions", predictions), (len(self), self.n_nodes)
+        predictions = array_of("predictions", predictions)
         shape = predictions.shape
+        episodes_and_nodes = (len(self), self.n_nodes)
         require(
-            len(shape) == 3 and shape[::2] == wanted,
+            len(shape) == 3 and shape[::2] == episodes_and_nodes,  # any number of rounds
             f"predictions must be [episode, round, node] of {len(self)} episodes and {self.n_nodes} nodes, got shape "
             f"{shape}",
         )
         rows = np.arange(len(self))
+        # Probabilities of the two candidates, [episode, round].
         target = predictions[rows, :, self.targets]
         negative = predictions[rows, :, self.negatives]
         return (1 + np.sign(target - negative)) / 2
@@ -291,7 +305,7 @@ def join_batches(parts: Sequence[ReachabilityEpisodes], regime: str) -> Reachabi
         f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}",
     )
     arrays: dict[str, Any] = {"participants": None, "numbers": None}
-    for name in _AXES:
+    for name in _AXES_IF_EQUAL:
         arrays[name] = np.concatenate([getattr(part, name) for part in parts])
     arrays["missing"] = np.concatenate([~part.counted for part in parts])
     participants: list[Any] = [part.participants for part in parts]

@@ -25,11 +25,11 @@ def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
         edges: source and target of each edge, Int[..., edge, 2]; repeated edges count once.
         n_nodes: number of nodes.
     """
-    lead = edges.shape[:-2]
-    flat = edges.reshape(-1, *edges.shape[-2:])
+    batch_shape = edges.shape[:-2]
+    flat = edges.reshape(-1, *edges.shape[-2:])  # [graph, edge, 2]
     matrix = np.zeros((len(flat), n_nodes, n_nodes), dtype=bool)
     matrix[np.arange(len(flat))[:, None], flat[..., 0], flat[..., 1]] = True
-    return matrix.reshape(*lead, n_nodes, n_nodes)
+    return matrix.reshape(*batch_shape, n_nodes, n_nodes)
 
 
 def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int64]:
@@ -41,17 +41,16 @@ def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int6
         roots: the root of each graph, Int[...].
     """
     n_nodes = matrix.shape[-1]
-    weights = matrix.astype(np.float32)
+    weights = matrix.astype(np.float32)  # products of floats are much faster than of booleans
     reached = np.eye(n_nodes, dtype=bool)[roots]
     steps = np.where(reached, 0, n_nodes)
     for step in range(1, n_nodes):
-        new = (
-            einsum(reached.astype(np.float32), weights, "... i, ... i j -> ... j") > 0
-        ) & ~reached
-        if not new.any():
+        n_parents = einsum(reached.astype(np.float32), weights, "... i, ... i j -> ... j")
+        is_new = (n_parents > 0) & ~reached
+        if not is_new.any():
             break
-        steps[new] = step
-        reached |= new
+        steps[is_new] = step
+        reached |= is_new
     return steps
 
 
@@ -64,9 +63,9 @@ def closure(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """
     paths = matrix
     n_nodes = matrix.shape[-1]
-    for _ in range(n_nodes.bit_length()):
-        steps = paths.astype(np.float32)
-        longer = paths | (steps @ steps > 0)
+    for _ in range(n_nodes.bit_length()):  # each pass doubles the length of the paths
+        weights = paths.astype(np.float32)
+        longer = paths | (weights @ weights > 0)
         if np.array_equal(longer, paths):
             break
         paths = longer

@@ -82,26 +82,28 @@ class ReachabilityRound(SizedRound):
         return tuple(f"n_{i}" for i in range(1, self.n_nodes + 1))
 
     def fit(self, episodes: ReachabilityEpisodes) -> Self:
-        named = getattr(episodes, "n_nodes", self.n_nodes)
+        n_nodes = getattr(episodes, "n_nodes", self.n_nodes)
         require(
-            named == self.n_nodes,
-            f"episodes name {named} nodes but this model {self.n_nodes}; sample with n_nodes={self.n_nodes} (a graph "
+            n_nodes == self.n_nodes,
+            f"episodes name {n_nodes} nodes but this model {self.n_nodes}; sample with n_nodes={self.n_nodes} (a graph "
             "need not use all names)",
         )
         return super().fit(episodes)
 
     def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        place, node = self.position, self.token_ids["n_1"]
-        tokens = self.blank(len(episodes), episodes.n_rounds)
-        edges = node + torch.tensor(episodes.by_round("edges"))
-        first, last = place("s_1"), place("c_1")
+        place = self.position
+        first_node = self.token_ids["n_1"]
+        tokens = self.blank(len(episodes), episodes.n_rounds)  # [episode, round, position]
+        edges = first_node + torch.tensor(episodes.by_round("edges"))
+        start, stop = place("s_1"), place("c_1")
         if self.marks:
-            tokens[..., first:last:3] = edges[..., 0]
-            tokens[..., first + 1 : last : 3] = edges[..., 1]
-            tokens[..., first + 2 : last : 3] = self.token_ids["e"]
+            tokens[..., start:stop:3] = edges[..., 0]
+            tokens[..., start + 1 : stop : 3] = edges[..., 1]
+            tokens[..., start + 2 : stop : 3] = self.token_ids["e"]
         else:
-            tokens[..., first:last] = rearrange(edges, "b t edge end -> b t (edge end)")
-        tokens[..., last : last + 2] = node + torch.tensor(episodes.by_round("candidates"))
-        tokens[..., place("r")] = node + torch.tensor(episodes.by_round("roots"))
+            tokens[..., start:stop] = rearrange(edges, "b t edge end -> b t (edge end)")
+        # The candidates, c_1 and c_2, follow the edges.
+        tokens[..., stop : stop + 2] = first_node + torch.tensor(episodes.by_round("candidates"))
+        tokens[..., place("r")] = first_node + torch.tensor(episodes.by_round("roots"))
         return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(tokens[..., 0]))

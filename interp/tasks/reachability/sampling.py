@@ -39,31 +39,31 @@ from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
-_GRAPHS, _NAMES, _ORDER = 0, 1, 2
+_GRAPH_STREAM, _NAME_STREAM, _ORDER_STREAM = 0, 1, 2
 """One random stream per stage, so that changes in one stage do not affect the others."""
 _BATTERY = ("matched", "prosqa", "uniform", "path")  # regimes on which searches answer differently
-_CHUNK, _PATIENCE = 2048, 12
-"""Largest number of graphs sampled at once; number of unsuccessful attempts before a depth is given
-up.
-"""
+_MOST_AT_ONCE = 2048
+"""Largest number of graphs sampled at once."""
+_MOST_SLOW_ATTEMPTS = 12
+"""Number of attempts in a row with hardly any graph before a depth is given up."""
 _Generator = np.random.Generator
-_PARENTS = (0.4, 0.4, 0.2)  # probability that a node is to get 1, 2 or 3 parents
-_RECENT = 0.3
+_PARENT_COUNT_SHARES = (0.4, 0.4, 0.2)  # probability that a node is to get 1, 2 or 3 parents
+_MOST_RECENCY = 0.3
 """Upper limit of a graph's preference for recent parents, in log-odds per node, for 28 nodes.
 
 Each graph draws its preference below this limit, which is larger for fewer nodes.
 """
-_BELOW_FIRST, _CROSSING = 0.6, 0.03
-"""Share of the nodes that descend from the first root; odds of a parent from the other side for
-these.
-"""
-_UNEVEN = 2.0
+_SHARE_BELOW_FIRST = 0.6
+"""Share of the nodes that descend from the first root."""
+_CROSSING_ODDS = 0.03
+"""Odds, for these nodes, of a parent that does not descend from the first root."""
+_REPEAT_EXPONENT = 2.0
 """How uneven repeats are in ``repeated``: a repeated edge's index is proportional to a uniform
 number to this power.
 """
-_WITHOUT = 1 / 3
+_SHARE_WITHOUT_EDGES = 1 / 3
 """Share of the roots in ``repeated`` without an edge, if the graph has a node without one."""
-_REPEATED = 6  # how often, on average, each edge of a stranded graph is given
+_MEAN_REPEATS = 6  # how often, on average, each edge of a stranded graph is given
 
 
 class _Drawn(NamedTuple):
@@ -110,13 +110,13 @@ def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) ->
         rng: the random generator.
         n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
-    nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
+    shuffled_nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
     edges = rng.integers(0, n_nodes, (n_graphs, n_edges, 2))
     roots = rng.integers(0, n_nodes, n_graphs)
-    return _Drawn(edges, roots, nodes[:, :2])
+    return _Drawn(edges, roots, candidates=shuffled_nodes[:, :2])
 
 
-def _draw_line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
+def _make_path(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
     """Return the edges of a path through consecutive nodes, ``[graph, edge, 2]``, the same in every
     graph.
 
@@ -141,13 +141,14 @@ def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _D
     length = min(n_nodes - 1, n_edges)
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
     earlier = (rng.random(later.shape) * later).astype(np.int64)
-    back = np.stack([later, earlier], -1)
-    edges = np.concatenate([_draw_line(0, length, n_graphs), back], 1)
-    others = rng.random((n_graphs, n_nodes - 1)).argsort(-1) + 1
-    return _Drawn(edges, np.zeros(n_graphs, np.int64), others[:, :2])
+    edges_back = np.stack([later, earlier], -1)
+    edges = np.concatenate([_make_path(0, length, n_graphs), edges_back], 1)
+    roots = np.zeros(n_graphs, np.int64)
+    shuffled_others = rng.random((n_graphs, n_nodes - 1)).argsort(-1) + 1  # all nodes except 0
+    return _Drawn(edges, roots, candidates=shuffled_others[:, :2])
 
 
-def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
+def _grow_graphs(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
     """Sample acyclic graphs ``[graph, edge, 2]`` that grow from the roots 0 and 1.
 
     Later nodes get 1 to 3 earlier nodes as parents. A node either descends from root 0, with few
@@ -158,23 +159,26 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
         rng: the random generator.
         n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
-    largest = min(n_nodes, n_edges + 2)
+    largest = min(n_nodes, n_edges + 2)  # every node except the two roots needs an edge
     smallest = min(largest, max(4, (n_nodes + 1) // 2))
     sizes = rng.integers(smallest, largest + 1, n_graphs)
-    appeal = _compute_appeal(rng, n_graphs, n_nodes)
-    parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
-    thresholds = np.cumsum(_PARENTS[:2])
+    scores = _draw_parent_scores(rng, n_graphs, n_nodes)
+    parents = np.argsort(-scores, axis=1)[:, :3].swapaxes(1, 2)  # [graph, child, rank of parent]
+    thresholds = np.cumsum(_PARENT_COUNT_SHARES[:2])
     n_further = (rng.random((n_graphs, n_nodes, 1)) > thresholds).sum(-1)
-    number = np.minimum(1 + n_further, np.isfinite(appeal).sum(1))
+    n_possible = np.isfinite(scores).sum(1)
+    n_parents = np.minimum(1 + n_further, n_possible)  # [graph, child]
     child = np.arange(n_nodes)
     has_parents = (child >= 2) & (child < sizes[:, None])
-    is_edge = has_parents[..., None] & (np.arange(3) < number[..., None])
+    is_edge = has_parents[..., None] & (np.arange(3) < n_parents[..., None])
+    # Index of an edge among all pairs (child, rank of parent): 3 child + rank.
     chosen = _choose_edges(rng, is_edge, n_edges)
     sources = np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1)
-    return np.stack([sources, chosen // 3], -1)
+    targets = chosen // 3
+    return np.stack([sources, targets], -1)
 
 
-def _compute_appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
+def _draw_parent_scores(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
     """Return random scores by which every node chooses its parents, ``[graph, parent, child]``: the
     parents are the nodes with the highest scores.
 
@@ -185,16 +189,17 @@ def _compute_appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.
         rng: the random generator.
         n_graphs, n_nodes: numbers of graphs, and of nodes of each.
     """
-    child = np.arange(n_nodes)
-    is_below_first = rng.random((n_graphs, n_nodes)) < _BELOW_FIRST
-    is_below_first[:, 0], is_below_first[:, 1] = True, False
-    crossing = np.where(is_below_first[:, None, :], np.log(_CROSSING), -np.inf)
-    per_step = _RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1))
+    node = np.arange(n_nodes)
+    is_below_first = rng.random((n_graphs, n_nodes)) < _SHARE_BELOW_FIRST
+    is_below_first[:, 0], is_below_first[:, 1] = True, False  # the two roots
+    # Only descendants of the first root may have a parent from the other side.
+    crossing = np.where(is_below_first[:, None, :], np.log(_CROSSING_ODDS), -np.inf)
+    recency = _MOST_RECENCY * (28 / n_nodes) * rng.random((n_graphs, 1, 1))
     is_same_side = is_below_first[:, :, None] == is_below_first[:, None, :]
-    appeal = np.where(is_same_side, 0.0, crossing) + per_step * child[:, None]
+    log_weights = np.where(is_same_side, 0.0, crossing) + recency * node[:, None]
     noise = rng.gumbel(size=(n_graphs, n_nodes, n_nodes))
-    is_earlier = child[:, None] < child
-    return np.where(is_earlier, appeal, -np.inf) + noise
+    is_earlier = node[:, None] < node  # [parent, child]
+    return np.where(is_earlier, log_weights, -np.inf) + noise
 
 
 def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArray[np.int64]:
@@ -212,13 +217,16 @@ def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArr
         axes of ``is_edge``, ``[graph, edge]``.
     """
     n_graphs = len(is_edge)
-    urgency = rng.random(is_edge.shape) + np.array([0, 1, 1])
-    priority = np.where(is_edge, urgency, 3.0).reshape(n_graphs, -1)
-    order = np.argsort(priority, -1)[:, :n_edges]
-    count = np.minimum(is_edge.sum((1, 2)), n_edges)[:, None]
-    again = (rng.random((n_graphs, n_edges)) * count).astype(np.int64)
+    # Smaller numbers come first: edges from first parents in [0, 1), from further ones in [1, 2),
+    # and pairs without an edge last.
+    rank = rng.random(is_edge.shape) + np.array([0, 1, 1])
+    ranked = np.where(is_edge, rank, 3.0).reshape(n_graphs, -1)
+    order = np.argsort(ranked, -1)[:, :n_edges]
+    n_different = np.minimum(is_edge.sum((1, 2)), n_edges)[:, None]
+    repeated = (rng.random((n_graphs, n_edges)) * n_different).astype(np.int64)
     slot = np.arange(n_edges)
-    return np.take_along_axis(order, np.where(slot < count, slot, again), -1)
+    is_first = slot < n_different  # not a repeat of an earlier edge
+    return np.take_along_axis(order, np.where(is_first, slot, repeated), -1)
 
 
 def _find_separate_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
@@ -235,6 +243,7 @@ def _find_separate_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[A
     """
     n_nodes = matrix.shape[-1]
     is_target = (steps > 0) & (steps < n_nodes)
+    # Roots and unused names have no parents.
     is_negative = matrix.any(-2) & (steps == n_nodes)
     return is_target[:, :, None] & is_negative[:, None, :]
 
@@ -251,11 +260,11 @@ def _find_pairs_of_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[A
     Returns:
         Bool[graph, target, negative].
     """
-    sinks = matrix.sum(-1) == 0
-    return _find_separate_pairs(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
+    is_sink = matrix.sum(-1) == 0
+    return _find_separate_pairs(matrix, steps) & is_sink[:, :, None] & is_sink[:, None, :]
 
 
-def _find_matches(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _find_matched_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Mark the pairs (target, negative) of the regime ``matched``, of which only the target can be
     reached from the root.
 
@@ -270,13 +279,14 @@ def _find_matches(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
         Bool[graph, target, negative].
     """
     allowed = _find_separate_pairs(matrix, steps)
-    ancestors = graphs.closure(matrix).sum(-2)
-    for number in (matrix.sum(-2), matrix.sum(-1), ancestors):
+    n_ancestors = graphs.closure(matrix).sum(-2)
+    in_degree, out_degree = matrix.sum(-2), matrix.sum(-1)
+    for number in (in_degree, out_degree, n_ancestors):
         allowed &= number[:, :, None] == number[:, None, :]
     return allowed
 
 
-def _draw_several(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     """Sample graphs of the regime ``repeated``: the list of edges has few different edges, some
     repeated far more often than others, and candidates are random.
 
@@ -287,23 +297,26 @@ def _draw_several(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) ->
         rng: the random generator.
         n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
-    grown = _grow(rng, n_graphs, n_nodes, n_edges)
-    n_different = rng.integers(max(1, n_edges // _REPEATED), n_edges + 1, (n_graphs, 1))
-    again = (rng.random((n_graphs, n_edges)) ** _UNEVEN * n_different).astype(np.int64)
+    grown = _grow_graphs(rng, n_graphs, n_nodes, n_edges)
+    n_different = rng.integers(max(1, n_edges // _MEAN_REPEATS), n_edges + 1, (n_graphs, 1))
+    # A power above 1 makes small indices more frequent, so that some edges are repeated far more.
+    uneven = rng.random((n_graphs, n_edges)) ** _REPEAT_EXPONENT
+    repeated = (uneven * n_different).astype(np.int64)
     slot = np.arange(n_edges)
-    chosen = np.where(slot < n_different, slot, again)
+    chosen = np.where(slot < n_different, slot, repeated)
     edges = np.take_along_axis(grown, chosen[..., None], 1)
-    is_sink = graphs.adjacency(edges, n_nodes).sum(-1) == 0
-    keeps_root = rng.random(n_graphs) > _WITHOUT
-    has_edges = keeps_root | ~is_sink.any(1)
-    sinks = (is_sink * rng.random((n_graphs, n_nodes))).argmax(1)
-    roots = np.where(has_edges, edges[:, 0, 0], sinks)
+    is_sink = graphs.adjacency(edges, n_nodes).sum(-1) == 0  # [graph, node]
+    wants_edges = rng.random(n_graphs) > _SHARE_WITHOUT_EDGES
+    has_edges = wants_edges | ~is_sink.any(1)
+    random_sinks = (is_sink * rng.random((n_graphs, n_nodes))).argmax(1)
+    first_sources = edges[:, 0, 0]
+    roots = np.where(has_edges, first_sources, random_sinks)
     order = rng.random((n_graphs, n_nodes))
-    order[np.arange(n_graphs), roots] = 2.0
-    return _Drawn(edges, roots, order.argsort(-1)[:, :2])
+    order[np.arange(n_graphs), roots] = 2.0  # last in the order, and so not a candidate
+    return _Drawn(edges, roots, candidates=order.argsort(-1)[:, :2])
 
 
-def _draw_strays(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+def _draw_stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     """Sample graphs of the regime ``stranded``: root 0 and candidate 1 have no edges.
 
     The other candidate is at the end of a chain that starts at node 2.
@@ -312,13 +325,14 @@ def _draw_strays(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> 
         rng: the random generator.
         n_graphs, n_nodes, n_edges: numbers of graphs, and of nodes and edges of each.
     """
-    length = min(4, n_nodes - 3, n_edges)
-    n_others = max(n_edges // _REPEATED - length, 0)
+    length = min(4, n_nodes - 3, n_edges)  # edges of the chain, which has nodes 2, 3, ...
+    n_others = max(n_edges // _MEAN_REPEATS - length, 0)
     others = rng.integers(2, n_nodes, (n_graphs, n_others, 2))
-    edges = np.concatenate([_draw_line(2, length, n_graphs), others], 1)
-    n_different = edges.shape[1]
-    again = rng.integers(0, n_different, (n_graphs, n_edges - n_different, 1))
-    edges = np.concatenate([edges, np.take_along_axis(edges, again, 1)], 1)
+    different_edges = np.concatenate([_make_path(2, length, n_graphs), others], 1)
+    n_different = different_edges.shape[1]
+    chosen = rng.integers(0, n_different, (n_graphs, n_edges - n_different, 1))
+    repeated_edges = np.take_along_axis(different_edges, chosen, 1)
+    edges = np.concatenate([different_edges, repeated_edges], 1)
     candidates = np.broadcast_to([2 + length, 1], (n_graphs, 2))
     return _Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
 
@@ -328,7 +342,7 @@ _ALL_REGIMES = (
         "matched",
         "acyclic graphs whose candidates look alike, depth 1 to 4",
         (1, 2, 3, 4),
-        pairs=_find_matches,
+        pairs=_find_matched_pairs,
     ),
     _Regime(
         "prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_find_pairs_of_sinks
@@ -337,10 +351,10 @@ _ALL_REGIMES = (
     _Regime(
         "repeated",
         "acyclic graphs whose edges are repeated, some roots without edges",
-        draw=_draw_several,
+        draw=_draw_repeated,
     ),
     _Regime("path", "a path with edges back", draw=_draw_path),
-    _Regime("stranded", "a root without edges, few edges, repeated", draw=_draw_strays),
+    _Regime("stranded", "a root without edges, few edges, repeated", draw=_draw_stranded),
 )
 REGIMES = {regime.key: regime for regime in _ALL_REGIMES}
 
@@ -390,7 +404,7 @@ def sample(
     refuse_slow(what, 64 * 5e-7 * (n_nodes**2 + n_edges))
     require_known("regime", regime, REGIMES)
     record = REGIMES[regime]
-    rng = np.random.default_rng([seed, _GRAPHS])
+    rng = np.random.default_rng([seed, _GRAPH_STREAM])
     if record.draw is not None:
         require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
@@ -398,11 +412,12 @@ def sample(
         wanted = (
             _list_answerable_depths(record, n_rounds) if depths is None else _check_depths(depths)
         )
-        drawn = _draw_depths(record, rng, n_episodes, (n_nodes, n_edges), wanted)
-    luck = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes))
+        drawn = _draw_depths(record, rng, n_episodes, sizes=(n_nodes, n_edges), depths=wanted)
+    luck = np.random.default_rng([seed, _NAME_STREAM]).random((n_episodes, n_nodes))
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
-    shuffled = episodes.shuffled(np.random.default_rng([seed, _ORDER]))
-    return shuffled.renamed(luck.argsort(-1))
+    shuffled = episodes.shuffled(np.random.default_rng([seed, _ORDER_STREAM]))
+    random_names = luck.argsort(-1)  # a permutation for each episode, [episode, node]
+    return shuffled.renamed(random_names)
 
 
 def _list_answerable_depths(record: _Regime, n_rounds: int) -> tuple[int, ...]:
@@ -460,26 +475,28 @@ def _draw_depths(
         sizes: numbers of nodes and edges.
         depths: distances of the target from the root.
     """
-    parts = np.array_split(np.arange(n_episodes), len(depths))
-    wanted = {depth: len(part) for depth, part in zip(depths, parts, strict=True)}
-    drawn: list[_Drawn] = []
-    waited = 0
-    while missing := sum(wanted.values()):
-        edges = _grow(rng, min(_CHUNK, max(64, 3 * missing)), *sizes)
-        parts_drawn = _take_depths(record, rng, edges, sizes[0], wanted)
-        drawn += parts_drawn
-        n_taken = sum(len(part.roots) for part in parts_drawn)
-        is_slow = 100 * n_taken <= missing  # what comes one by one would take for ever
-        waited = waited + 1 if is_slow else 0
-        if waited == _PATIENCE:
-            _give_up(wanted, bool(drawn), record, sizes)
-            waited = 0
+    equal_parts = np.array_split(np.arange(n_episodes), len(depths))
+    wanted = {depth: len(part) for depth, part in zip(depths, equal_parts, strict=True)}
+    batches: list[_Drawn] = []
+    n_slow = 0
+    while n_missing := sum(wanted.values()):
+        n_grown = min(_MOST_AT_ONCE, max(64, 3 * n_missing))
+        grown = _grow_graphs(rng, n_grown, *sizes)
+        new_batches = _select_depths(record, rng, grown, n_nodes=sizes[0], wanted=wanted)
+        batches += new_batches
+        n_taken = sum(len(batch.roots) for batch in new_batches)
+        is_slow = 100 * n_taken <= n_missing  # what comes one by one would take for ever
+        n_slow = n_slow + 1 if is_slow else 0
+        if n_slow == _MOST_SLOW_ATTEMPTS:
+            _replace_rare_depths(wanted, has_some=bool(batches), record=record, sizes=sizes)
+            n_slow = 0
+    # The batches are sorted by depth; the result is not.
     order = rng.permutation(n_episodes)
-    edges, roots, candidates = (np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
+    edges, roots, candidates = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     return _Drawn(edges[order], roots[order], candidates[order])
 
 
-def _take_depths(
+def _select_depths(
     record: _Regime,
     rng: np.random.Generator,
     edges: NDArray[np.int64],
@@ -498,30 +515,32 @@ def _take_depths(
     """
     assert record.pairs is not None
     matrix = graphs.adjacency(edges, n_nodes)
-    steps = graphs.distances(matrix, np.zeros(len(edges), np.int64))
+    root_is_node_0 = np.zeros(len(edges), np.int64)
+    steps = graphs.distances(matrix, root_is_node_0)  # [graph, node]
     open_depths = [depth for depth, number in wanted.items() if number]
     useful = np.isin(steps, open_depths).any(-1)
     edges, steps = edges[useful], steps[useful]
-    allowed = record.pairs(matrix[useful], steps)
-    is_free = np.ones(len(edges), dtype=bool)
-    drawn = []
-    for depth in sorted(wanted, reverse=True):
-        pairs = allowed & (steps == depth)[:, :, None]
-        rows = np.flatnonzero(is_free & pairs.any((1, 2)))[: wanted[depth]]
+    allowed = record.pairs(matrix[useful], steps)  # [graph, target, negative]
+    is_free = np.ones(len(edges), dtype=bool)  # False for graphs that were selected
+    batches = []
+    for depth in sorted(wanted, reverse=True):  # first the deepest targets, which are rarest
+        at_depth = allowed & (steps == depth)[:, :, None]
+        rows = np.flatnonzero(is_free & at_depth.any((1, 2)))[: wanted[depth]]
         if not len(rows):
             continue
         is_free[rows] = False
-        is_pair = pairs[rows]
+        is_pair = at_depth[rows]
+        # The largest of uniform numbers is at a random one of the allowed pairs.
         scores = np.where(is_pair, rng.random(is_pair.shape), -1.0)
-        best = scores.reshape(len(rows), -1).argmax(-1)
+        best = scores.reshape(len(rows), -1).argmax(-1)  # n_nodes target + negative
         candidates = np.stack(np.divmod(best, n_nodes), -1)
         roots = np.zeros(len(rows), np.int64)
-        drawn.append(_Drawn(edges[rows], roots, candidates))
+        batches.append(_Drawn(edges[rows], roots, candidates))
         wanted[depth] -= len(rows)
-    return drawn
+    return batches
 
 
-def _give_up(
+def _replace_rare_depths(
     wanted: dict[int, int], has_some: bool, record: _Regime, sizes: tuple[int, int]
 ) -> None:
     """Replace depths of which too few graphs were found by the largest depth of which enough were
@@ -533,12 +552,12 @@ def _give_up(
         record: the regime.
         sizes: numbers of nodes and edges.
     """
-    came = [depth for depth, number in wanted.items() if number == 0]
+    complete = [depth for depth, number in wanted.items() if number == 0]
     require(
-        came,
+        complete,
         f"{'too few' if has_some else 'no'} {record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have a "
         f"target of depth {' or '.join(map(str, wanted))}; take more nodes and edges, or smaller depths",
     )
     for depth in list(wanted):
-        if depth not in came:
-            wanted[max(came)] += wanted.pop(depth)
+        if depth not in complete:
+            wanted[max(complete)] += wanted.pop(depth)
