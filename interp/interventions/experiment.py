@@ -143,28 +143,35 @@ class Effects(Result):
         the number of counted episodes. The first three are ``[edit, round, outcome]``, the last
         ``[edit, round]``.
         """
+        # [episode, edit, pair, outcome]
         effects = self.effects.double().movedim(1, 0).numpy(force=True)
         is_counted = ~np.isnan(effects).any(-1)
         n_episodes = is_counted.sum(0)
         if is_counted.all():
             summary = bootstrap_mean(effects, seed=seed, participants=self.participants)
             return (*summary, n_episodes)
-        bounds = np.full((3, *effects.shape[1:]), np.nan)
-        for i in range(len(self.rounds)):
-            patterns, edits = np.unique(is_counted[:, :, i], axis=1, return_inverse=True)
-            for which, episodes in enumerate(patterns.T):
+        # [mean or end of its interval, edit, pair, outcome]
+        mean_low_high = np.full((3, *effects.shape[1:]), np.nan)
+        for pair in range(len(self.rounds)):
+            # Edits that are counted in the same episodes are bootstrapped together.
+            episode_sets, set_of_edit = np.unique(
+                is_counted[:, :, pair], axis=1, return_inverse=True
+            )
+            for set_index, episodes in enumerate(episode_sets.T):
                 if not episodes.any():
                     continue
                 players = None if self.participants is None else self.participants[episodes]
-                of_pattern = effects[episodes, :, i][:, edits.ravel() == which]
-                summary = bootstrap_mean(of_pattern, seed=seed, participants=players)
-                bounds[:, edits.ravel() == which, i] = summary
-        return (*bounds, n_episodes)
+                is_in_set = set_of_edit.ravel() == set_index
+                of_set = effects[episodes, :, pair][:, is_in_set]
+                summary = bootstrap_mean(of_set, seed=seed, participants=players)
+                mean_low_high[:, is_in_set, pair] = summary
+        return (*mean_low_high, n_episodes)
 
     def _draw(self, figures: Any) -> Any:
         """Draw a heat map of the mean absolute effect, with a row per edit and a column per round
         read. If several rounds were edited, columns are the numbers of rounds since the edit.
         """
+        # [edit, pair]: summed over outcomes; the mean leaves out episodes that are not counted.
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
         starts = {edited for edited, _ in self.rounds}
         columns = [read for _, read in self.rounds]
@@ -182,14 +189,16 @@ class Effects(Result):
         """The finding in a sentence: which edit has the largest effect, on which outcome and in
         which round.
         """
-        first = self.to_frame().iloc[0]
-        if np.isnan(first["effect"]):
-            return f"{first['edit']} leaves outcomes without a number, such as {first['outcome']}."
-        if first["effect"] == 0:
+        largest = self.to_frame().iloc[0]
+        if np.isnan(largest["effect"]):
+            return (
+                f"{largest['edit']} leaves outcomes without a number, such as {largest['outcome']}."
+            )
+        if largest["effect"] == 0:
             return "No edit moves an outcome."
-        after = "" if first["read"] == first["edited"] else f" after round {first['edited']}"
-        size = f"by {first['effect']:+.3g} in round {first['read']}{after}"
-        return f"{first['edit']} moves outcome {first['outcome']} most: {size}."
+        after = "" if largest["read"] == largest["edited"] else f" after round {largest['edited']}"
+        size = f"by {largest['effect']:+.3g} in round {largest['read']}{after}"
+        return f"{largest['edit']} moves outcome {largest['outcome']} most: {size}."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -335,17 +344,17 @@ def run_one_round(
 
     counter = FiringCounter([(name, partial(visit, name)) for name in names])
     with torch.set_grad_enabled(gradient), model.hooks(fwd_hooks=counter.hooks):
-        step = model.stepper() if runs_from(model) else None
+        run_step = model.stepper() if runs_from(model) else None
         if before is not None:
-            step = partial(model.step, before=before)  # type: ignore[call-arg]
-        done = run_round(model, rows.fed, rows.latents, layout, commit, (), step)
+            run_step = partial(model.step, before=before)  # type: ignore[call-arg]
+        step = run_round(model, rows.fed, rows.latents, layout, commit, step=run_step)
     limit = 2 if commit == "own" else 1  # a round whose own choice is committed is run again
     for name, times in zip(names, counter.fired, strict=True):
         require(
             1 <= times <= limit,
             f"the hook at {name!r} fired {times} times in one round, which must be once",
         )
-    return done, activations
+    return step, activations
 
 
 @dataclass(frozen=True)
@@ -448,6 +457,7 @@ class Edit:
         if self.rounds is None:
             return self.value.flatten(0, 1)
         acting = select_rounds(self.rounds, n_rounds)
+        # The first column stands in where the edit is not made; its values are not used there.
         columns = [acting.index(t) if t in acting else 0 for t in rounds]
         return self.value[:, columns].flatten(0, 1)
 
@@ -505,10 +515,10 @@ class Outcome:
         if self.key == "state":
             decode = self.decode or model.read_state
             carried = layout.select_slot_part(decode(carried), slots)
-        axes = slots.ndim
-        if carried.ndim == axes:
+        n_leading = slots.ndim
+        if carried.ndim == n_leading:  # the decoded state is a single number
             return carried.unsqueeze(-1).double()
-        return carried.flatten(axes).double()
+        return carried.flatten(n_leading).double()
 
 
 class Outputs(NamedTuple):
@@ -584,11 +594,11 @@ class Experiment:
             self.edits and self.horizon >= 0,
             "an experiment needs an edit and a horizon of 0 or more rounds",
         )
-        shape = self.run.tokens.shape[:2]
+        shape = self.run.tokens.shape[:2]  # [episode, round]
         for edit in self.every_edit:
             is_tensor = isinstance(edit.value, Tensor)
             require(
-                _is_real(edit.value) and (is_tensor or not edit.add),
+                _is_writable(edit.value) and (is_tensor or not edit.add),
                 "a tensor that is put holds finite real numbers, and nothing but a tensor can be added",
             )
             if isinstance(edit.value, Rollout):
@@ -596,21 +606,22 @@ class Experiment:
                     edit.value.tokens.shape[:2] == shape,
                     "what is put has other episodes or rounds than run",
                 )
+        # run() refuses a round that is listed twice; batches() accepts it.
         starts = tuple(select_rounds(self.rounds, self.run.n_rounds, twice=True))
         object.__setattr__(self, "rounds", starts)
         object.__setattr__(self, "commit", self.commit or self.run.commit)
         for edit in self.every_edit:
-            acting: Sequence[int] = starts
+            acting_rounds: Sequence[int] = starts
             if edit.rounds is not None:
-                acting = select_rounds(edit.rounds, self.run.n_rounds)
-                self._require_run_of_rounds(edit, acting)
+                acting_rounds = select_rounds(edit.rounds, self.run.n_rounds)
+                self._require_run_of_rounds(edit, acting_rounds)
             elif edit.is_whole:
-                continue  # checked when it is put, row by row
+                continue  # checked when it is put, with all its axes (_require_latents)
             if isinstance(edit.value, Tensor):
-                wanted = (self.run.n_episodes, len(acting))
+                wanted = (self.run.n_episodes, len(acting_rounds))
                 require(
                     edit.value.shape[:2] == wanted,
-                    f"a tensor that is put in rounds {_format_rounds(acting)} is [episode, round, ...] = "
+                    f"a tensor that is put in rounds {_format_rounds(acting_rounds)} is [episode, round, ...] = "
                     f"{[*wanted, '...']}, got shape {tuple(edit.value.shape)}",
                 )
 
@@ -675,17 +686,19 @@ class Experiment:
             numbers = theirs("readout=")(self.readout)(outputs)
             return fit("what readout= gives", numbers, Float[Tensor, "edit episode round outcome"])
         starts = self.starts
-        edited = [starts.index(t) for t, _ in self.pairs]
+        start_indices = [starts.index(t) for t, _ in self.pairs]
         lags = [read - t for t, read in self.pairs]
-        reads = lags if self.reads == "each" else [0] * len(lags)
+        # With reads="last", carried states have one entry on the axis of the rounds read.
+        read_indices = lags if self.reads == "each" else [0] * len(lags)
         slots = self.run.slots[:, [read for _, read in self.pairs]]
         outcome = Outcome.from_key(self.readout)
         require(
             self.update or outcome.key == "prediction",
             "the state after a round is read, and update=False does not compute it; leave update out",
         )
-        predictions = outputs.predictions[:, :, edited, lags]
-        carried = outputs.carried[:, :, edited, reads]
+        # [edit, episode, pair, ...]
+        predictions = outputs.predictions[:, :, start_indices, lags]
+        carried = outputs.carried[:, :, start_indices, read_indices]
         by_edit: list[Tensor] = []
         # A decoder may be fitted for each episode, the first axis: edits are read one by one.
         for prediction, latents in zip(predictions, carried, strict=True):
@@ -694,9 +707,9 @@ class Experiment:
         return torch.stack(by_edit)
 
 
-def _is_real(value: object) -> bool:
-    """Return whether a value is a tensor of finite real numbers; also True for a value that is no
-    tensor.
+def _is_writable(value: object) -> bool:
+    """Return whether a value may be written to an activation: a tensor must hold finite real
+    numbers. Always True for a value that is no tensor.
 
     NaN is allowed in some episodes, but not in all: it stands for iterations that a looped model
     did not run.
@@ -716,8 +729,8 @@ def _format_rounds(rounds: Sequence[int]) -> str:
     ('3', '3 to 5', '1, 3')
     """
     n, first = len(rounds), rounds[0]
-    follows = list(rounds) == list(range(first, first + n))
-    if n > 2 and follows:
+    are_consecutive = list(rounds) == list(range(first, first + n))
+    if n > 2 and are_consecutive:
         return f"{first} to {rounds[-1]}"
     return ", ".join(map(str, rounds))
 
@@ -740,12 +753,13 @@ def run(experiment: Experiment) -> Effects:
             require_own(source, experiment.model)
     by_edit: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
+    # Batches come in any order of the edits.
     for outputs in batches(experiment):
         by_edit |= zip(outputs.edits, experiment.read(outputs), strict=True)
         seen += [outputs.seen] * len(outputs.edits)
     values = torch.stack([by_edit[i] for i in range(len(experiment.edits))])
     unpatched = _read_without_edits(experiment)
-    counted = _count_episodes(experiment)
+    counted = _find_counted_episodes(experiment)
     values[:, ~counted] = torch.nan
     unpatched[~counted] = torch.nan
     outcomes = [str(i) for i in range(values.shape[-1])]
@@ -771,14 +785,17 @@ def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round 
     """
     base, lags = experiment.run, range(experiment.horizon + 1)
     last = base.n_rounds - 1
+    # [start, lag]; the last round fills up lags after the end, which no pair reads.
     rounds = torch.tensor([[min(t + lag, last) for lag in lags] for t in experiment.starts])
-    after = rounds + 1 if experiment.reads == "each" else rounds[:, -1:] + 1
+    # State t + 1 is the one after round t.
+    states = rounds + 1 if experiment.reads == "each" else rounds[:, -1:] + 1
+    # The unedited run takes the place of a single edit: [1, episode, start, lag, ...].
     predictions = base.predictions[:, rounds].unsqueeze(0)
-    carried = base.latents[:, after].unsqueeze(0)
+    carried = base.latents[:, states].unsqueeze(0)
     return experiment.read(Outputs([], predictions, carried))[0]
 
 
-def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
+def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
     """Return a mask ``[episode, pair]``: True where an episode counts for a pair (edited round, read
     round) of the experiment.
 
@@ -797,11 +814,11 @@ def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
         missing = missing_of_run[:, t] | missing_of_run[:, read]
         later = range(t + 1, read + 1)
         for edit in experiment.every_edit:
-            fed = edit.value.fed if isinstance(edit.value, Rollout) else edit.value
-            if isinstance(fed, EncodedRounds) and fed.missing is not None:
-                acting = edit.list_acting_rounds(base.n_rounds)
-                edited = [t, *(u for u in later if u in acting)]
-                missing = missing | fed.missing[:, edited].any(1)
+            source = edit.value.fed if isinstance(edit.value, Rollout) else edit.value
+            if isinstance(source, EncodedRounds) and source.missing is not None:
+                acting_rounds = edit.list_acting_rounds(base.n_rounds)
+                copied = [t, *(u for u in later if u in acting_rounds)]
+                missing = missing | source.missing[:, copied].any(1)
         require(
             not missing.all(),
             f"no episode has both round {t}, which is edited, and round {read}, which is read; choose others",
@@ -818,48 +835,49 @@ def batches(experiment: Experiment) -> Iterator[Outputs]:
         :class:`Outputs` of one or several edits, whose field ``edits`` says which: predictions
         ``[edit, episode, round edited, lag, ...]`` and carried states.
     """
-    source, cells = _find_cells(experiment)
+    source, sites = _find_patched_sites(experiment)
     if source is not None:
-        yield from _patch_cells(experiment, cells, source)
+        yield from _patch_whole_sites(experiment, sites, source)
         return
     n_starts = len(experiment.starts)
     for i, together in enumerate(experiment.edits.values()):
         prediction, latents, seen = _run_edited_rounds(experiment, together)
-        by_start = (1, -1, n_starts)
-        outputs = _run_on(
+        one_edit = (1, -1, n_starts)  # rows become [edit, episode, round edited]
+        outputs = _run_later_rounds(
             experiment,
             [i],
-            prediction.unflatten(0, by_start),
-            latents.unflatten(0, by_start),
+            prediction.unflatten(0, one_edit),
+            latents.unflatten(0, one_edit),
             together=together,
         )
-        by_site = {site: x.unflatten(0, (-1, n_starts)) for site, x in seen.items()}
+        by_site = {site: rows.unflatten(0, (-1, n_starts)) for site, rows in seen.items()}
         yield outputs._replace(seen=by_site)
 
 
-def _find_cells(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
+def _find_patched_sites(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
     """Return (source run, one site per edit) if the experiment is plain activation patching: every
     edit copies one whole site, all from the same run. Otherwise return None and an empty list.
     """
-    no_cells: tuple[Rollout | None, list[Site]] = None, []
+    not_plain: tuple[Rollout | None, list[Site]] = None, []
     edits = list(experiment.edits.values())
     source = edits[0][0].value if edits[0] else None
-    is_short = len(experiment.starts) > 1 and experiment.horizon == 0
-    if not isinstance(source, Rollout) or experiment.watched or is_short:
-        return no_cells
-    if experiment.commit != experiment.run.commit:
-        return no_cells
-    cells: list[Site] = []
+    # Several rounds without later ones run as one batch; a RoundPatcher takes them one by one.
+    is_one_batch = len(experiment.starts) > 1 and experiment.horizon == 0
+    if not isinstance(source, Rollout) or experiment.watched or is_one_batch:
+        return not_plain
+    if experiment.commit != experiment.run.commit:  # a RoundPatcher commits as the run does
+        return not_plain
+    sites: list[Site] = []
     for together in edits:
-        first = together[0] if len(together) == 1 else None
-        if first is None or first.value is not source:
-            return no_cells
-        if first.rounds is not None or first.again is not None:
-            return no_cells
-        if first.place is None or not first.place.is_whole:
-            return no_cells
-        cells.append(first.place.site)
-    return source, cells
+        only = together[0] if len(together) == 1 else None
+        if only is None or only.value is not source:
+            return not_plain
+        if only.rounds is not None or only.again is not None:
+            return not_plain
+        if only.place is None or not only.place.is_whole:
+            return not_plain
+        sites.append(only.place.site)
+    return source, sites
 
 
 def run_on(
@@ -890,37 +908,40 @@ def run_on(
     return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
 
 
-def _patch_cells(
-    experiment: Experiment, cells: Sequence[Site], source: Rollout
+def _patch_whole_sites(
+    experiment: Experiment, sites: Sequence[Site], source: Rollout
 ) -> Iterator[Outputs]:
     """Copy whole sites from a source run, each site separately, and compute only what each copy can
     change.
 
     Args:
         experiment: the experiment.
-        cells: the sites.
+        sites: the sites.
         source: the run that activations are taken from.
 
     Returns:
         An iterator over predictions and carried states of one or several sites.
     """
     model, base = experiment.model, experiment.run
-    update = experiment.update or experiment.horizon > 0
+    update = experiment.update or experiment.horizon > 0  # later rounds read the updated state
     patchers = [RoundPatcher(model, base, t, source, update=update) for t in experiment.starts]
     if len(patchers) == 1:
-        for patched in patchers[0].cells(cells):
-            by_cell = (len(patched.cells), -1)
+        for patched in patchers[0].cells(sites):
+            by_site = (len(patched.cells), -1)
+            # Where the patched round stays as it was, later rounds are taken from the base run.
             propagate = experiment.propagate and not patched.idle
-            of_cells = replace(experiment, propagate=propagate)
-            predictions = patched.predictions.unflatten(0, by_cell).unsqueeze(2)
-            latents = patched.latents.unflatten(0, by_cell).unsqueeze(2)
-            yield _run_on(of_cells, patched.cells, predictions, latents)
+            of_batch = replace(experiment, propagate=propagate)
+            # [site, episode, round edited, ...], with one edited round
+            predictions = patched.predictions.unflatten(0, by_site).unsqueeze(2)
+            latents = patched.latents.unflatten(0, by_site).unsqueeze(2)
+            yield _run_later_rounds(of_batch, patched.cells, predictions, latents)
         return
-    for i, cell in enumerate(cells):
-        by_round = [next(patcher.cells([cell])) for patcher in patchers]
+    for i, site in enumerate(sites):
+        by_round = [next(patcher.cells([site])) for patcher in patchers]
+        # [episode, round edited, ...]
         predictions = torch.stack([patched.predictions for patched in by_round], 1)
         latents = torch.stack([patched.latents for patched in by_round], 1)
-        yield _run_on(experiment, [i], predictions.unsqueeze(0), latents.unsqueeze(0))
+        yield _run_later_rounds(experiment, [i], predictions.unsqueeze(0), latents.unsqueeze(0))
 
 
 def _run_edited_rounds(
@@ -947,21 +968,22 @@ def _run_edited_rounds(
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
     places = [edit.place for edit in hooked if edit.place is not None]
     layers = [place.site.layer or 0 for place in places]
-    layer = min(layers, default=0)
-    known = experiment.known.get(Site("resid_pre", layer))
-    is_hooked = len(hooked) == len(together)  # other edits change what the first layer reads
-    size = rows.fed.at_once(CHUNK)
+    first_layer = min(layers, default=0)
+    known_resid = experiment.known.get(Site("resid_pre", first_layer))
+    are_all_hooked = len(hooked) == len(together)  # other edits change what the first layer reads
+    chunk_size = rows.fed.at_once(CHUNK)
     steps: list[Step] = []
     seen: list[dict[Site, Tensor]] = []
-    for start in range(0, len(rows.latents), size):
-        part = slice(start, start + size)
+    for start in range(0, len(rows.latents), chunk_size):
+        chunk = slice(start, start + chunk_size)
         before = None
-        if known is not None and is_hooked and experiment.commit == "target":
-            before = layer, known.flatten(0, 1)[part]
-        changes = _list_changes(experiment, hooked, rounds, part)
+        # The model's own choice is put among the tokens, so that the round is run again from them.
+        if known_resid is not None and are_all_hooked and experiment.commit == "target":
+            before = first_layer, known_resid.flatten(0, 1)[chunk]
+        changes = _list_changes(experiment, hooked, rounds, chunk)
         step, activations = run_one_round(
             experiment.model,
-            rows.part(part),
+            rows.part(chunk),
             base.layout,
             changes=changes,
             watched=experiment.watched,
@@ -972,8 +994,8 @@ def _run_edited_rounds(
         seen.append(activations)
     predictions = torch.cat([step.prediction for step in steps])
     latents = torch.cat([step.latents for step in steps])
-    at_sites = {site: torch.cat([part[site] for part in seen]) for site in experiment.watched}
-    return predictions, latents, at_sites
+    watched = {site: torch.cat([chunk[site] for chunk in seen]) for site in experiment.watched}
+    return predictions, latents, watched
 
 
 def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> None:
@@ -1013,6 +1035,7 @@ def _list_changes(
     model, base = experiment.model, experiment.run
     layout, n_rounds = base.layout, base.n_rounds
     changes: list[tuple[Site, _Change]] = []
+    # By identity: each source run once, however many edits take values from it.
     sources = {id(edit.value): edit.value for edit in edits if isinstance(edit.value, Rollout)}
     for source in sources.values():
         places = [edit.place for edit in edits if edit.value is source and edit.place is not None]
@@ -1040,7 +1063,7 @@ def _read_source(
     """
     is_carried = all(site.component == "latent" for site in sites)
     if is_carried and runs_quietly(model):
-        # What is carried is read as it was left: no round has to be run to see it.
+        # Carried states are stored in the rollout: no round has to be run to read them.
         return {site: site.read(rows.latents, layout) for site in sites}
     return run_one_round(model, rows, layout, watched=sites)[1]
 
@@ -1069,13 +1092,13 @@ def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) 
             new = rows.reshape(activation.shape).to(activation)
         else:
             assert callable(value)
-            new = value(activation.clone(), part)  # which may change it in place
+            new = value(activation.clone(), part)  # a copy: the function may change it in place
         return place(activation, activation + new if edit.add else new)
 
     return change
 
 
-def _run_on(
+def _run_later_rounds(
     experiment: Experiment,
     edits: Sequence[int],
     prediction: Tensor,
@@ -1096,14 +1119,16 @@ def _run_on(
     base, horizon, starts = experiment.run, experiment.horizon, experiment.starts
     n_lags = horizon + 1
     shape = (*prediction.shape[:3], n_lags, *prediction.shape[3:])
+    # [edit, episode, round edited, lag, ...]; NaN for lags after the end of the run
     predictions = prediction.new_full(shape, torch.nan)
     predictions[:, :, :, 0] = prediction
     stepper = None
     with torch.no_grad():
         if runs_from(experiment.model):
             stepper = experiment.model.stepper()
-    states = [carried]
+    carried_by_lag = [carried]
     for lag in range(1, n_lags):
+        # Edited rounds (indices in starts) for which the run still has a round at this lag.
         active = [i for i, t in enumerate(starts) if t + lag < base.n_rounds]
         if not active:
             break
@@ -1111,29 +1136,31 @@ def _run_on(
         state = carried[:, :, active]
         for edit in together:
             if edit.again is not None:
-                state = _write_again(edit.again, [starts[i] for i in active], rounds, state)
+                state = _rewrite_state(edit.again, [starts[i] for i in active], rounds, state)
         if experiment.propagate:
-            is_last = lag == horizon and not experiment.update
-            later = [
+            only_predicts = lag == horizon and not experiment.update
+            later_edits = [
                 edit
                 for edit in together
                 if set(rounds).intersection(edit.list_acting_rounds(base.n_rounds))
             ]
-            prediction, state = _run_next(experiment, rounds, state, later, stepper, is_last)
+            prediction, state = _run_following_rounds(
+                experiment, rounds, state, later_edits, stepper, only_predicts
+            )
         else:
             prediction = base.predictions[:, rounds]
-            state = base.latents[:, [t + 1 for t in rounds]]
+            state = base.latents[:, [t + 1 for t in rounds]]  # the state after each round
         predictions[:, :, active, lag] = prediction
-        carried = carried.clone()
+        carried = carried.clone()  # not in place: the states of earlier lags are kept
         carried[:, :, active] = state
-        states.append(carried)
+        carried_by_lag.append(carried)
     carried = carried.unsqueeze(3)
     if experiment.reads == "each":
-        carried = torch.stack(states, 3)
+        carried = torch.stack(carried_by_lag, 3)
     return Outputs(edits, predictions, carried)
 
 
-def _write_again(
+def _rewrite_state(
     again: Again, starts: Sequence[int], rounds: Sequence[int], state: Tensor
 ) -> Tensor:
     """Change the state that later rounds read, by calling an edit's function ``again``, and return
@@ -1150,13 +1177,13 @@ def _write_again(
     return state
 
 
-def _run_next(
+def _run_following_rounds(
     experiment: Experiment,
     rounds: Sequence[int],
     state: Tensor,
-    later: Sequence[Edit],
+    later_edits: Sequence[Edit],
     stepper: Callable[..., Any] | None,
-    is_last: bool,
+    only_predicts: bool,
 ) -> tuple[Tensor, Tensor]:
     """Run the round that follows each edited round, for every edit and episode.
 
@@ -1164,50 +1191,54 @@ def _run_next(
         experiment: the experiment, with model and run.
         rounds: index of the next round for each edited round.
         state: state that the next round reads, ``[edit, episode, round, row, width]``.
-        later: edits that are also made in the next round.
+        later_edits: edits that are also made in the next round.
         stepper: quick function that runs a round of a transformer; None for other models.
-        is_last: whether only the prediction of the next round is read.
+        only_predicts: whether only the prediction of the next round is read, so that its update of
+            the state may be skipped.
 
     Returns:
         Predictions and new states, ``[edit, episode, round, ...]`` each.
     """
     base, model = experiment.run, experiment.model
     shape, latents = state.shape[:3], state.flatten(0, 2)
-    fed = base.fed.rows(rounds).each(partial(tile, times=shape[0]))
+    n_edits = shape[0]
+    fed = base.fed.rows(rounds).each(partial(tile, times=n_edits))  # the same inputs for every edit
     with torch.no_grad():
-        if later:
-            changes = _list_later_changes(experiment, later, rounds)
-            done, _ = run_one_round(
+        if later_edits:
+            changes = _list_later_changes(experiment, later_edits, rounds)
+            step, _ = run_one_round(
                 model, Rows(latents, fed), base.layout, changes, commit=experiment.commit
             )
-            prediction, latents = done.prediction, done.latents
-        elif is_last and runs_from(model) and model.is_quiet():
+            prediction, latents = step.prediction, step.latents
+        elif only_predicts and runs_from(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
-            prediction, _ = fed.undo_missing(predicted, latents, latents)
+            prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)
         else:
-            done = run_round(model, fed, latents, base.layout, experiment.commit, (), stepper)
-            prediction, latents = done.prediction, done.latents
+            step = run_round(model, fed, latents, base.layout, experiment.commit, step=stepper)
+            prediction, latents = step.prediction, step.latents
     return prediction.unflatten(0, shape), latents.unflatten(0, shape)
 
 
 def _list_later_changes(
-    experiment: Experiment, later: Sequence[Edit], rounds: Sequence[int]
+    experiment: Experiment, later_edits: Sequence[Edit], rounds: Sequence[int]
 ) -> list[tuple[Site, _Change]]:
     """Return the changes that edits make in later rounds: pairs of a site and a function. The
     function changes only rows of rounds in which the edit is made.
 
     Args:
         experiment: the experiment, with model and run.
-        later: the edits that are made in these rounds.
+        later_edits: the edits that are made in some of these rounds.
         rounds: index of the next round for each edited round.
     """
     n_rounds, n_episodes = experiment.run.n_rounds, experiment.run.n_episodes
     changes: list[tuple[Site, _Change]] = []
-    for edit in later:
+    for edit in later_edits:
         acting_rounds = edit.list_acting_rounds(n_rounds)
-        acting = torch.tensor([t in acting_rounds for t in rounds]).repeat(n_episodes)
-        ((site, change),) = _list_changes(experiment, [edit], rounds, slice(None))
-        changes.append((site, partial(_change_rows, change, acting)))
+        is_acting = torch.tensor([t in acting_rounds for t in rounds])
+        every_row = slice(None)
+        ((site, change),) = _list_changes(experiment, [edit], rounds, every_row)
+        # Rows are ordered by episode, then by round.
+        changes.append((site, partial(_change_rows, change, is_acting.repeat(n_episodes))))
     return changes
 
 
@@ -1220,5 +1251,5 @@ def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tens
         activation: the activation.
     """
     ones = [1] * (activation.ndim - 1)
-    mask = acting.to(activation.device).reshape(-1, *ones)
+    mask = acting.to(activation.device).reshape(-1, *ones)  # [row, 1, ...]
     return torch.where(mask, change(activation), activation)

@@ -33,7 +33,7 @@ _CHUNK_CPU, _CHUNK_ACCELERATOR = 256, 65_536
 neighbouring sites, so that more work can be skipped on a CPU; accelerators prefer large batches."""
 
 
-_READ_LATER = ("resid_pre", "k", "v")
+_READ_BY_LATER_POSITIONS = ("resid_pre", "k", "v")
 """Components that later positions read in the same layer; other patches affect only their position."""
 
 
@@ -126,30 +126,34 @@ class RoundPatcher:
         base = _replay_activations(self.model, self.run, self.round, hooks)
         starts = [self._find_start(cell) for cell in cells]
         # Cells before the first layer are run from the tokens on.
-        depths = [-1 if cell.layer is None else cell.layer for cell in cells]
-        idle: list[int] = []
-        by_hook: dict[str, list[int]] = {}
-        for i in sorted(range(len(cells)), key=lambda i: (depths[i], starts[i])):
+        layers = [-1 if cell.layer is None else cell.layer for cell in cells]
+        without_effect: list[int] = []
+        by_hook: dict[str, list[int]] = {}  # hook -> indices of its cells, in order of computation
+        for i in sorted(range(len(cells)), key=lambda i: (layers[i], starts[i])):
             cell = cells[i]
             new, old = source[cell.hook], base[cell.hook]
             is_equal = torch.equal(cell.read(new, layout), cell.read(old, layout))
             if is_equal or self._is_unread(cell):
-                idle.append(i)
+                without_effect.append(i)
             else:
                 by_hook.setdefault(cell.hook, []).append(i)
-        if idle:
-            n = len(idle)
+        if without_effect:
+            n = len(without_effect)
             predictions = self.run.predictions[:, self.round]
-            latents = self.run.latents[:, self.round + 1]
-            yield _Patched(sorted(idle), tile(predictions, n), tile(latents, n), idle=True)
-        size = max(1, self.chunk // len(self.latents))
-        for indices in _pack(list(by_hook.values()), size):
+            latents = self.run.latents[:, self.round + 1]  # the state after the round
+            yield _Patched(
+                sorted(without_effect), tile(predictions, n), tile(latents, n), idle=True
+            )
+        n_episodes = len(self.latents)
+        cells_per_chunk = max(1, self.chunk // n_episodes)
+        for indices in _pack_groups(list(by_hook.values()), cells_per_chunk):
             patches = _Patches([cells[i] for i in indices], source, layout)
-            if self.transformer is None or depths[indices[0]] < 0:
+            # Sorted by layer: if the first cell has a layer, all cells of the chunk have one.
+            if self.transformer is None or layers[indices[0]] < 0:
                 rows = self.base.each(partial(tile, times=len(indices)))
-                yield self._run_whole(indices, rows, patches)
+                yield self._run_from_tokens(indices, rows, patches)
             else:
-                yield self._run_chunk(
+                yield self._run_from_layers(
                     self.transformer, indices, patches, [starts[i] for i in indices]
                 )
 
@@ -176,14 +180,16 @@ class RoundPatcher:
         layout, start = self.run.layout, self._find_start(cell)
         if start >= self.end:
             return True
-        # What acts after the last layer has read other positions does so where it is read, or not at all.
-        is_late = cell.layer == self.n_layers - 1 and cell.component not in _READ_LATER
-        read = {layout.predict_position}
+        # After the attention of the last layer, a position affects only the output read at it.
+        is_after_attention = (
+            cell.layer == self.n_layers - 1 and cell.component not in _READ_BY_LATER_POSITIONS
+        )
+        read_positions = {layout.predict_position}
         if self.update:
-            read.add(layout.update_position)
-        return is_late and start not in read
+            read_positions.add(layout.update_position)
+        return is_after_attention and start not in read_positions
 
-    def _run_chunk(
+    def _run_from_layers(
         self,
         model: HookedLatentTransformer,
         indices: list[int],
@@ -202,34 +208,42 @@ class RoundPatcher:
         Returns:
             The results, in the order in which cells joined the batch.
         """
-        n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
-        start = min(*starts, read)
-        window = (start, self.end)
+        n, layout = len(indices), self.run.layout
+        predict_position = layout.predict_position
+        start = min(*starts, predict_position)
+        window = (start, self.end)  # positions that any patch may change, or that are read
+        n_episodes = len(self.latents)
         before = tile(self.latents, n)
-        order: list[int] = []
+        order: list[int] = []  # cells in the order in which their rows join the batch
         with torch.no_grad():
-            resid = self._copy_resid(0, 0)[:, start : self.end]
+            no_cells = self._copy_resid(layer=0, times=0)
+            resid = no_cells[:, start : self.end]  # [cell * episode, position, d_model]
             for layer in range(self.n_layers):
-                here = [i for i, cell in enumerate(patches.cells) if cell.layer == layer]
-                early = [i for i in here if patches.cells[i].component == "resid_pre"]
+                joining = [i for i, cell in enumerate(patches.cells) if cell.layer == layer]
+                # Cells that patch the layer's input join before it, the others after it.
+                early = [i for i in joining if patches.cells[i].component == "resid_pre"]
                 if early:
-                    joining = self._copy_resid(layer, len(early))[:, start : self.end]
+                    unpatched = self._copy_resid(layer, len(early))[:, start : self.end]
                     hook = patches.cells[early[0]].hook
-                    patched = patches.of(early).write(hook, window, joining)
+                    patched = patches.of(early).write(hook, window, unpatched)
                     resid = torch.cat([resid, patched])
                 if len(resid):
                     is_last = layer == self.n_layers - 1
-                    n_read = self.end - read if is_last else None
-                    past = self._copy_past(layer, start, len(resid) // len(self.latents))
+                    # No later layer reads the positions before the prediction's.
+                    n_read = self.end - predict_position if is_last else None
+                    past = self._copy_past(layer, start, len(resid) // n_episodes)
                     resid = model.run_from(resid, layer, layer + 1, past=past, n_read=n_read)
-                late = [i for i in here if i not in early]
+                late = [i for i in joining if i not in early]
                 if late:
-                    after = self._after(model, layer, patches.of(late), [starts[i] for i in late])
-                    first = self.end - resid.shape[1]
+                    after = self._run_patched_layer(
+                        model, layer, patches.of(late), [starts[i] for i in late]
+                    )
+                    first = self.end - resid.shape[1]  # the last layer returns fewer positions
                     resid = torch.cat([resid, after[:, first : self.end]])
                 order += early + late
             ordered = [indices[i] for i in order]
             if not self.update:
+                # Without the update, the window ends with the position of the prediction.
                 outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
                 prediction = model.read_prediction(outcomes, layout.n_positions)
                 latents = tile(self.run.latents[:, self.round + 1], n)
@@ -244,9 +258,10 @@ class RoundPatcher:
             if torch.equal(tokens, rows.tokens):
                 latents = model.write(before, output.update, rows.slots)
                 return _Patched(ordered, output.prediction, latents)
-        return self._run_whole(ordered, replace(rows, tokens=tokens), patches.of(order))
+        # A patch changed the model's own choice, which is among the tokens: run the round with it.
+        return self._run_from_tokens(ordered, replace(rows, tokens=tokens), patches.of(order))
 
-    def _after(
+    def _run_patched_layer(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
     ) -> Float[Tensor, "row pos d_model"]:
         """Return the residual stream after a layer in which sites are patched. Positions that a
@@ -262,8 +277,11 @@ class RoundPatcher:
             The stream of every patched copy, one after another along the first axis.
         """
         cells, start = patches.cells, min(starts)
-        spreads = any(cell.position is None or cell.component in _READ_LATER for cell in cells)
-        stop = self.end if spreads else max(starts) + 1
+        # Within one layer, a patch reaches later positions only through keys and values.
+        reaches_later = any(
+            cell.position is None or cell.component in _READ_BY_LATER_POSITIONS for cell in cells
+        )
+        stop = self.end if reaches_later else max(starts) + 1
         n = len(cells)
         with model.hooks(fwd_hooks=patches.hooks((start, stop))):
             resid = self._copy_resid(layer, n)[:, start:stop]
@@ -299,7 +317,9 @@ class RoundPatcher:
         values = self.known[f"blocks.{layer}.attn.hook_v"][:, :start]
         return [KeyValues(tile(keys, times), tile(values, times))]
 
-    def _run_whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
+    def _run_from_tokens(
+        self, indices: list[int], rows: EncodedRounds, patches: _Patches
+    ) -> _Patched:
         """Run patched copies ("cells") of the round from its tokens on, including the model's
         choice if the round contains one.
 
@@ -318,11 +338,11 @@ class RoundPatcher:
         return _Patched(indices, after.prediction, after.latents)
 
 
-def _pack(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
+def _pack_groups(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
     """Combine groups of indices into chunks of at most ``size``. Whole groups share a chunk; larger
     groups are divided.
 
-    >>> list(_pack([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
+    >>> list(_pack_groups([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
     """
     chunk: list[int] = []
@@ -354,11 +374,12 @@ class _Patches:
         self.cells, self.source, self.layout = cells, source, layout
         self.masks: dict[str, Tensor] = {}
         for name in dict.fromkeys(cell.hook for cell in cells):
-            axes = source[name].shape[1:-1]
+            axes = source[name].shape[1:-1]  # such as (position, head)
+            # [cell, episode, ...], equal for all episodes and all numbers of a vector
             mask = np.zeros((len(cells), 1, *axes, 1), dtype=bool)
-            for row, cell in zip(mask, cells, strict=True):
+            for of_cell, cell in zip(mask, cells, strict=True):
                 if cell.hook == name:
-                    row[cell.index(layout)] = True
+                    of_cell[cell.index(layout)] = True
             self.masks[name] = torch.from_numpy(mask).to(source[name].device)
 
     def of(self, chosen: Sequence[int]) -> _Patches:
@@ -390,9 +411,10 @@ class _Patches:
         if window is not None and axis is not None:
             start, end = window
             length = end - start
-            source, mask = source.narrow(axis, start, length), mask.narrow(axis + 1, start, length)
-        # Attention over a window has fewer keys, too.
+            source = source.narrow(axis, start, length)
+            mask = mask.narrow(axis + 1, start, length)  # the mask's first axis is the cell
+        # Attention over a window has fewer keys, too: the last axis of patterns and scores.
         source = source[..., : activation.shape[-1]]
-        parts = activation.unflatten(0, (len(self.cells), len(source)))
-        put = mark_absent(source.to(parts.dtype), parts)
-        return torch.where(mask, put, parts).flatten(0, 1)
+        by_cell = activation.unflatten(0, (len(self.cells), len(source)))  # [cell, episode, ...]
+        new = mark_absent(source.to(by_cell.dtype), by_cell)
+        return torch.where(mask, new, by_cell).flatten(0, 1)

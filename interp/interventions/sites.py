@@ -52,11 +52,11 @@ from interp.support.errors import InputError, require, require_known, unknown_na
 ALIASES = {"head": "z"}
 HEAD = "z"
 """The component that an address such as ``L1H0`` names: the output of a head before ``W_O``."""
-_UNKNOWN = Component("", "", "", "")
-_TEXT = re.compile(
+_LOOK_UP_KIND = Component("", "", "", "")
+_SITE_PATTERN = re.compile(
     r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?"
 )
-_ADDRESS = re.compile(r"L(?P<layer>\d+)H(?P<head>\d+)(@(?P<position>[^#@]+))?")
+_HEAD_PATTERN = re.compile(r"L(?P<layer>\d+)H(?P<head>\d+)(@(?P<position>[^#@]+))?")
 
 
 def head_address(layer: int, head: int) -> str:
@@ -68,7 +68,7 @@ def head_address(layer: int, head: int) -> str:
     return f"L{layer}H{head}"
 
 
-def _has_places(kind: Component) -> bool:
+def _has_position_axis(kind: Component) -> bool:
     """Return whether the component's activation has an axis of positions, or of rows of the carried
     state.
     """
@@ -125,31 +125,33 @@ class Site:
     layer: int | None = None
     head: int | None = None
     position: str | None = None
-    kind: Component = field(default=_UNKNOWN, compare=False, repr=False)
+    kind: Component = field(default=_LOOK_UP_KIND, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.kind is _UNKNOWN:
+        if self.kind is _LOOK_UP_KIND:
             kind = component(fit("component", self.component, str))
         else:
             kind = fit("kind", self.kind, Component)
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
-        needs, form = "takes no layer", f"{kind.key}@position"
+        rule, form = "takes no layer", f"{kind.key}@position"
         if kind.has_layer:
-            needs, form = "needs a layer", f"{kind.key}[layer]@position"
-        what = f"a site of component {kind.key!r}"
+            rule, form = "needs a layer", f"{kind.key}[layer]@position"
+        subject = f"a site of component {kind.key!r}"
         require(
             (self.layer is not None) == kind.has_layer,
-            f"{what} {needs}, got layer {self.layer!r}; write {form}",
+            f"{subject} {rule}, got layer {self.layer!r}; write {form}",
         )
-        with_heads = ", ".join(c.key for c in COMPONENTS.values() if c.has_head)
+        with_heads = ", ".join(
+            candidate.key for candidate in COMPONENTS.values() if candidate.has_head
+        )
         require(
             self.head is None or kind.has_head,
-            f"{what} takes no head, got head {self.head!r}; components with heads: {with_heads}",
+            f"{subject} takes no head, got head {self.head!r}; components with heads: {with_heads}",
         )
         require(
-            self.position is None or _has_places(kind),
-            f"{what} takes no position, got {self.position!r}",
+            self.position is None or _has_position_axis(kind),
+            f"{subject} takes no position, got {self.position!r}",
         )
 
     def __str__(self) -> str:
@@ -172,13 +174,14 @@ class Site:
             model: the model whose components are looked up; by default those of any transformer.
         """
         stripped = text.strip()
-        address = _ADDRESS.fullmatch(stripped)
+        address = _HEAD_PATTERN.fullmatch(stripped)
+        # A hook point of the model may itself have a name such as L1H0.
         is_point = model is not None and stripped.partition("@")[0] in model.points
         if address is not None and not is_point:
             kind = component(HEAD, model)
             layer, head = int(address["layer"]), int(address["head"])
             return cls(HEAD, layer, head=head, position=address["position"], kind=kind)
-        match = _TEXT.fullmatch(stripped)
+        match = _SITE_PATTERN.fullmatch(stripped)
         if match is None:
             raise InputError(
                 f"{text!r} is not a site; write component[layer.head]@position, such as 'resid_pre[1]@p?' or 'latent', "
@@ -235,13 +238,14 @@ class Site:
         layout of the round. The index has one entry per axis up to the head or position; the axis
         of the vector (such as ``d_model``) is not indexed.
         """
-        place = self._find_place(self.labels(layout))
-        head: slice | int = slice(None) if self.head is None else self.head
+        whole_axis = slice(None)
+        place = self._index_position(self.labels(layout))
+        head: slice | int = whole_axis if self.head is None else self.head
         by_axis = {"pos": place, "latent": place, "head": head}
         axes = self.kind.axes.split()
-        return slice(None), *(by_axis.get(axis, slice(None)) for axis in axes)
+        return whole_axis, *(by_axis.get(axis, whole_axis) for axis in axes)  # batch first
 
-    def _find_place(self, labels: tuple[str, ...]) -> slice | int | list[int]:
+    def _index_position(self, labels: tuple[str, ...]) -> slice | int | list[int]:
         """Return the index of the site's position on its axis of positions or of rows.
 
         It is a slice of all for a site without a position, an integer for one position, and a
@@ -259,6 +263,7 @@ class Site:
             return labels.index(self.position)
         rows: set[int] = set()
         for channel in self.position.split("+"):
+            # Rows of a channel are labelled by its name, or "NAME_0", "NAME_1", ...
             pattern = re.compile(rf"{re.escape(channel)}(_\d+)?")
             of_channel = {i for i, label in enumerate(labels) if pattern.fullmatch(label)}
             if not of_channel:
@@ -306,8 +311,8 @@ def sites(
         layers: indices of layers, or "all".
     """
     layout = model.layout if layout is None else layout
-    task, own_task = layout.task, model.layout.task
-    require(task == own_task, f"layout is of {task!r}, not of {own_task!r}")
+    task, model_task = layout.task, model.layout.task
+    require(task == model_task, f"layout is of {task!r}, not of {model_task!r}")
     if components is None:
         components = swept(model)
     names = [components] if isinstance(components, str) else non_empty("components", components)
@@ -321,13 +326,15 @@ def sites(
     every: list[Site] = []
     for name in names:
         kind = component(name, model)
-        of_layers: Iterable[int | None] = [None]
+        layer_choices: Iterable[int | None] = [None]
         if kind.has_layer:
-            of_layers = range(kind.n_layers) if wanted_layers is None else wanted_layers
-        of_heads = range(kind.n_heads) if kind.n_heads else [None]
-        first = Site(kind.key, 0 if kind.has_layer else None, kind=kind)
-        labels = _find_labels(first, layout, positions)
-        for layer, head, label in product(of_layers, of_heads, labels):
+            layer_choices = range(kind.n_layers) if wanted_layers is None else wanted_layers
+        head_choices = range(kind.n_heads) if kind.n_heads else [None]
+        example = Site(
+            kind.key, 0 if kind.has_layer else None, kind=kind
+        )  # labels: as in any layer
+        labels = _list_position_labels(example, layout, positions)
+        for layer, head, label in product(layer_choices, head_choices, labels):
             every.append(Site(kind.key, layer, head=head, position=label, kind=kind))
     require(every, f"no site of {', '.join(names)} is at {positions}")
     return [resolve(site, model, layout) for site in dict.fromkeys(every)]
@@ -357,11 +364,11 @@ def select_sites(
         return sites(model, layout)
     every: list[Site] = []
     for text in [given] if isinstance(given, Site | str) else non_empty("sites", given):
-        name, sign, position = str(text).partition("@")
-        is_head = _ADDRESS.fullmatch(name) is not None
+        name, at_sign, position = str(text).partition("@")
+        is_head = _HEAD_PATTERN.fullmatch(name) is not None
         is_component = isinstance(text, str) and name.isidentifier() and not is_head
         if is_component and component(name, model).has_layer:
-            every += sites(model, layout, name, positions=position if sign else "all")
+            every += sites(model, layout, name, positions=position if at_sign else "all")
         else:
             every.append(resolve(text, model, layout))
     return every
@@ -418,17 +425,17 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
     It is also False for ``NAME_length``, the current length of a part of the state that grows, such
     as a cache.
     """
-    lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
-    widths: list[int] = []
+    length_names = {f"{channel.name}_length" for channel in model.channels if channel.grows}
+    widths_by_row: list[int] = []
     for channel in model.channels:
-        width = 0 if channel.name in lengths else channel.shape[-1]
-        widths += [width] * channel.rows
+        width = 0 if channel.name in length_names else channel.shape[-1]
+        widths_by_row += [width] * channel.rows
     widest = max(channel.shape[-1] for channel in model.channels)
-    ends = torch.tensor(widths).unsqueeze(1)
+    ends = torch.tensor(widths_by_row).unsqueeze(1)  # [row, 1]
     return torch.arange(widest) < ends
 
 
-def _find_labels(
+def _list_position_labels(
     site: Site, layout: RoundLayout, positions: str | Iterable[str] | None
 ) -> list[str | None]:
     """Return the labels of the positions (or rows of the carried state) for which separate sites of
@@ -439,11 +446,11 @@ def _find_labels(
         layout: token layout of the rounds.
         positions: labels, "all" for each position separately, or None for all positions together.
     """
-    if positions is None or not _has_places(site.kind):
+    if positions is None or not _has_position_axis(site.kind):
         return [None]
     labels = site.labels(layout)
     kind = site.kind
-    if "latent" in kind.axes.split() or kind.labels:
+    if "latent" in kind.axes.split() or kind.labels:  # rows of the state, or the component's own
         if positions == "all":
             return list(labels)
         wanted = [positions] if isinstance(positions, str) else list(positions)
@@ -466,15 +473,15 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
     if model is None:
         return site
     kind = component(site.component, model)
-    for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
-        exists = value is None or convert_value(int, value) in range(n)
+    for axis, index, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
+        exists = index is None or convert_value(int, index) in range(n)
         require(
             exists,
-            f"site {str(site)!r} does not exist: {model.name!r} has {what}s 0 to {n - 1}; "
+            f"site {str(site)!r} does not exist: {model.name!r} has {axis}s 0 to {n - 1}; "
             "interp.interventions.sites.sites(model) lists every site",
         )
-    model.hook_names(site.hook)
-    site.index(layout)
+    model.hook_names(site.hook)  # raises on a hook that the model lacks
+    site.index(layout)  # raises on an unknown position
     return replace(site, kind=kind)
 
 
@@ -510,10 +517,10 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
     """
     changed = activation.clone()
     new = fit("what is written", new, Tensor)
-    place = site.index(layout)
+    index = site.index(layout)
     try:
-        changed[place] = new.to(changed.dtype)
-        changed[place] = mark_absent(changed[place], activation[place])
+        changed[index] = new.to(changed.dtype)
+        changed[index] = mark_absent(changed[index], activation[index])
     except (IndexError, RuntimeError):
         raise InputError(
             f"what is written at {str(site)!r} has shape {tuple(new.shape)}: no fit to activations "
@@ -570,8 +577,8 @@ class Place:
         numbers = np.atleast_2d(array_of("directions", directions, finite=True))
         rows = torch.as_tensor(numbers).double()
         rank, shape = len(rows), tuple(rows.shape)
-        is_table = np.ndim(directions) > 0 and rows.ndim == 2 and rank > 0
-        is_independent = is_table and int(torch.linalg.matrix_rank(rows)) == rank
+        is_matrix = np.ndim(directions) > 0 and rows.ndim == 2 and rank > 0
+        is_independent = is_matrix and int(torch.linalg.matrix_rank(rows)) == rank
         require(
             is_independent,
             f"directions are [rank, d], none of them made of others, got shape {shape}",
@@ -612,17 +619,18 @@ class Place:
         if self.site.kind.axes not in ("pos", "latent", ""):
             return None
         taken = 0 if self.basis is None else self.basis.shape[1]
-        rank = min(max(taken, 1), width - max(taken, 1))
+        wanted_rank = max(taken, 1)  # a line for a whole activation
+        rank = min(wanted_rank, width - wanted_rank)
         if rank <= 0:
             return None
         generator = torch.Generator().manual_seed(seed)
         normal = torch.randn(width, rank, generator=generator)
-        unit = torch.linalg.svd(normal, full_matrices=False).U
-        drawn = nn.functional.pad(unit, (0, 0, 0, padding))
+        orthonormal = torch.linalg.svd(normal, full_matrices=False).U
+        drawn = nn.functional.pad(orthonormal, (0, 0, 0, padding))  # rows of 0 for the padding
         if self.basis is None:
             return replace(self, elsewhere=drawn)
         drawn = drawn.to(self.basis)
-        shared = self.basis @ (self.basis.T @ drawn)
+        shared = self.basis @ (self.basis.T @ drawn)  # projection on this subspace
         orthogonal, _ = torch.linalg.qr(drawn - shared)
         return replace(self, elsewhere=orthogonal)
 
@@ -647,19 +655,19 @@ class Place:
         require(n_rows == width, f"{str(self)!r} has {width} numbers, its directions {n_rows}")
         if self.basis is not None:
             gram = basis.mT @ basis
-            unit = torch.eye(len(gram)).to(basis)
-            require(  # NaN is not close to it
-                torch.allclose(gram, unit, atol=0.02),
+            identity = torch.eye(len(gram)).to(basis)
+            require(  # NaN is not close to 1: such a basis is refused, too
+                torch.allclose(gram, identity, atol=0.02),
                 f"the basis of {str(self)!r} is not orthonormal; Place.of takes directions that are not",
             )
-        wanted = base + move @ basis @ basis.T
+        patched = base + move @ basis @ basis.T
         if self.elsewhere is None:
-            return wanted
-        control = self.elsewhere.to(move)
-        distance = (wanted - base).norm(dim=-1, keepdim=True)
-        along = move @ control @ control.T
-        scale = distance / along.norm(dim=-1, keepdim=True).clamp_min(1e-8)
-        return base + along * scale
+            return patched
+        control_basis = self.elsewhere.to(move)
+        distance = (patched - base).norm(dim=-1, keepdim=True)
+        control_move = move @ control_basis @ control_basis.T
+        scale = distance / control_move.norm(dim=-1, keepdim=True).clamp_min(1e-8)  # no 0 / 0
+        return base + control_move * scale
 
 
 Places = Place | Site | str | Sequence[Place | Site | str]

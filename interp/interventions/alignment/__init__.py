@@ -67,7 +67,7 @@ from interp.support.provenance import provenance
 
 __all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "Search", "align"]
 
-_FEWEST = {"train": 100, "stop training": 20, "score": 50}
+_MIN_INFORMATIVE = {"train": 100, "stop training": 20, "score": 50}
 """Minimum number of informative pairs in each part of the episodes, with a margin: the handwired
 Weighted Majority was found from 17; a score over 50 pairs is known to within .14."""
 COLUMNS = (
@@ -75,7 +75,7 @@ COLUMNS = (
     *("iia_informative", "low_informative", "high_informative", "train_accuracy", "n_informative"),
 )
 """Columns of :meth:`AlignmentResult.to_frame`."""
-UNTRAINED, _ARBITRARY = "untrained model", "arbitrary labels"
+UNTRAINED, _ARBITRARY_LABELS = "untrained model", "arbitrary labels"
 
 
 class AlignmentError(InputError):
@@ -184,19 +184,24 @@ class AlignmentResult(Result):
         algorithm does, and how often the best control does. The control "arbitrary labels" is left
         out here.
         """
-        others = {
-            name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)
+        of_controls = {
+            name: self.accuracy(name)
+            for name in self.hits
+            if name not in ("learned", _ARBITRARY_LABELS)
         }
-        best = max(others, key=lambda name: others[name])
+        best_control = max(of_controls, key=lambda name: of_controls[name])
         learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
         basis = f"A basis of {self.rank} at {self.site} for {self.variable}"
-        return f"{basis} {learned}; {best}: {others[best]:.0%}."
+        return f"{basis} {learned}; {best_control}: {of_controls[best_control]:.0%}."
 
     def _draw(self, figures: Any) -> Any:
         """Draw the interchange accuracy of the learned subspace and of every control, with 95 %
         intervals.
         """
-        rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
+        # Random outcomes are no counterfactuals, so that all pairs count for them.
+        rows = {
+            name: self.interval(name, informative=name != _ARBITRARY_LABELS) for name in self.hits
+        }
         xlabel = f"interchange accuracy of {self.variable} at {self.site}"
         return figures.intervals(make_interval_table(rows), xlabel=xlabel)
 
@@ -218,7 +223,7 @@ class AlignmentResult(Result):
         for condition in self.hits:
             every = self.interval(condition, informative=False)
             informative = self.interval(condition)
-            if condition == _ARBITRARY:
+            if condition == _ARBITRARY_LABELS:
                 # An arbitrary label is no counterfactual: no pair of it is informative.
                 informative = NO_NUMBER
             row = {
@@ -284,76 +289,86 @@ def align(
     search = search or Search()
     smooth, seed = search.smooth, search.seed
     runs = paired_runs(model, base, source, "alignment")
-    episodes = [run.episodes for run in runs]
-    place = _find_site(model, episodes[0], sites)
+    base_episodes, source_episodes = [run.episodes for run in runs]
+    place = _find_site(model, base_episodes, sites)
     algorithm.variable(variable)  # raises on an unknown one
-    rounds = select_rounds(round, runs[0].n_rounds)
-    values = [of_rounds(algorithm, side, rounds) for side in episodes]
-    players = participants_of(episodes[0])
-    rows = split(players, search.held_out)
-    parts = [make_pairs(algorithm, values[0], values[1], variable, part) for part in rows]
+    base_run, _ = runs
+    rounds = select_rounds(round, base_run.n_rounds)
+    base_values = of_rounds(algorithm, base_episodes, rounds)
+    source_values = of_rounds(algorithm, source_episodes, rounds)
+    players = participants_of(base_episodes)
+    episodes_of_parts = split(players, search.held_out)
+    parts = [
+        make_pairs(algorithm, base_values, source_values, variable, chosen)
+        for chosen in episodes_of_parts
+    ]
     _require_informative(parts, variable)
     training, stopping, scoring = parts
-    exam = rounds_with(model, runs, rounds, place)
+    tested_rounds = rounds_with(model, runs, rounds, place)
 
     def run_of(machine: Machine) -> RoundsWithSite:
-        first, second = (rollout(machine.eval(), side, commit=runs[0].commit) for side in episodes)
-        return rounds_with(machine, (first, second), rounds, place)
+        base_side, source_side = (
+            rollout(machine.eval(), side, commit=base_run.commit)
+            for side in (base_episodes, source_episodes)
+        )
+        return rounds_with(machine, (base_side, source_side), rounds, place)
 
-    practice = exam if smooth is None else run_of(smooth)
-    fresh = run_of(untrained(smooth or model, seed))
-    width = int(practice.is_used.sum())
+    trained_rounds = tested_rounds if smooth is None else run_of(smooth)
+    untrained_rounds = run_of(untrained(smooth or model, seed))
+    width = int(trained_rounds.is_used.sum())
     rank = search.rank
     if rank is None:
-        identified = identified_rank(algorithm, values[0], values[1], variable, training)
+        identified = identified_rank(algorithm, base_values, source_values, variable, training)
         rank = min(identified, width)
     name = "d_model" if place.kind.axes == "pos" else f"the width of {str(place)!r}"
     require(1 <= rank <= width, f"rank must be an integer from 1 to {name} = {width}, got {rank!r}")
-    if practice.may_lack_gradient and not has_gradient(practice, training, rank, seed):
-        raise AlignmentError(_explain_no_gradient(model, practice, place))
-    labelled = [_label_at_random(pairs, model.layout.n_outputs, seed) for pairs in parts]
+    if trained_rounds.may_lack_gradient and not has_gradient(trained_rounds, training, rank, seed):
+        raise AlignmentError(_explain_no_gradient(model, trained_rounds, place))
+    labelled_training, labelled_stopping, labelled_scoring = [
+        _label_at_random(pairs, model.layout.n_outputs, seed) for pairs in parts
+    ]
     fits = {
-        "learned": fit(practice, training, stopping, rank, search),
-        _ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
-        UNTRAINED: fit(fresh, training, stopping, rank, search),
+        "learned": fit(trained_rounds, training, stopping, rank, search),
+        _ARBITRARY_LABELS: fit(trained_rounds, labelled_training, labelled_stopping, rank, search),
+        UNTRAINED: fit(untrained_rounds, training, stopping, rank, search),
     }
     interventions: dict[str, Intervention] = {
         condition: SubspaceInterchange(trained.basis) for condition, trained in fits.items()
     }
-    random = exam.random_basis(rank, seed)
+    random = tested_rounds.random_basis(rank, seed)
     interventions["norm-matched random"] = NormMatchedPlacebo(interventions["learned"], random)
     interventions["nothing"] = lambda base, _: base
 
-    def find_hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
-        judged = arbitrary if condition == _ARBITRARY else pairs
-        machine = fresh if condition == UNTRAINED else exam
-        choices = machine.run_all_pairs(interventions[condition], judged).argmax(-1)
+    def find_hits(condition: str, pairs: Pairs, labelled_pairs: Pairs) -> np.ndarray:
+        judged = labelled_pairs if condition == _ARBITRARY_LABELS else pairs
+        judged_rounds = untrained_rounds if condition == UNTRAINED else tested_rounds
+        choices = judged_rounds.run_all_pairs(interventions[condition], judged).argmax(-1)
         return (choices == judged.target.argmax(-1)).numpy()
 
     is_informative = training.informative.numpy()
     train_accuracy = dict.fromkeys(interventions, float("nan"))
     for condition in fits:
-        hits = find_hits(condition, training, labelled[0])
+        hits = find_hits(condition, training, labelled_training)
         train_accuracy[condition] = float(hits[is_informative].mean())
-    shape = scoring.n_episodes, -1
+    by_episode = scoring.n_episodes, -1  # pairs are ordered by base episode
     scored = {
-        condition: find_hits(condition, scoring, labelled[2]).reshape(shape)
+        condition: find_hits(condition, scoring, labelled_scoring).reshape(by_episode)
         for condition in interventions
     }
     n_informative = [pairs.n_informative for pairs in parts]
-    informative = scoring.informative.numpy().reshape(shape)
-    decided = ~scoring.tied.numpy().reshape(shape)
-    digest = None if smooth is None else smooth.digest()
-    informative_pairs = dict(zip(_FEWEST, n_informative, strict=True))
+    informative = scoring.informative.numpy().reshape(by_episode)
+    decided = ~scoring.tied.numpy().reshape(by_episode)
+    smooth_digest = None if smooth is None else smooth.digest()
+    informative_pairs = dict(zip(_MIN_INFORMATIVE, n_informative, strict=True))
     settings = provenance(
         model,
-        smooth=digest,
+        smooth=smooth_digest,
         algorithm=algorithm.key,
         rank=rank,
         steps=search.steps,
         restarts=search.restarts,
         seed=seed,
-        commit=runs[0].commit,
+        commit=base_run.commit,
         rounds=rounds,
         informative=informative_pairs,
     )
@@ -367,7 +382,7 @@ def align(
         decided=decided,
         fits=fits,
         settings=settings,
-        participants=players[rows[-1]],
+        participants=players[episodes_of_parts[-1]],
     )
 
 
@@ -375,7 +390,7 @@ def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
     """Raise an error if the pairs for training, for stopping or for scoring (``parts``) contain too
     few in which setting the variable changes the algorithm's choice.
     """
-    for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
+    for (purpose, fewest), pairs in zip(_MIN_INFORMATIVE.items(), parts, strict=True):
         n = pairs.n_informative
         if n < fewest:
             raise AlignmentError(
@@ -385,17 +400,17 @@ def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
             )
 
 
-def _explain_no_gradient(model: Machine, practice: RoundsWithSite, place: Site) -> str:
+def _explain_no_gradient(model: Machine, trained_rounds: RoundsWithSite, place: Site) -> str:
     """Return why no gradient reaches a site, and what to do about it.
 
     Args:
         model: the model, for its name.
-        practice: the rounds that were trained on.
+        trained_rounds: the rounds that subspaces are trained on.
         place: the site.
     """
-    if runs_from(practice.model):
+    if runs_from(trained_rounds.model):
         return (
-            f"no gradient reaches {practice.hook!r} of {model.name!r} through its hard attention: give "
+            f"no gradient reaches {trained_rounds.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
         )
     return (
@@ -414,8 +429,9 @@ def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
         n_outcomes: number of outcomes.
         seed: seed of the random outcomes.
     """
-    sources = [f"{row}" for row in pairs.source.tolist()]
-    labels = arbitrary_targets(sources, n_outcomes, seed)
+    source_names = [f"{row}" for row in pairs.source.tolist()]
+    # Pairs with the same source get the same label.
+    labels = arbitrary_targets(source_names, n_outcomes, seed)
     return replace(pairs, target=one_hot(labels, n_outcomes).double())
 
 

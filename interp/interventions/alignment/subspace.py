@@ -40,15 +40,17 @@ from interp.model.run import Rollout
 from interp.support.checks import checked_fields, checked_result, integer, refuse_endless
 from interp.support.errors import require
 
-_LARGEST = 8192  # maximum number of pairs in one part of the episodes
-_TIE = 1e-6  # a choice is tied if a move of the variable by this share of its spread changes it
-_N_MOVES = 8  # number of random moves that are tried to find ties
+_MAX_PAIRS = 8192  # maximum number of pairs in one part of the episodes
+_TIE_SHARE = (
+    1e-6  # a choice is tied if a move of the variable by this share of its spread changes it
+)
+_N_TIE_PROBES = 8  # number of random moves that are tried to find ties
 _STOPPING_SHARE = 1 / 3  # share of the episodes that are not scored which determines when to stop
 _N_CROSSINGS = 128  # maximum number of informative pairs used to find the rank
-_HALVINGS = 45
-_REACH = 0.02  # share of the way from base to source within which a shifted crossing is searched
-_STEP = 1e-4  # step of an element of the variable, in standard deviations
-_SMALLEST = 1e-3  # singular values below this share of the largest count as zero
+_N_BISECTIONS = 45  # number of bisections; each halves the part of the path that holds the crossing
+_BRACKET = 0.02  # share of the way from base to source within which a shifted crossing is searched
+_DIFFERENCE_STEP = 1e-4  # step of an element of the variable, in standard deviations
+_RANK_TOLERANCE = 1e-3  # singular values below this share of the largest count as zero
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,13 @@ class Pairs:
             Indices of the pairs.
         """
         weights = torch.zeros(len(self), dtype=torch.float64)
-        for kind in (self.informative, ~self.informative & ~self.tied):
-            rounds = self.rounds[kind]
-            counts = torch.bincount(rounds)
-            n_of_kind = counts[rounds] * (counts > 0).sum()
-            weights[kind] = 1 / n_of_kind.double()
+        is_uninformative = ~self.informative & ~self.tied
+        for is_in_half in (self.informative, is_uninformative):
+            rounds = self.rounds[is_in_half]
+            counts = torch.bincount(rounds)  # number of pairs in each round
+            n_rounds = (counts > 0).sum()
+            # Each half has weight 1 in all, divided equally among rounds, then among their pairs.
+            weights[is_in_half] = 1 / (counts[rounds] * n_rounds).double()
         generator = torch.Generator().manual_seed(seed)
         return torch.multinomial(weights, n, replacement=True, generator=generator)
 
@@ -125,16 +129,17 @@ def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.nd
     Returns:
         The indices of the episodes in each part: [training, stopping, scoring].
     """
-    n_episodes = int(whose.max()) + 1
-    scored = max(1, round(held_out * n_episodes))
-    stopping = max(1, round(_STOPPING_SHARE * (n_episodes - scored)))
-    training = n_episodes - scored - stopping
+    n_participants = int(whose.max()) + 1
+    n_scoring = max(1, round(held_out * n_participants))
+    n_stopping = max(1, round(_STOPPING_SHARE * (n_participants - n_scoring)))
+    n_training = n_participants - n_scoring - n_stopping
     require(
-        0.0 < held_out < 1.0 and training >= 1,
-        f"held_out {held_out} of {n_episodes} episodes leaves none to train, to stop training or to score; give more "
-        "episodes",
+        0.0 < held_out < 1.0 and n_training >= 1,
+        f"held_out {held_out} of {n_participants} episodes leaves none to train, to stop training or to score; give "
+        "more episodes",
     )
-    part = np.searchsorted([training, training + stopping], whose, side="right")
+    # 0, 1 or 2 for each episode, by the index of its participant
+    part = np.searchsorted([n_training, n_training + n_stopping], whose, side="right")
     return [np.flatnonzero(part == i) for i in range(3)]
 
 
@@ -163,21 +168,24 @@ def make_pairs(
     """
     first_values = next(iter(base_values.values()))
     n, n_rounds = len(episodes), len(first_values[0])
-    n_sources = min(n, max(1, _LARGEST // (n * n_rounds)))
+    n_sources = min(n, max(1, _MAX_PAIRS // (n * n_rounds)))
+    # Indices of the chosen episodes and rounds, [base episode, source, round]: the sources of base
+    # episode i are the source episodes i, i + 1, ...
     bases, shifts, rounds = np.meshgrid(
         np.arange(n), np.arange(n_sources), np.arange(n_rounds), indexing="ij"
     )
     sources = (bases + shifts) % n
-    of_rows = rounds.ravel()
-    base = episodes[bases].ravel() * n_rounds + of_rows
-    source = episodes[sources].ravel() * n_rounds + of_rows
-    before, theirs = _select_rows(base_values, base), _select_rows(source_values, source)
-    target, tied = _outcome(algorithm, before, theirs[variable], variable)
-    unpatched, tied_before = _outcome(algorithm, before, before[variable], variable)
+    round_of_pair = rounds.ravel()
+    base = episodes[bases].ravel() * n_rounds + round_of_pair
+    source = episodes[sources].ravel() * n_rounds + round_of_pair
+    in_base = _select_rows(base_values, base)
+    in_source = _select_rows(source_values, source)
+    target, tied = _predict_and_mark_ties(algorithm, in_base, in_source[variable], variable)
+    unpatched, tied_before = _predict_and_mark_ties(algorithm, in_base, in_base[variable], variable)
     tied |= tied_before
     is_changed = target.argmax(-1) != unpatched.argmax(-1)
     informative = is_changed & ~tied
-    arrays = (base, source, of_rows, target, informative, tied)
+    arrays = (base, source, round_of_pair, target, informative, tied)  # in the order of the fields
     return Pairs(n, *(torch.from_numpy(array) for array in arrays))
 
 
@@ -198,7 +206,7 @@ def _select_rows(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
     return chosen
 
 
-def _outcome(
+def _predict_and_mark_ties(
     algorithm: Algorithm, base: Values, value: np.ndarray, variable: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute the algorithm's prediction in base rounds with one variable set.
@@ -213,20 +221,19 @@ def _outcome(
         The distribution over outcomes, ``[row, outcome]``, and whether the choice is tied,
         ``[row]``: whether a tiny random change of a real-valued variable changes it.
     """
-    distribution = _read_outcome(algorithm, base, value, variable)
+    distribution = _predict(algorithm, base, value, variable)
     tied = np.zeros(len(distribution), dtype=bool)
     if algorithm.variable(variable).kind == "real":
-        rng, size = np.random.default_rng(0), _TIE * value.std()
-        for _ in range(_N_MOVES):
+        # A fixed seed: which pairs are tied is a property of the pairs, not of a search.
+        rng, size = np.random.default_rng(0), _TIE_SHARE * value.std()
+        for _ in range(_N_TIE_PROBES):
             shifted = value + size * rng.standard_normal(value.shape)
-            near = _read_outcome(algorithm, base, shifted, variable)
-            tied |= near.argmax(-1) != distribution.argmax(-1)
+            nearby = _predict(algorithm, base, shifted, variable)
+            tied |= nearby.argmax(-1) != distribution.argmax(-1)
     return distribution, tied
 
 
-def _read_outcome(
-    algorithm: Algorithm, base: Values, value: np.ndarray, variable: str
-) -> np.ndarray:
+def _predict(algorithm: Algorithm, base: Values, value: np.ndarray, variable: str) -> np.ndarray:
     """Compute the algorithm's distribution over outcomes in base rounds with one variable set,
     ``[row, outcome]``.
 
@@ -261,50 +268,59 @@ def identified_rank(
         pairs: pairs of rounds of these episodes.
     """
     shape = base_values[variable].shape[2:]
-    n, record = int(np.prod(shape)), algorithm.variable(variable)
+    n_elements, record = int(np.prod(shape)), algorithm.variable(variable)
     if record.n_classes is not None:
-        return n * (record.n_classes(base_values) - 1)
+        return n_elements * (record.n_classes(base_values) - 1)
     informative = np.flatnonzero(pairs.informative.numpy())
-    if n == 1 or not len(informative):
-        return n
-    every = max(1, len(informative) // _N_CROSSINGS)
-    looked_at = informative[::every][:_N_CROSSINGS]
-    base, source = pairs.base.numpy()[looked_at], pairs.source.numpy()[looked_at]
-    start = base_values[variable].reshape(-1, n)[base]
-    path = source_values[variable].reshape(-1, n)[source] - start
-    n_pairs = len(looked_at)
+    if n_elements == 1 or not len(informative):
+        return n_elements
+    # At most _N_CROSSINGS of the informative pairs, evenly spaced.
+    spacing = max(1, len(informative) // _N_CROSSINGS)
+    selected = informative[::spacing][:_N_CROSSINGS]
+    base, source = pairs.base.numpy()[selected], pairs.source.numpy()[selected]
+    start = base_values[variable].reshape(-1, n_elements)[base]  # [pair, element]
+    path = source_values[variable].reshape(-1, n_elements)[source] - start
+    n_pairs = len(selected)
 
-    def choice(values: Float[NDArray, "row element"]) -> NDArray:
-        n_rows = len(values)
+    def choose(values: Float[NDArray, "row element"]) -> NDArray:
+        n_rows = len(values)  # equally many rows for each pair, one pair after another
         rows = _select_rows(base_values, np.repeat(base, n_rows // n_pairs))
         value = values.reshape(n_rows, 1, *shape)
-        return _read_outcome(algorithm, rows, value, variable).argmax(-1)
+        return _predict(algorithm, rows, value, variable).argmax(-1)
 
-    before, ones = choice(start), np.ones(n_pairs)
-    crossing, _ = _find_crossings(choice, before, start, path, 0 * ones, ones)
-    h = _STEP * float(base_values[variable].std())
-    unit = np.eye(n)
-    shifts = np.stack([sign * h * unit[j] for j in range(n) for sign in (1, -1)])
-    n_shifts = 2 * n
-    low, high = (np.repeat(crossing + sign * _REACH, n_shifts) for sign in (-1, 1))
-    before, along, starts = (np.repeat(x, n_shifts, 0) for x in (before, path, start))
-    starts = starts + np.tile(shifts, (n_pairs, 1))
-    shifted, bracketed = _find_crossings(choice, before, starts, along, low, high)
-    normals = shifted.reshape(n_pairs, n, 2) @ np.array([1.0, -1.0])
+    choice_before, ones = choose(start), np.ones(n_pairs)
+    crossing, _ = _find_crossings(choose, choice_before, start, path, 0 * ones, ones)
+    # How the crossing moves if one element of the start is shifted by +h or -h (central differences).
+    h = _DIFFERENCE_STEP * float(base_values[variable].std())
+    unit = np.eye(n_elements)
+    # [element * sign, element]
+    shifts = np.stack([sign * h * unit[j] for j in range(n_elements) for sign in (1, -1)])
+    n_shifts = 2 * n_elements
+    low, high = (np.repeat(crossing + sign * _BRACKET, n_shifts) for sign in (-1, 1))
+    # [pair * element * sign, ...]
+    before_shifts, paths, starts = (
+        np.repeat(of_pairs, n_shifts, axis=0) for of_pairs in (choice_before, path, start)
+    )
+    shifted_starts = starts + np.tile(shifts, (n_pairs, 1))
+    shifted, bracketed = _find_crossings(choose, before_shifts, shifted_starts, paths, low, high)
+    first_minus_second = np.array([1.0, -1.0])
+    # [pair, element]: crossing at +h minus crossing at -h
+    differences = shifted.reshape(n_pairs, n_elements, 2) @ first_minus_second
     is_bracketed = bracketed.reshape(n_pairs, -1).all(-1)
-    normals = normals[is_bracketed]
+    normals = differences[is_bracketed]
+    # Unit length, so that no pair counts more than another.
     lengths = np.linalg.norm(normals, axis=-1, keepdims=True)
     has_length = lengths[:, 0] > 0
-    normals = normals[has_length] / lengths[has_length]
-    if not len(normals):
-        return n
-    singular = np.linalg.svd(normals, compute_uv=False)
-    return int((singular > _SMALLEST * singular[0]).sum())
+    unit_normals = normals[has_length] / lengths[has_length]
+    if not len(unit_normals):
+        return n_elements
+    singular = np.linalg.svd(unit_normals, compute_uv=False)
+    return int((singular > _RANK_TOLERANCE * singular[0]).sum())
 
 
 def _find_crossings(
-    choice: Callable[[NDArray], NDArray],
-    before: NDArray,
+    choose: Callable[[NDArray], NDArray],
+    choice_before: NDArray,
     start: NDArray,
     path: NDArray,
     low: NDArray,
@@ -313,8 +329,8 @@ def _find_crossings(
     """Find by bisection the point on each path at which the choice changes.
 
     Args:
-        choice: function from values of the variable, ``[row, element]``, to choices, ``[row]``.
-        before: choice at the start of each path.
+        choose: function from values of the variable, ``[row, element]``, to choices, ``[row]``.
+        choice_before: choice at the start of each path, ``[row]``.
         start, path: values of the variable at the start of each path, and difference between its
             end and its start, ``[row, element]``.
         low, high: shares of the path between which to search, ``[row]``.
@@ -325,24 +341,27 @@ def _find_crossings(
     """
 
     def is_beyond(share: NDArray) -> NDArray:
-        return choice(start + share[:, None] * path) != before
+        return choose(start + share[:, None] * path) != choice_before
 
     bracketed = ~is_beyond(low) & is_beyond(high)
-    for _ in range(_HALVINGS):
+    for _ in range(_N_BISECTIONS):
         middle = (low + high) / 2
         beyond = is_beyond(middle)
-        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+        low = np.where(beyond, low, middle)
+        high = np.where(beyond, middle, high)
     return (low + high) / 2, bracketed
 
 
-_BATCH = 128
-_RATE = 0.06  # Adam's initial learning rate; it falls to 0
-_CHECK_EVERY = 10  # number of steps between two evaluations of the stopping loss
-_PATIENCE = 10  # a start ends after this many evaluations without a smaller stopping loss
-_N_STOPPING = 512  # number of pairs for the stopping loss
-_SOLVED = 1e-6  # training ends at this share of the loss without an intervention
-_DIFFERS = 1e-5  # directions with a smaller share of the largest difference are left out
-_SEEDS_APART = 1000  # distance between the seeds of two starts
+_BATCH_SIZE = 128  # number of pairs per training step
+_LEARNING_RATE = 0.06  # Adam's initial learning rate; it falls to 0
+_STEPS_PER_CHECK = 10  # number of steps between two evaluations of the stopping loss
+_PATIENCE_CHECKS = 10  # a start ends after this many evaluations without a smaller stopping loss
+_N_STOPPING_PAIRS = 512  # number of pairs for the stopping loss
+_SOLVED_SHARE = 1e-6  # training ends at this share of the loss without an intervention
+_MIN_DIFFERENCE_SHARE = (
+    1e-5  # directions with a smaller share of the largest difference are left out
+)
+_SEED_STRIDE = 1000  # distance between the seeds of two starts
 
 
 class RoundsWithSite:
@@ -380,8 +399,9 @@ class RoundsWithSite:
         self.own, self.source = vectors
         self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
         if site.kind.axes == "latent":
-            rows = carried_mask(model)[: runs[0].latents.shape[2]]
-            self.is_used = site.read(rows.unsqueeze(0), self.layout).flatten()
+            n_rows = runs[0].latents.shape[2]
+            mask = carried_mask(model)[:n_rows]
+            self.is_used = site.read(mask.unsqueeze(0), self.layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
         """Draw an orthonormal basis of a random subspace of the activation, for the control,
@@ -401,9 +421,10 @@ class RoundsWithSite:
         activations span, over all ``pairs``: ``[width, direction]``.
         """
         moves = self.source[pairs.source] - self.own[pairs.base]
-        values, vectors = torch.linalg.eigh(moves.T @ moves)
-        differs = values > _DIFFERS**2 * values.max()
-        return vectors[:, differs]
+        # Eigenvalues are squares of the singular values of the differences.
+        eigenvalues, eigenvectors = torch.linalg.eigh(moves.T @ moves)
+        is_spanned = eigenvalues > _MIN_DIFFERENCE_SHARE**2 * eigenvalues.max()
+        return eigenvectors[:, is_spanned]
 
     def run_pairs(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """Run the base rounds of some pairs with the activation at the site changed, and return the
@@ -419,7 +440,7 @@ class RoundsWithSite:
             The model's outputs, ``[pair, outcome]``: probabilities for a model that outputs these,
             otherwise log-probabilities or logits.
         """
-        source = self.source[pairs.source[at]]
+        source = self.source[pairs.source[at]]  # [pair, width]
 
         def change(activation: Tensor) -> Tensor:
             return intervention(activation.flatten(1), source).view_as(activation)
@@ -427,12 +448,12 @@ class RoundsWithSite:
         rows = self.rows.part(pairs.base[at])
         changes = [(self.site, change)]
         gradient = torch.is_grad_enabled()
-        done, _ = run_one_round(self.model, rows, self.layout, changes, gradient=gradient)
-        outcomes = self.layout.distribution(done.prediction)
+        step, _ = run_one_round(self.model, rows, self.layout, changes, gradient=gradient)
+        probabilities = self.layout.distribution(step.prediction)
         if self.gives_probabilities:
-            return outcomes
-        tiny = torch.finfo(outcomes.dtype).tiny
-        return outcomes.clamp_min(tiny).log()
+            return probabilities
+        tiny = torch.finfo(probabilities.dtype).tiny
+        return probabilities.clamp_min(tiny).log()
 
     def run_all_pairs(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """Run the base rounds of all pairs with the activation at the site changed, without
@@ -470,23 +491,26 @@ class _RoundsFromSite(RoundsWithSite):
         self.may_lack_gradient = any(
             rule == "hard" for rules in model.config.attention_rules for rule in rules
         )
-        # The embedding and the first residual stream differ by the position's code, the same in base and source.
+        # For the embedding, the first residual stream is changed: the two differ by the position's
+        # code, which is the same in base and source.
         self.layer = site.layer or 0
         self.hook = site.hook if site.layer is not None else "blocks.0.hook_resid_pre"
         start = self.layout.position(str(site.position))
-        resid = f"blocks.{self.layer}.hook_resid_pre"
+        resid_name = f"blocks.{self.layer}.hook_resid_pre"
         layers = range(self.layer, model.config.n_layers)
-        past = [f"blocks.{i}.attn.hook_{kv}" for i in layers for kv in "kv"]
-        names = list(dict.fromkeys([resid, self.hook, *past]))
-        _, _, known = replay(model, runs[0], rounds=rounds, names_filter=names)
-        _, _, theirs = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
-        activations = (known[self.hook], theirs[self.hook])
-        self.own, self.source = (x[:, :, start].flatten(0, 1) for x in activations)
+        past_names = [f"blocks.{i}.attn.hook_{kv}" for i in layers for kv in "kv"]
+        names = list(dict.fromkeys([resid_name, self.hook, *past_names]))
+        # Activations are [episode, round, position, ...].
+        _, _, in_base = replay(model, runs[0], rounds=rounds, names_filter=names)
+        _, _, in_source = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
+        at_site = (in_base[self.hook], in_source[self.hook])
+        self.own, self.source = (x[:, :, start].flatten(0, 1) for x in at_site)
         self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
         end = self.layout.predict_position + 1
-        self.resid = known[resid][:, :, start:end].flatten(0, 1)
-        before = [known[name][:, :, :start].flatten(0, 1) for name in past]
-        keys, values = before[::2], before[1::2]
+        # Positions before the site stay as in the base: only their keys and values are needed.
+        self.resid = in_base[resid_name][:, :, start:end].flatten(0, 1)
+        past = [in_base[name][:, :, :start].flatten(0, 1) for name in past_names]
+        keys, values = past[::2], past[1::2]  # the names alternate
         self.past = list(zip(keys, values, strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
@@ -517,10 +541,11 @@ class _RoundsFromSite(RoundsWithSite):
         Returns:
             Logits, ``[pair, outcome]``; probabilities if the model outputs these.
         """
-        base, source = pairs.base[at], self.source[pairs.source[at]]
-        first = torch.zeros_like(base)
+        base_rows, source = pairs.base[at], self.source[pairs.source[at]]
+        # Runs begin at the site's position, so that it is position 0 in each.
+        positions = torch.zeros_like(base_rows)
         return run_with_intervention(
-            self.model, self.hook, intervention, base, source, self, positions=first
+            self.model, self.hook, intervention, base_rows, source, self, positions=positions
         )
 
     def run_all_pairs(self, intervention: Intervention, pairs: Pairs) -> Tensor:
@@ -538,14 +563,22 @@ class _RoundsFromSite(RoundsWithSite):
         base = pairs.base
         new = intervention(self.own[base], self.source[pairs.source])
         new = new.detach().double().cpu()
-        every = torch.cat([base.unsqueeze(1), new], 1)
-        rows, which = every.unique(dim=0, return_inverse=True)
-        base, new = rows[:, 0].long(), rows[:, 1:]
-        first = torch.zeros(len(rows), dtype=torch.long)
+        # The result depends only on the base round and the new activation: [pair, 1 + width].
+        inputs = torch.cat([base.unsqueeze(1), new], 1)
+        distinct, index_of_pair = inputs.unique(dim=0, return_inverse=True)
+        base_rows, activations = distinct[:, 0].long(), distinct[:, 1:]
+        # Runs begin at the site's position, so that it is position 0 in each.
+        positions = torch.zeros(len(distinct), dtype=torch.long)
         logits = intervened_logits(
-            self.model, self.hook, lambda _, new: new, base, new, self, positions=first
+            self.model,
+            self.hook,
+            lambda _, activation: activation,
+            base_rows,
+            activations,
+            self,
+            positions=positions,
         )
-        return logits[which]
+        return logits[index_of_pair]
 
 
 def rounds_with(
@@ -561,8 +594,9 @@ def rounds_with(
         rounds: indices of the rounds.
         site: site at which activations are interchanged.
     """
-    runs_on = runs_from(model) and site.kind.axes == "pos"
-    return (_RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
+    can_start_at_site = runs_from(model) and site.kind.axes == "pos"
+    rounds_class = _RoundsFromSite if can_start_at_site else RoundsWithSite
+    return rounds_class(model, runs, rounds, site)
 
 
 @dataclass(frozen=True)
@@ -634,22 +668,25 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
     fits: list[Fit] = []
     with freeze_parameters(rounds.model):
         with torch.no_grad():
-            drawn = stopping.draw_pairs(_N_STOPPING, search.seed)
-            nothing = float(_loss(rounds, lambda base, _: base, stopping, drawn))
+            drawn = stopping.draw_pairs(_N_STOPPING_PAIRS, search.seed)
+            unchanged_loss = float(_compute_loss(rounds, lambda base, _: base, stopping, drawn))
         frame = rounds.differences(training)
         if not frame.shape[1]:
+            # Base and source never differ at the site: every subspace acts alike.
             basis = rounds.random_basis(rank, search.seed)
-            return Fit(basis.to(frame), nothing, (0,))
-        solved = _SOLVED * nothing
+            return Fit(basis.to(frame), loss=unchanged_loss, steps=(0,))
+        solved = _SOLVED_SHARE * unchanged_loss
         for start in range(search.restarts):
-            seed = search.seed + _SEEDS_APART * start
-            trained = _start(rounds, frame, rank, training, stopping, search, seed, solved)
+            seed = search.seed + _SEED_STRIDE * start
+            trained = _train_from_start(
+                rounds, frame, rank, training, stopping, search, seed, solved
+            )
             fits.append(trained)
             if trained.loss <= solved:
                 break
     best = min(fits, key=lambda fit: fit.loss)
     steps = tuple(fit.steps[0] for fit in fits)
-    return Fit(best.basis, best.loss, steps)
+    return Fit(best.basis, loss=best.loss, steps=steps)
 
 
 def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
@@ -669,8 +706,9 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
         return True
     subspace = _draw_subspace(frame, rank, seed)
     with freeze_parameters(rounds.model):
-        step = SubspaceInterchange(frame @ subspace.basis)
-        loss = _loss(rounds, step, training, training.draw_pairs(_BATCH, seed))
+        interchange = SubspaceInterchange(frame @ subspace.basis)
+        loss = _compute_loss(rounds, interchange, training, training.draw_pairs(_BATCH_SIZE, seed))
+        # A subspace of all directions has nothing to learn: its gradient is 0 in any model.
         if not loss.requires_grad or frame.shape[1] <= rank:
             return loss.requires_grad
         loss.backward()
@@ -694,7 +732,7 @@ def _draw_subspace(
         return LearnedSubspace(n, min(rank, n)).to(frame)
 
 
-def _start(
+def _train_from_start(
     rounds: RoundsWithSite,
     frame: Float[Tensor, "d_model direction"],
     rank: int,
@@ -717,30 +755,40 @@ def _start(
         solved: stopping loss that is low enough to end the training.
     """
     subspace = _draw_subspace(frame, rank, seed)
-    optimizer = torch.optim.Adam(subspace.parameters(), lr=_RATE)
-    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
-    batches = training.draw_pairs(search.steps * _BATCH, seed).split(_BATCH)
-    looked_at = stopping.draw_pairs(_N_STOPPING, search.seed)
-    best, taken = Fit(frame @ subspace.basis.detach(), float("inf"), (0,)), 0
+    optimizer = torch.optim.Adam(subspace.parameters(), lr=_LEARNING_RATE)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
+    batches = training.draw_pairs(search.steps * _BATCH_SIZE, seed).split(_BATCH_SIZE)
+    # The same pairs for every start, so that their losses can be compared.
+    stopping_pairs = stopping.draw_pairs(_N_STOPPING_PAIRS, search.seed)
+    best = Fit(frame @ subspace.basis.detach(), loss=float("inf"), steps=(0,))
+    n_steps = 0
+    # After the last batch, the loss is evaluated once more (None).
     for i, batch in enumerate([*batches, None]):
-        if i % _CHECK_EVERY == 0 or batch is None:
+        if i % _STEPS_PER_CHECK == 0 or batch is None:
             with torch.no_grad():
                 basis = frame @ subspace.basis
-                loss = float(_loss(rounds, SubspaceInterchange(basis), stopping, looked_at))
+                loss = float(
+                    _compute_loss(rounds, SubspaceInterchange(basis), stopping, stopping_pairs)
+                )
             if loss < best.loss:
-                best = Fit(basis, loss, (i,))
-        is_patient = i - best.steps[0] < _PATIENCE * _CHECK_EVERY
+                best = Fit(basis, loss=loss, steps=(i,))
+        (best_step,) = best.steps
+        is_patient = i - best_step < _PATIENCE_CHECKS * _STEPS_PER_CHECK
         if batch is None or best.loss <= solved or not is_patient:
             break
         optimizer.zero_grad()
-        _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, batch).backward()
+        _compute_loss(
+            rounds, SubspaceInterchange(frame @ subspace.basis), training, batch
+        ).backward()
         optimizer.step()
-        falling.step()
-        taken = i + 1
-    return replace(best, steps=(taken,))
+        scheduler.step()
+        n_steps = i + 1
+    return replace(best, steps=(n_steps,))
 
 
-def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, indices: Tensor) -> Tensor:
+def _compute_loss(
+    rounds: RoundsWithSite, intervention: Intervention, pairs: Pairs, indices: Tensor
+) -> Tensor:
     """Return the training loss of a subspace, a scalar: the mean cross-entropy of the model's
     outcomes with the counterfactual distributions as targets. For a model that outputs
     probabilities it is the mean squared distance.
@@ -750,11 +798,11 @@ def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, indices: Ten
 
     Args:
         rounds: runs rounds with the subspace interchanged.
-        step: function from the base's and the source's activation to the new activation.
+        intervention: function from the base's and the source's activation to the new activation.
         pairs: the pairs.
         indices: indices of the pairs over which the mean is taken.
     """
-    outcomes = rounds.run_pairs(step, pairs, indices)
+    outcomes = rounds.run_pairs(intervention, pairs, indices)
     target = pairs.target[indices].to(outcomes)
     if rounds.gives_probabilities:
         squares = (outcomes - target).square()
