@@ -56,8 +56,8 @@ class PlayerBehaviour(Result):
         """A sentence that names the language model, its condition and regime, and the algorithms
         that explain its choices.
         """
-        group = ", ".join(self.group.values())
-        return f"{group}: {self.found.sentence if self.found else self.answer}"
+        group_words = ", ".join(self.group.values())
+        return f"{group_words}: {self.found.sentence if self.found else self.answer}"
 
     @property
     def group(self) -> dict[str, str]:
@@ -74,8 +74,10 @@ class PlayerBehaviour(Result):
         It is ``(1 + sqrt(2 r - 1)) / 2``, where r is the share of rounds in which two runs of the
         same episode make the same choice (:attr:`repeated`).
         """
-        agreed = np.array([self.repeated.estimate, self.repeated.low, self.repeated.high])
-        above_even = np.sqrt(np.maximum(0.0, 2 * agreed - 1))
+        agreement = np.array([self.repeated.estimate, self.repeated.low, self.repeated.high])
+        # A choice with probability c of its usual outcome agrees with its repetition with
+        # probability r = c^2 + (1 - c)^2, so 2 c - 1 = sqrt(2 r - 1).
+        above_even = np.sqrt(np.maximum(0.0, 2 * agreement - 1))
         ceilings = (1 + above_even) / 2
         return Interval(*ceilings.tolist())
 
@@ -119,21 +121,22 @@ class PlayerBehaviour(Result):
             "plays_like": self.answer,
         }
         if self.found:
-            row |= _found_columns(self.found)
+            row |= _describe_explanation(self.found)
         if not np.isnan(self.repeated.estimate):
             row |= self.repeated.columns("repeated") | self.ceiling.columns("ceiling")
         return pd.DataFrame([row])
 
 
-def _found_columns(explanation: ChoiceExplanation) -> dict[str, Any]:
+def _describe_explanation(explanation: ChoiceExplanation) -> dict[str, Any]:
     """Return the columns of a table that describe an explanation, by name: the verdict, the closest
     family with its parameters, and losses.
     """
     link = explanation.scores[explanation.closest].link
     parameters = []
     for name, value in explanation.parameters.items():
+        # Parameters without an interval are shown by their value alone.
         parameters.append(f"{name} {explanation.intervals.get(name, value)}")
-    described = {
+    answer = {
         "verdict": explanation.verdict,
         "closest": explanation.closest,
         "set": ", ".join(explanation.confidence_set),
@@ -141,7 +144,7 @@ def _found_columns(explanation: ChoiceExplanation) -> dict[str, Any]:
     }
     fitted = {"lapse": link.lapse, "temperature": link.temperature}
     losses = explanation.nats.columns("nats") | explanation.floor_nats.columns("floor_nats")
-    return {**described, **fitted, **losses, "agreement": explanation.agreement}
+    return {**answer, **fitted, **losses, "agreement": explanation.agreement}
 
 
 @checked
@@ -195,7 +198,7 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
     """
     if not acts:
         return {}
-    families = [pd.DataFrame()]
+    families = [pd.DataFrame()]  # so that there is something to join if all groups are small
     machines = []
     for act in acts:
         if act.found is None:
@@ -215,7 +218,7 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
 def _explain_group(
     members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
 ) -> PlayerBehaviour:
-    model, condition, regime = members[0].group
+    model, condition, regime = members[0].group  # which all members share
     explained = None
     if len(members) >= FEWEST_RUNS:
         explained = _explain_runs(members, regime, seed, machines)
@@ -225,7 +228,7 @@ def _explain_group(
         regime=regime,
         n=len(members),
         found=explained,
-        repeated=_repeated_share(members, seed),
+        repeated=_measure_agreement(members, seed),
     )
 
 
@@ -234,6 +237,7 @@ def _explain_runs(
 ) -> ChoiceExplanation:
     episodes = episodes_of(members, regime)
     choices = np.full((len(episodes), episodes.n_rounds), np.nan)
+    # The order of `episodes_of`; rounds that were not played stay NaN.
     for row, run in enumerate(sorted(members, key=lambda run: run.index)):
         choices[row, : run.rounds] = run.predictions
     beside = {}
@@ -244,7 +248,7 @@ def _explain_runs(
     return explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
 
 
-def _repeated_share(members: Sequence[LLMRun], seed: int) -> Interval:
+def _measure_agreement(members: Sequence[LLMRun], seed: int) -> Interval:
     """Return how often repeated runs of an episode agree: the share of rounds in which a further
     run makes the same choice as the scored run.
 
@@ -252,15 +256,18 @@ def _repeated_share(members: Sequence[LLMRun], seed: int) -> Interval:
         members: the scored runs of one group, each with the predictions of further runs.
         seed: seed of the bootstrap over episodes.
     """
-    equal, counted = [], []
+    equal_by_episode, known_by_episode = [], []
     for run in members:
         n_equal, n_known = 0, 0
         for further in run.again:
+            # The rounds that both runs played.
             first = run.predictions[: len(further)]
             second = further[: run.rounds]
             n_equal += int((first == second).sum())
             is_known = ~np.isnan(first) & ~np.isnan(second)
             n_known += int(is_known.sum())
-        equal.append(n_equal)
-        counted.append(n_known)
-    return ratio_interval(np.array(equal, float), np.array(counted, float), seed=seed)
+        equal_by_episode.append(n_equal)
+        known_by_episode.append(n_known)
+    return ratio_interval(
+        np.array(equal_by_episode, float), np.array(known_by_episode, float), seed=seed
+    )

@@ -41,9 +41,9 @@ LEVEL = 0.95
 """Probability that the confidence set contains the family that predicts best."""
 FEWEST_CHOICES = 32
 """Fewest choices that a fit needs."""
-_LEFT = 0.02
+_MOST_LEFT = 0.02
 """Most nats per choice by which the best family may beat a machine that "chooses as the player"."""
-_ANY = 1e-9
+_LEAST_GAIN = 1e-9
 """Nats per choice; a smaller gain is rounding."""
 Verdict = Literal["named", "several", "no memory", "none"]
 
@@ -85,11 +85,11 @@ class BesideMachine:
         One condition supplies the number and the verdict: the first that is false; otherwise, the
         first that is undecided; otherwise, the first of the list.
         """
-        saved = Measure(
+        over_memoryless = Measure(
             "beside",
             "",
             self.over_floor,
-            threshold=_ANY,
+            threshold=_LEAST_GAIN,
             about="saved over the best family without a memory",
             unit="nats a choice",
             is_share=False,
@@ -101,7 +101,7 @@ class BesideMachine:
             "beside",
             "",
             self.over_untrained,
-            threshold=_ANY,
+            threshold=_LEAST_GAIN,
             about="saved over an untrained copy",
             unit="nats a choice",
             is_share=False,
@@ -112,7 +112,7 @@ class BesideMachine:
             "beside",
             "",
             self.left,
-            threshold=_LEFT,
+            threshold=_MOST_LEFT,
             side="below",
             about="left to the best family",
             unit="nats a choice",
@@ -120,7 +120,7 @@ class BesideMachine:
             needs_control=False,
         )
         return decisive(
-            [saved, over_untrained, remaining],
+            [over_memoryless, over_untrained, remaining],
             claim="The player chooses as the machine does",
             yes="chooses as the machine does",
             no="chooses differently than the machine",
@@ -216,14 +216,14 @@ class ChoiceExplanation(Result):
         """The lowest cross-validated loss of all families of algorithms, in nats per choice, with
         its 95 % confidence interval.
         """
-        return _mean_of(self.units[:, 0], self.n_choices)
+        return _average_per_choice(self.units[:, 0], self.n_choices)
 
     @property
     def floor_nats(self) -> Interval:
         """The cross-validated loss of the best memoryless family (its predictions do not depend on
         earlier rounds), in nats per choice, with its 95 % confidence interval.
         """
-        return _mean_of(self._of(self.floor), self.n_choices)
+        return _average_per_choice(self._losses_of(self.floor), self.n_choices)
 
     @property
     def over_floor(self) -> Interval:
@@ -240,9 +240,10 @@ class ChoiceExplanation(Result):
         Args:
             key: key of the family.
         """
-        return _mean_of(self._of(key) - self.units[:, 0], self.n_choices)
+        return _average_per_choice(self._losses_of(key) - self.units[:, 0], self.n_choices)
 
-    def _of(self, key: str) -> Array:
+    def _losses_of(self, key: str) -> Array:
+        """Return a family's loss, summed over the choices of each unit, ``[unit]``."""
         return self.units[:, list(self.scores).index(key)]
 
     @property
@@ -278,7 +279,7 @@ class ChoiceExplanation(Result):
             "memory",
             "The choices depend on earlier rounds",
             self.over_floor,
-            threshold=_ANY,
+            threshold=_LEAST_GAIN,
             about=f"{self.scores[self.closest].name}, over the best family without a memory",
             unit="nats a choice",
             is_share=False,
@@ -335,6 +336,7 @@ class ChoiceExplanation(Result):
             figures: module with the package's plotting functions.
         """
         frame = self.to_frame()
+        # The figure's names for the columns; grey rows are those marked as a control.
         drawn = frame.rename(columns={"behind": "estimate", "memoryless": "control"})
         drawn["low"] = frame["behind_low"]
         drawn["high"] = frame["behind_high"]
@@ -368,10 +370,10 @@ class ChoiceExplanation(Result):
             key: key of the family.
         """
         score = self.scores[key]
-        losses = self._of(key)
-        difference = losses - self.units[:, 0]
+        losses = self._losses_of(key)  # [unit]
+        difference = losses - self.units[:, 0]  # column 0 is the family with the lowest loss
         check = self.checks.get(key)
-        behind = _mean_of(difference, self.n_choices)
+        behind = _average_per_choice(difference, self.n_choices)
         row = {"family": key, "name": score.name, "nats": float(losses.sum()) / self.n_choices}
         row |= behind.columns("behind")
         row["standard_error"] = _standard_error(difference, self.n_choices)
@@ -396,7 +398,7 @@ class ChoiceExplanation(Result):
         return pd.concat(frames, names=["family", None]).reset_index("family")
 
 
-def _mean_of(sums: Array, n_choices: int) -> Interval:
+def _average_per_choice(sums: Array, n_choices: int) -> Interval:
     """Return the mean of a quantity per choice, such as the loss, with its 95 % confidence interval
     from Student's t distribution.
 
@@ -406,8 +408,9 @@ def _mean_of(sums: Array, n_choices: int) -> Interval:
         n_choices: number of choices of all units together.
     """
     mean = float(sums.sum()) / n_choices
-    half = float(stats.t.ppf(0.975, len(sums) - 1)) * _standard_error(sums, n_choices)
-    return Interval(mean, mean - half, mean + half)
+    quantile = float(stats.t.ppf(0.975, len(sums) - 1))
+    half_width = quantile * _standard_error(sums, n_choices)
+    return Interval(mean, mean - half_width, mean + half_width)
 
 
 def _standard_error(sums: Array, n_choices: int) -> float:
@@ -418,8 +421,8 @@ def _standard_error(sums: Array, n_choices: int) -> float:
             ``[unit]``.
         n_choices: number of choices of all units together.
     """
-    of_sum = sums.std(ddof=1) * np.sqrt(len(sums))
-    return float(of_sum) / n_choices
+    error_of_total = sums.std(ddof=1) * np.sqrt(len(sums))
+    return float(error_of_total) / n_choices
 
 
 @checked
@@ -457,18 +460,20 @@ def explain_choices(
     """
     task = tasks.of(episodes)
     chosen = checked_choices(episodes, choices)
-    rows = np.flatnonzero(~np.isnan(chosen).all(1))
+    rows = np.flatnonzero(~np.isnan(chosen).all(1))  # the episodes with a choice
     chosen_families = asked_families(episodes, families)
     data = ChoiceData(episodes.select(rows), chosen[rows], task.data.first_asked)
-    (scores,) = scores_of_players(data, chosen_families)
+    (scores,) = scores_of_players(data, chosen_families)  # without names, all are one player
     machines = {}
     for name, (trained, untrained) in (beside or {}).items():
         if trained is None:
             raise InputError(
                 f"{name!r} has no predictions; only those of its untrained copy may be None"
             )
-        machines[name] = _hold_beside(data, scores, episodes, rows, trained, untrained)
-    return explanation_of(data, 0, scores, chosen_families, seed=seed, beside=machines)
+        machines[name] = _compare_with_machine(data, scores, episodes, rows, trained, untrained)
+    return explanation_of(
+        data, player=0, scores=scores, families=chosen_families, seed=seed, beside=machines
+    )
 
 
 def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[list[FamilyScore]]:
@@ -483,24 +488,26 @@ def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[
         For each player a list of scores: one for each family, in the order of ``families``, then
         that of the guess.
     """
-    by_family = score_families(data, families)
-    first = next(iter(by_family.values()))[0]
-    n_outcomes = first.fitted.shape[-1]
+    by_family = score_families(data, families)  # key -> [player]
+    any_score = next(iter(by_family.values()))[0]
+    n_outcomes = any_score.fitted.shape[-1]
     guesses = score_guess(data, np.zeros((*data.known.shape, n_outcomes)))
     columns = [*by_family.values(), guesses]
-    players = [list(scores) for scores in zip(*columns, strict=True)]
-    best_places = np.array([_best_place(scores) for scores in players])
+    by_player = [list(scores) for scores in zip(*columns, strict=True)]  # [player][family]
+    best_places = np.array([_find_best(scores) for scores in by_player])
     for place, family in enumerate(families.values()):
+        # The players whose best family is this one.
         closest = {}
         for player in np.flatnonzero(best_places == place).tolist():
-            closest[player] = players[player][place]
+            closest[player] = by_player[player][place]
         if closest:
             for player, score in add_intervals(data, family, closest).items():
-                players[player][place] = score
-    return players
+                by_player[player][place] = score
+    return by_player
 
 
-def _best_place(scores: Sequence[FamilyScore]) -> int:
+def _find_best(scores: Sequence[FamilyScore]) -> int:
+    """Return the position of the score with the lowest held-out loss."""
     return int(np.argmin([score.losses.sum() for score in scores]))
 
 
@@ -519,10 +526,10 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
     """
     task = tasks.of(episodes)
     chosen = array_of("choices", choices).astype(np.float64)
-    wanted = (len(episodes), episodes.n_rounds)
+    expected_shape = (len(episodes), episodes.n_rounds)
     require(
-        chosen.shape == wanted,
-        f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}",
+        chosen.shape == expected_shape,
+        f"choices must be [episode, round] = {expected_shape}, got shape {chosen.shape}",
     )
     require(task.kind == "classes", f"{task.name} predicts real numbers; choices are of outcomes")
     chosen = np.where(episodes.scored, chosen, np.nan)
@@ -558,10 +565,10 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
         chosen_families,
         "no family of algorithms to ask; give families=None for all of the task's",
     )
-    return {key: _in_unit(family, episodes) for key, family in chosen_families.items()}
+    return {key: _scale_to_data(family, episodes) for key, family in chosen_families.items()}
 
 
-def _in_unit(family: Family, episodes: Any) -> Family:
+def _scale_to_data(family: Family, episodes: Any) -> Family:
     """Return the family with the ranges of its parameters in the units of the data.
 
     A parameter may have a unit, such as that of the rewards. The values of its grid are divided by
@@ -574,10 +581,10 @@ def _in_unit(family: Family, episodes: Any) -> Family:
     """
     searched = []
     for parameter in family.searched:
-        if parameter.unit:
+        if parameter.unit:  # the name of an array of the episodes, such as "rewards"
             counted = getattr(episodes, parameter.unit)[episodes.counted]
-            unit = usual_size(pd.Series(counted, dtype=float))
-            grid = tuple(float(value) / unit for value in parameter.grid)
+            size = usual_size(pd.Series(counted, dtype=float))
+            grid = tuple(float(value) / size for value in parameter.grid)
             parameter = replace(parameter, grid=grid)
         searched.append(parameter)
     return replace(family, searched=tuple(searched))
@@ -609,8 +616,10 @@ def explanation_of(
     rows = data.rows(player)
     known = data.known[rows]
     choices = data.choices[rows]
+    # Of equal losses, that of a memoryless family comes first, because it needs less.
     ranked = sorted(scores, key=lambda score: (float(score.losses.sum()), not score.memoryless))
-    units = np.stack([sum_units(score.losses, data.units[rows], known) for score in ranked], 1)
+    by_family = [sum_units(score.losses, data.units[rows], known) for score in ranked]
+    units = np.stack(by_family, axis=1)  # [unit, family]
     confidence = model_confidence_set(units, LEVEL, seed=seed)
     p_values = {score.key: float(p) for score, p in zip(ranked, confidence.p_values, strict=True)}
     checks = {}
@@ -619,10 +628,10 @@ def explanation_of(
             checks[score.key] = check_player(data, player, score.fitted)
     closest = ranked[0]
     algorithm = None
-    if closest.key in families:
+    if closest.key in families:  # not the constant guess
         algorithm = families[closest.key].make(**closest.parameters)
-    is_clear = known & (closest.prefers >= 0)
-    agrees = (closest.prefers == choices)[is_clear]
+    has_likeliest = known & (closest.prefers >= 0)  # -1 marks several outcomes that are likeliest
+    agrees = (closest.prefers == choices)[has_likeliest]
     agreement = float(agrees.mean()) if agrees.size else float("nan")
     return ChoiceExplanation(
         scores={score.key: score for score in ranked},
@@ -650,8 +659,9 @@ def sum_units(
     Returns:
         The sums, ``[unit]``.
     """
-    _, of_choices = np.unique(units[known], return_inverse=True)
-    return np.bincount(of_choices, losses[known]).astype(np.float64)
+    # Numbered anew, without the units that have no choice.
+    _, unit_of_choice = np.unique(units[known], return_inverse=True)
+    return np.bincount(unit_of_choice, losses[known]).astype(np.float64)
 
 
 def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
@@ -672,16 +682,16 @@ def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
     known = data.known[rows]
     choices = data.choices[rows]
     episodes = data.episodes.select(rows)
-    first_asked = episodes.n_rounds - known.shape[1]
+    first_asked = episodes.n_rounds - known.shape[1]  # `known` has only the scored rounds
     successes = successes_of(episodes, choices, first_asked)
     people = None
     if episodes.participants is not None:
         _, numbers = np.unique(episodes.participants, return_inverse=True)
-        people = numbers if numbers.max() > 0 else None
+        people = numbers if numbers.max() > 0 else None  # None: all are one participant's
     return check_predictions(q, choices, known, successes, people, data.offers_in(rows))
 
 
-def _hold_beside(
+def _compare_with_machine(
     data: ChoiceData,
     scores: Sequence[FamilyScore],
     episodes: Any,
@@ -706,11 +716,13 @@ def _hold_beside(
     """
     ranked = sorted(scores, key=lambda score: float(score.losses.sum()))
     floor = next(score for score in ranked if score.memoryless)
-    machine = score_predictions(data, "machine", checked_distributions(trained, episodes)[rows])
+    trained_p = checked_distributions(trained, episodes)[rows]
+    machine = score_predictions(data, key="machine", p=trained_p)
     over_untrained = NO_NUMBER
     if untrained is not None:
-        p = checked_distributions(untrained, episodes)[rows]
-        over_untrained = _measure_gain(data, score_predictions(data, "untrained", p), machine)
+        untrained_p = checked_distributions(untrained, episodes)[rows]
+        copy = score_predictions(data, key="untrained", p=untrained_p)
+        over_untrained = _measure_gain(data, copy, machine)
     return BesideMachine(
         over_floor=_measure_gain(data, floor, machine),
         over_untrained=over_untrained,
@@ -729,4 +741,4 @@ def _measure_gain(data: ChoiceData, baseline: FamilyScore, score: FamilyScore) -
         score: the score of another family, usually with the smaller loss.
     """
     sums = sum_units(baseline.losses - score.losses, data.units, data.known)
-    return _mean_of(sums, int(data.known.sum()))
+    return _average_per_choice(sums, int(data.known.sum()))

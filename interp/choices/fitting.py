@@ -46,7 +46,7 @@ _STEPS_PER_PARAMETER, _STARTS = 30, 2
 """Most evaluations of L-BFGS-B per real parameter; number of points from which a search begins."""
 _EXACT = {"ftol": 1e-10, "gtol": 1e-7, "eps": 1e-7}
 """Tolerances and difference step of L-BFGS-B."""
-_LARGE = 1e2  # predicted real numbers, and log variances, are clipped to this magnitude
+_LARGEST_NUMBER = 1e2  # predicted real numbers, and log variances, are clipped to this magnitude
 _ROUNDING = 1e-14  # a smaller divergence is rounding, and becomes 0
 
 
@@ -93,7 +93,8 @@ def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
     """
     finite = np.nan_to_num(np.asarray(predictions, np.float64))
     if kind != "classes":
-        return np.clip(finite, -_LARGE, _LARGE)
+        return np.clip(finite, -_LARGEST_NUMBER, _LARGEST_NUMBER)
+    # The tiny number makes a distribution of zeros uniform.
     positive = np.clip(finite, 0.0, 1.0) + np.finfo(float).tiny
     return np.asarray(positive / positive.sum(-1, keepdims=True))
 
@@ -128,7 +129,8 @@ def by_round(p: Array, q: Array, kind: Predicted) -> Array:
             distribution.
         kind: what is predicted: "classes", "mean" or "normal".
     """
-    one_round_each = (-1, 1, p.shape[-1])
+    # Every round becomes an episode, because `divergence` averages over the rounds of an episode.
+    one_round_each = (-1, 1, p.shape[-1])  # [episode and round, 1, outcome]
     nats = divergence(p.reshape(one_round_each), q.reshape(one_round_each), kind)
     nats = nats.reshape(p.shape[:2])
     if kind == "mean":
@@ -166,7 +168,7 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
         by_episode = _normal_divergence(p, q).mean(1)
     else:
         entropies = (special.entr(p) + special.entr(q)) / 2
-        divergences = (special.entr((p + q) / 2) - entropies).sum(-1)
+        divergences = (special.entr((p + q) / 2) - entropies).sum(-1)  # [episode, round]
         by_episode = divergences.mean(1)
     return np.asarray(np.where(by_episode < _ROUNDING, 0.0, by_episode))
 
@@ -174,14 +176,17 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
 def _normal_divergence(p: Array, q: Array) -> Array:
     """Return the mean of KL(p, q) and KL(q, p) between normal distributions.
 
+    With means m, variances v and u the difference of the log variances, it is ``sinh(u / 2)^2 +
+    (m_p - m_q)^2 (1 / v_p + 1 / v_q) / 4``.
+
     Args:
         p, q: mean and log variance of each distribution, ``[..., 2]``.
     """
     squared_distance = np.square(p[..., 0] - q[..., 0])
-    width = np.sinh((p[..., 1] - q[..., 1]) / 2)
+    sinh_half = np.sinh((p[..., 1] - q[..., 1]) / 2)
     precision_of_p = np.exp(-p[..., 1])
-    precisions = precision_of_p + np.exp(-q[..., 1])
-    return np.asarray(np.square(width) + squared_distance * precisions / 4)
+    precision_sum = precision_of_p + np.exp(-q[..., 1])
+    return np.asarray(np.square(sinh_half) + squared_distance * precision_sum / 4)
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
@@ -215,26 +220,27 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
         InputError: if predictions have another shape, or are not probabilities.
     """
     p = np.asarray(predictions, np.float64)
-    wanted = (len(episodes), episodes.n_rounds)
+    first_axes = (len(episodes), episodes.n_rounds)
     kind = tasks.of(episodes).kind
-    has_shape = p.ndim == 3 and p.shape[:2] == wanted
+    has_shape = p.ndim == 3 and p.shape[:2] == first_axes
     require(
         has_shape,
-        f"predictions must be [episode, round, outcome] with {wanted} first, got shape {p.shape}",
+        f"predictions must be [episode, round, outcome] with {first_axes} first, got shape {p.shape}",
     )
     if kind != "classes":
-        numbers = 1 if kind == "mean" else 2
+        n_numbers = 1 if kind == "mean" else 2  # a mean, or a mean and a log variance
         are_finite = bool(np.isfinite(p).all())
-        has_numbers = p.shape[-1] == numbers and are_finite
+        has_numbers = p.shape[-1] == n_numbers and are_finite
         require(
             has_numbers,
-            f"predictions of the kind {kind!r} must be {numbers} finite numbers a round, got shape {p.shape}",
+            f"predictions of the kind {kind!r} must be {n_numbers} finite numbers a round, got shape {p.shape}",
         )
         return asked_rounds(p, episodes)
     total = p.sum(-1, keepdims=True)
-    off = np.abs(total - 1)
-    are_probabilities = np.isfinite(p) & (p >= -1e-6) & (off < 1e-3)
-    worst_sum = total.flat[off.argmax()]
+    error_of_sum = np.abs(total - 1)
+    # The tolerances are for predictions that were computed, or written, with few digits.
+    are_probabilities = np.isfinite(p) & (p >= -1e-6) & (error_of_sum < 1e-3)
+    worst_sum = total.flat[error_of_sum.argmax()]
     require(
         are_probabilities.all(),
         "predictions must be probabilities that sum to 1, got one of "
@@ -251,7 +257,7 @@ def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
         algorithm: the algorithm.
         searched: the parameter.
     """
-    if not searched.enters:
+    if not searched.enters:  # such a parameter may enter every equation
         return False
     written = {NEXT + key for key in algorithm.state}
     return written.isdisjoint(algorithm.downstream(searched.enters))
@@ -298,7 +304,7 @@ class OnDemand(dict[str, NDArray[Any]]):
         self._algorithm = algorithm
 
     def __missing__(self, key: str) -> NDArray[Any]:
-        equation = self._algorithm.variable(key).equation
+        equation = self._algorithm.variable(key).equation  # which reads its parents from self
         assert equation is not None, f"{key!r} is an input or a state variable: it was given"
         self[key] = np.asarray(equation(self))
         return self[key]
@@ -319,7 +325,7 @@ class Distributions:
     def __init__(self, family: Family, batches: Sequence[Any]) -> None:
         self.family = family
         self.batches = batches
-        self._parameters: dict[str, float] = {}
+        self._last_parameters: dict[str, float] = {}
         self._values: dict[str, NDArray[Any]] = {}
 
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
@@ -331,28 +337,29 @@ class Distributions:
         """
         changed = []
         for searched in self.family.searched:
-            if self._parameters.get(searched.name) != parameters[searched.name]:
+            if self._last_parameters.get(searched.name) != parameters[searched.name]:
                 changed.append(searched)
-        entered = [key for searched in changed for key in searched.enters]
-        stale = algorithm.downstream(entered)
+        changed_variables = [key for searched in changed for key in searched.enters]
+        stale = algorithm.downstream(changed_variables)
+        # An empty `enters` means that the parameter may enter every equation.
         enters_all = any(not searched.enters for searched in changed)
-        written = {NEXT + key for key in algorithm.state}
-        if not self._values or enters_all or stale & written:
-            self._values = self._run(algorithm)
+        next_states = {NEXT + key for key in algorithm.state}
+        if not self._values or enters_all or stale & next_states:
+            self._values = self._run_states(algorithm)
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
         values = OnDemand(algorithm, self._values)
         p = np.asarray(algorithm.distribution(values), np.float64)
-        self._parameters = dict(parameters)
-        self._values = dict(values)
+        self._last_parameters = dict(parameters)
+        self._values = dict(values)  # with the variables that were computed on demand
         return asked_rounds(p, self.batches[0])
 
-    def _run(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:
+    def _run_states(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:
         """Return inputs and states of an algorithm in every round, by key, ``[episode, round,
         ...]``, for all batches together.
         """
-        start = _joined([algorithm.start(batch) for batch in self.batches])
-        inputs = _joined([algorithm.read(batch) for batch in self.batches])
+        start = _join_batches([algorithm.start(batch) for batch in self.batches])
+        inputs = _join_batches([algorithm.read(batch) for batch in self.batches])
         counted = np.concatenate([counted_rounds(batch) for batch in self.batches])
         missing = None if counted.all() else ~counted
         n_episodes, n_rounds = counted.shape
@@ -360,7 +367,7 @@ class Distributions:
         return {**state, **inputs}
 
 
-def _joined(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
+def _join_batches(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
     """Concatenate the values of several batches along the episodes: name of a variable -> array."""
     return {key: np.concatenate([values[key] for values in batches]) for key in batches[0]}
 
@@ -381,19 +388,21 @@ def fit(
         member that has it, {name: value}.
     """
     kind = tasks.of(batches[0]).kind
-    groups = _of_same_shapes(family, batches)
-    members, expected, weights = [], [], []
+    groups = _group_by_shape(family, batches)
+    predict_groups = []  # one function per group of batches
+    targets = []  # per group: [episode, scored round, outcome]
+    weights = []  # per group: [episode]; those of each batch sum to 1 / number of batches
     for group in groups:
-        members.append(Distributions(family, [batches[i] for i in group]))
-        expected.append(np.concatenate([predictions[i] for i in group]))
+        predict_groups.append(Distributions(family, [batches[i] for i in group]))
+        targets.append(np.concatenate([predictions[i] for i in group]))
         of_batches = [np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]
         weights.append(np.concatenate(of_batches) / len(batches))
 
     def loss(parameters: Mapping[str, float]) -> float:
         algorithm = family.make(**parameters)
         total = 0.0
-        for member, wanted, weight in zip(members, expected, weights, strict=True):
-            nats = divergence(wanted, member(algorithm, parameters), kind)
+        for predict, target, weight in zip(predict_groups, targets, weights, strict=True):
+            nats = divergence(target, predict(algorithm, parameters), kind)
             total += float(nats @ weight)
         return total
 
@@ -401,7 +410,7 @@ def fit(
     return search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
 
 
-def _of_same_shapes(family: Family, batches: Sequence[Any]) -> list[list[int]]:
+def _group_by_shape(family: Family, batches: Sequence[Any]) -> list[list[int]]:
     """Group batches whose inputs have the same shapes, so that each group can be computed as one
     batch.
 
@@ -412,6 +421,7 @@ def _of_same_shapes(family: Family, batches: Sequence[Any]) -> list[list[int]]:
     Returns:
         For each group, the indices of its batches.
     """
+    # Any member reads the same inputs.
     algorithm = family.make(**{searched.name: searched.grid[0] for searched in family.searched})
     groups: dict[Any, list[int]] = {}
     for number, batch in enumerate(batches):
@@ -435,15 +445,17 @@ def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, f
     """
     grid_losses = {}
     for point in product(*(parameter.grid for parameter in searched)):
-        grid_losses[point] = loss(_named(searched, point))
+        grid_losses[point] = loss(_name_values(searched, point))
     leaders = _best_per_choice(searched, grid_losses)
     candidates = [(grid_losses[point], point) for point in leaders[:_STARTS]]
-    if candidates[0][0] > 0:
+    lowest_on_grid, _ = candidates[0]
+    if lowest_on_grid > 0:  # no point can be better than 0
         for point in leaders[:_STARTS]:
-            candidates.append(_refined_point(loss, searched, point))
-        candidates += _retried_choices(loss, searched, leaders[_STARTS:], best=min(candidates)[1])
+            candidates.append(_refine_point(loss, searched, point))
+        _, best = min(candidates)
+        candidates += _retry_choices(loss, searched, leaders[_STARTS:], best=best)
     lowest, best = min(candidates)
-    return lowest, _named(searched, best)
+    return lowest, _name_values(searched, best)
 
 
 _Point = tuple[float, ...]
@@ -467,7 +479,7 @@ def _best_per_choice(
     return list(best.values())
 
 
-def _retried_choices(
+def _retry_choices(
     loss: Loss, searched: Sequence[Searched], leaders: Sequence[_Point], *, best: _Point
 ) -> list[tuple[float, _Point]]:
     """Refine other values of the categorical parameters, starting from the real parameters of the
@@ -488,19 +500,19 @@ def _retried_choices(
     points = []
     for leader in leaders:
         point = []
-        for choice, value, parameter in zip(leader, best, searched, strict=True):
-            point.append(choice if parameter.kind == "choice" else value)
+        for leader_value, best_value, parameter in zip(leader, best, searched, strict=True):
+            point.append(leader_value if parameter.kind == "choice" else best_value)
         points.append(tuple(point))
-    points.sort(key=lambda point: loss(_named(searched, point)))
-    return [_refined_point(loss, searched, point) for point in points[:_STARTS]]
+    points.sort(key=lambda point: loss(_name_values(searched, point)))
+    return [_refine_point(loss, searched, point) for point in points[:_STARTS]]
 
 
-def _named(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, float]:
+def _name_values(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, float]:
     return {parameter.name: value for parameter, value in zip(searched, point, strict=True)}
 
 
-def _refined_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
-    lowest, parameters = refine(loss, searched, _named(searched, point))
+def _refine_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
+    lowest, parameters = refine(loss, searched, _name_values(searched, point))
     return lowest, tuple(parameters[parameter.name] for parameter in searched)
 
 
@@ -529,23 +541,24 @@ def refine(
     if not free:
         return loss(start), dict(start)
     grids = {parameter.name: np.array(parameter.grid) for parameter in free}
+    # A parameter is measured in grid steps: 1.5 lies midway between grid values 1 and 2.
     steps_at_start = []
     for name, grid in grids.items():
         steps_at_start.append(np.interp(start[name], grid, np.arange(len(grid))))
     at_start = np.array(steps_at_start)
     last = np.array([len(grid) - 1.0 for grid in grids.values()])
 
-    def at(steps: Array) -> dict[str, float]:
+    def parameters_at(steps: Array) -> dict[str, float]:
         values = {}
         for (name, grid), step in zip(grids.items(), steps, strict=True):
             values[name] = float(np.interp(step, np.arange(len(grid)), grid))
         return {**start, **values}
 
     def loss_at(steps: Array) -> float:
-        return loss(at(steps))
+        return loss(parameters_at(steps))
 
     bounds = [(0, end) for end in last]
-    corners = np.tile(at_start, (len(free) + 1, 1))
+    corners = np.tile(at_start, (len(free) + 1, 1))  # [corner, parameter]; the first is the start
     half_steps = np.where(at_start + 0.5 <= last, 0.5, -0.5)
     corners[1:] += np.diag(half_steps)
     rough = optimize.minimize(
@@ -555,20 +568,19 @@ def refine(
         bounds=bounds,
         options={"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf},
     )
-    near = rough.x
     lowest = float(rough.fun)
-    scale = abs(lowest) or 1.0
+    scale = abs(lowest) or 1.0  # so that the tolerances are relative to the loss
     n_evaluations = _STEPS_PER_PARAMETER * len(free)
     exact = optimize.minimize(
         lambda steps: loss_at(steps) / scale,
-        near,
+        rough.x,
         method="L-BFGS-B",
         bounds=bounds,
         options={**_EXACT, "maxfun": n_evaluations},
     )
     if float(exact.fun) * scale < lowest:
-        return float(exact.fun) * scale, at(exact.x)
-    return lowest, at(near)
+        return float(exact.fun) * scale, parameters_at(exact.x)
+    return lowest, parameters_at(rough.x)
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:

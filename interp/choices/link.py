@@ -28,17 +28,20 @@ HALF_CHI2 = 3.841 / 2
 
 A profile likelihood interval ends at this rise of the loss; a lapse rate must lower the loss by it.
 """
-_STEPS = 3.676
+_LIMIT_AT_ZERO = 3.676
 """Replaces :data:`HALF_CHI2` at temperature 0: the solution c of (1 - exp(-c))^2 = .95."""
 _TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Temperatures of the grid on which a lapse rate is searched first."""
 _LOG_TEMPERATURES = (float(np.log(0.25)), float(np.log(100.0)))
 """Bounds of the logarithm of a temperature that is not 0."""
-_MISSED = 0.01
+_LEAST_LAPSE_AT_ZERO = 0.01
 """Least lapse rate at temperature 0, where a slightly wrong parameter misses a held-out choice."""
-_CERTAIN = 1e-12
-_TIED = 1e-12
+_LEAST_PROBABILITY = 1e-12
+"""Smaller probabilities are raised to this, so that logs and powers are finite."""
+_TIE_TOLERANCE = 1e-12
+"""Probabilities that differ by less are equally likely."""
 _BISECTIONS = 14
+"""Steps of the search for a lapse rate, which is then exact to 2^-15."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,13 @@ class Link:
         """
         guess = even_guess(p, offers)
         if self.temperature == 0:
-            power = _is_likeliest(p).astype(np.float64)
+            weights = _is_likeliest(p).astype(np.float64)
         else:
-            ratio = np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True)
-            power = np.power(ratio, 1 / self.temperature) * (guess > 0)
-        without_lapse = power / power.sum(-1, keepdims=True)
+            # Ratios to the largest probability keep the power from underflowing.
+            ratios = np.maximum(p, _LEAST_PROBABILITY) / p.max(-1, keepdims=True)
+            # A guess has probability 0 where no option is offered.
+            weights = np.power(ratios, 1 / self.temperature) * (guess > 0)
+        without_lapse = weights / weights.sum(-1, keepdims=True)
         q = self.lapse * guess + (1 - self.lapse) * without_lapse
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
@@ -90,7 +95,7 @@ class Link:
         """
         lowest = 1 / (n_choices + 2)
         if self.temperature == 0:
-            lowest = max(lowest, _MISSED)
+            lowest = max(lowest, _LEAST_LAPSE_AT_ZERO)
         return replace(self, lapse=max(self.lapse, lowest))
 
     def find_likeliest(self, p: Array) -> NDArray[np.int64]:
@@ -124,6 +129,8 @@ class FittedLink(NamedTuple):
 
 
 class _Candidate(NamedTuple):
+    """A temperature and a lapse rate with their loss, which comes first: ``min`` finds the best."""
+
     nats: float
     lapse: float
     temperature: float
@@ -154,22 +161,24 @@ class ChoiceLikelihood:
     def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool, guess: Array) -> None:
         n_outcomes = p.shape[-1]
         is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
-        tied_choices = np.bincount(choices[is_tied], minlength=n_outcomes)
-        self.tied = (tied_choices + 1.0) / (is_tied.sum() + n_outcomes)
-        self.tied_nats = -float(tied_choices @ np.log(self.tied))
-        graded = p[~is_tied]
+        tied_counts = np.bincount(choices[is_tied], minlength=n_outcomes)
+        self.tied = (tied_counts + 1.0) / (is_tied.sum() + n_outcomes)
+        self.tied_nats = -float(tied_counts @ np.log(self.tied))
+        untied_p = p[~is_tied]
+        untied_guess = guess[~is_tied]
         chosen = choices[~is_tied][:, None]
-        guess = guess[~is_tied]
-        self._guess = np.take_along_axis(guess, chosen, -1)[:, 0]
-        logs = np.log(np.maximum(graded, _CERTAIN))
-        behind = logs - np.take_along_axis(logs, chosen, -1)
-        self._behind = np.where(guess > 0, behind, -np.inf)
-        is_likeliest = _is_likeliest(graded)
+        self._guess_of_choice = np.take_along_axis(untied_guess, chosen, -1)[:, 0]
+        log_p = np.log(np.maximum(untied_p, _LEAST_PROBABILITY))
+        log_ratios = log_p - np.take_along_axis(log_p, chosen, -1)
+        # Log of p(outcome) / p(choice), [choice, outcome]; options that are not offered never count.
+        self._log_ratios = np.where(untied_guess > 0, log_ratios, -np.inf)
+        is_likeliest = _is_likeliest(untied_p)
         chose_likeliest = np.take_along_axis(is_likeliest, chosen, -1)[:, 0]
-        self._likeliest = chose_likeliest / is_likeliest.sum(-1)
-        self.always_likeliest = bool(self._likeliest.all())
-        likeliest = graded.max(-1, initial=0)
-        self.is_certain = bool((likeliest >= 1 - _CERTAIN).all())
+        # At temperature 0, outcomes that are equally likely share the probability.
+        self._chances_at_zero = chose_likeliest / is_likeliest.sum(-1)
+        self.always_likeliest = bool(self._chances_at_zero.all())
+        largest_p = untied_p.max(-1, initial=0)
+        self.is_certain = bool((largest_p >= 1 - _LEAST_PROBABILITY).all())
 
     def chances(self, temperature: float) -> Array:
         """Return the probability of each choice of the player without uniform guesses (lapse rate
@@ -182,8 +191,8 @@ class ChoiceLikelihood:
             temperature: the temperature; 0 takes the likeliest outcome.
         """
         if temperature == 0:
-            return self._likeliest
-        ratios = np.exp(self._behind / temperature)
+            return self._chances_at_zero
+        ratios = np.exp(self._log_ratios / temperature)
         return np.asarray(1 / ratios.sum(-1))
 
     def nats(self, lapse: float, temperature: float) -> float:
@@ -196,8 +205,8 @@ class ChoiceLikelihood:
             lapse: the lapse rate (share of uniform guesses).
             temperature: the temperature.
         """
-        chances = lapse * self._guess + (1 - lapse) * self.chances(temperature)
-        return -float(np.log(chances).sum())
+        mixed = lapse * self._guess_of_choice + (1 - lapse) * self.chances(temperature)
+        return -float(np.log(mixed).sum())
 
     def best_temperature(self, lapse: float) -> float:
         """Return the temperature with the least loss of the choices, searched from .25 to 100.
@@ -206,7 +215,7 @@ class ChoiceLikelihood:
             lapse: the lapse rate (share of uniform guesses), which stays fixed.
         """
         fit = optimize.minimize_scalar(
-            lambda log: self.nats(lapse, float(np.exp(log))),
+            lambda log_temperature: self.nats(lapse, float(np.exp(log_temperature))),
             bounds=_LOG_TEMPERATURES,
             method="bounded",
             options={"xatol": 2e-3},
@@ -225,7 +234,8 @@ class ChoiceLikelihood:
         low, high = 0.0, 1.0
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            if self._gain_of_lapse(chances, middle) > 0:
+            is_left_of_best = self._likelihood_slope(chances, middle) > 0
+            if is_left_of_best:
                 low = middle
             else:
                 high = middle
@@ -238,9 +248,9 @@ class ChoiceLikelihood:
         Args:
             temperature: the temperature, which is the same for both.
         """
-        return self._gain_of_lapse(self.chances(temperature), 0.0) > 0
+        return self._likelihood_slope(self.chances(temperature), lapse=0.0) > 0
 
-    def _gain_of_lapse(self, chances: Array, lapse: float) -> float:
+    def _likelihood_slope(self, chances: Array, lapse: float) -> float:
         """Return the derivative of the log-likelihood of all choices with respect to the lapse rate
         (share of uniform guesses).
 
@@ -248,8 +258,8 @@ class ChoiceLikelihood:
             chances: probability of each choice at lapse rate 0, ``[choice]``.
             lapse: the lapse rate at which the derivative is taken.
         """
-        mixed = lapse * self._guess + (1 - lapse) * chances
-        return float(((self._guess - chances) / mixed).sum())
+        mixed = lapse * self._guess_of_choice + (1 - lapse) * chances
+        return float(((self._guess_of_choice - chances) / mixed).sum())
 
 
 def fit_link(
@@ -285,18 +295,19 @@ def fit_link(
     """
     guess = even_guess(p, offers)
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered, guess[use])
-    candidates = _without_lapse(likelihood, tempered)
+    candidates = _fit_without_lapse(likelihood, tempered)
     best = min(candidates, default=None)
-    is_tried = best is None or may_lapse
-    if is_tried and _lapse_may_save(likelihood, best, tempered):
-        candidates.append(_with_lapse(likelihood, tempered))
-    nats, lapse, temperature = min(candidates)
+    # Without a candidate, only a lapse rate gives every choice a probability above 0.
+    is_lapse_tried = best is None or may_lapse
+    if is_lapse_tried and _lapse_may_save(likelihood, best, tempered):
+        candidates.append(_fit_with_lapse(likelihood, tempered))
+    nats, lapse, temperature = min(candidates)  # tuples are ordered by the loss, which is first
     n_choices = int(use.sum())
     link = Link(lapse=lapse, temperature=temperature, tied=likelihood.tied)
     return FittedLink(nats=(nats + likelihood.tied_nats) / n_choices, link=link)
 
 
-def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candidate]:
+def _fit_without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candidate]:
     """Return the fitted links with lapse rate 0, at most one with a temperature above 0 and one
     with temperature 0, each as (loss, lapse rate, temperature).
 
@@ -307,13 +318,16 @@ def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candid
         tempered: whether the temperature is a parameter of the algorithm; the link's is then 1.
     """
     if tempered:
-        return [_Candidate(likelihood.nats(0.0, 1.0), 0.0, 1.0)]
+        nats = likelihood.nats(lapse=0.0, temperature=1.0)
+        return [_Candidate(nats, lapse=0.0, temperature=1.0)]
     candidates = []
-    if not likelihood.is_certain:
-        temperature = likelihood.best_temperature(0.0)
-        candidates.append(_Candidate(likelihood.nats(0.0, temperature), 0.0, temperature))
+    if not likelihood.is_certain:  # no temperature changes certain predictions
+        temperature = likelihood.best_temperature(lapse=0.0)
+        nats = likelihood.nats(lapse=0.0, temperature=temperature)
+        candidates.append(_Candidate(nats, lapse=0.0, temperature=temperature))
     if likelihood.always_likeliest:
-        candidates.append(_Candidate(likelihood.nats(0.0, 0.0), 0.0, 0.0))
+        nats = likelihood.nats(lapse=0.0, temperature=0.0)
+        candidates.append(_Candidate(nats, lapse=0.0, temperature=0.0))
     return candidates
 
 
@@ -328,15 +342,16 @@ def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempe
     """
     if best is None:
         return True
-    if best.nats <= HALF_CHI2:
+    if best.nats <= HALF_CHI2:  # the penalty is at least all that could be saved
         return False
-    is_sharpest = best.temperature < 1.01 * np.exp(_LOG_TEMPERATURES[0])
-    if is_sharpest and not tempered:
+    lowest_temperature = np.exp(_LOG_TEMPERATURES[0])
+    is_at_lowest = best.temperature < 1.01 * lowest_temperature
+    if is_at_lowest and not tempered:  # temperature 0 with a lapse rate may fit better still
         return True
     return likelihood.would_lapse(best.temperature)
 
 
-def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
+def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
     """Return (loss with penalty, lapse rate, temperature) of the best link with a lapse rate. A
     grid of temperatures is searched first, then the range between its points.
 
@@ -350,11 +365,12 @@ def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
         temperatures = (0.0,)
     else:
         temperatures = _TEMPERATURES
-    tried = []
+    candidates = []
     for temperature in temperatures:
         lapse = likelihood.best_lapse(temperature)
-        tried.append(_Candidate(likelihood.nats(lapse, temperature), lapse, temperature))
-    nats, lapse, temperature = min(tried)
+        nats = likelihood.nats(lapse, temperature)
+        candidates.append(_Candidate(nats, lapse, temperature))
+    nats, lapse, temperature = min(candidates)  # tuples are ordered by the loss, which is first
     if temperature != 0 and not tempered:
         temperature = likelihood.best_temperature(lapse)
         lapse = likelihood.best_lapse(temperature)
@@ -376,17 +392,22 @@ def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple
             summed over all choices.
         temperature: temperature of the choices.
     """
-    rise = _STEPS if temperature == 0 else HALF_CHI2
-    excess = np.sqrt(profile - profile.min())
-    root = float(np.sqrt(rise))
-    within = np.flatnonzero(excess <= root)
-    first, last = int(within[0]), int(within[-1])
-    low = _crossing(grid, excess, root, inside=first, outside=max(first - 1, 0))
-    high = _crossing(grid, excess, root, inside=last, outside=min(last + 1, len(grid) - 1))
+    limit = _LIMIT_AT_ZERO if temperature == 0 else HALF_CHI2
+    # Near the minimum the root of the rise is a straight line, which can be interpolated.
+    root_rise = np.sqrt(profile - profile.min())
+    root_limit = float(np.sqrt(limit))
+    inside = np.flatnonzero(root_rise <= root_limit)
+    first, last = int(inside[0]), int(inside[-1])
+    low = _interpolate_end(grid, root_rise, root_limit, inside=first, outside=max(first - 1, 0))
+    high = _interpolate_end(
+        grid, root_rise, root_limit, inside=last, outside=min(last + 1, len(grid) - 1)
+    )
     return low, high
 
 
-def _crossing(grid: Array, excess: Array, root: float, *, inside: int, outside: int) -> float:
+def _interpolate_end(
+    grid: Array, root_rise: Array, root_limit: float, *, inside: int, outside: int
+) -> float:
     """Return one end of a profile likelihood interval: the parameter value, interpolated between
     two grid values, at which the loss has risen by a given amount.
 
@@ -394,20 +415,22 @@ def _crossing(grid: Array, excess: Array, root: float, *, inside: int, outside: 
 
     Args:
         grid: values of the parameter, ascending.
-        excess: square root of the rise of the loss above its minimum, at each grid value.
-        root: square root of the rise at which the interval ends.
+        root_rise: square root of the rise of the loss above its minimum, at each grid value.
+        root_limit: square root of the rise at which the interval ends.
         inside: index of the last grid value inside the interval.
         outside: index of the next value outside; equal to ``inside`` at an end of the grid.
     """
     if inside == outside:
         return float(grid[inside])
-    share = (root - excess[inside]) / (excess[outside] - excess[inside])
+    share = (root_limit - root_rise[inside]) / (root_rise[outside] - root_rise[inside])
     return float(grid[inside] + share * (grid[outside] - grid[inside]))
 
 
 def _is_likeliest(p: Array) -> NDArray[np.bool_]:
-    return np.asarray(p >= p.max(-1, keepdims=True) - _TIED)
+    """Return whether each outcome is the likeliest, or one of several likeliest, ``[..., outcome]``."""
+    return np.asarray(p >= p.max(-1, keepdims=True) - _TIE_TOLERANCE)
 
 
 def _is_tied(p: Array) -> NDArray[np.bool_]:
-    return np.ptp(p, axis=-1) < _TIED
+    """Return whether all outcomes are equally likely, in the shape of ``p`` without the last axis."""
+    return np.ptp(p, axis=-1) < _TIE_TOLERANCE

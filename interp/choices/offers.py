@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_LEAST = 1e-12  # least probability of an offered option
+_LEAST_PROBABILITY = 1e-12  # least probability of an offered option
 
 
 def offers_of(episodes: Any, first_asked: int = 0) -> NDArray[np.int64] | None:
@@ -74,9 +74,10 @@ def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
     if offers is None:
         return p
     present = offers >= 0
+    # Empty slots read option 0, and are set to 0 after that.
     of_slots = np.take_along_axis(p, np.where(present, offers, 0), -1)
-    possible = np.where(present, np.maximum(of_slots, _LEAST), 0.0)
-    return np.asarray(possible / possible.sum(-1, keepdims=True))
+    weights = np.where(present, np.maximum(of_slots, _LEAST_PROBABILITY), 0.0)
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:

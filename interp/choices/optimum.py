@@ -44,7 +44,8 @@ _SMALL_GAIN = 1e-4
 """A fit ends when a step lowers the loss of all choices by fewer nats, or is expected to."""
 _DIFFERENCE = 1e-6
 """Step of a finite difference, as a share of the distance between a parameter's bounds."""
-_LEAST = 1e-12
+_TINY = 1e-12
+"""Least probability of a choice, and least number on the diagonal of a matrix to invert."""
 _SMALL_LAPSES = (0.01, 0.05)
 """Lapse rates that are tried at the best parameters for lapse rate 0."""
 _ROUNDS_AT_ONCE = 200_000
@@ -72,7 +73,7 @@ class RowPredictor:
         grids = [searched.grid for searched in family.searched]
         self.low = np.array([grid[0] for grid in grids], np.float64)
         self.high = np.array([grid[-1] for grid in grids], np.float64)
-        example = self._member(self.low)
+        example = self._make_member(self.low)  # all members read the same inputs
         self._start = example.start(data.episodes)
         self._inputs = example.read(data.episodes)
         self._missing = missing_rounds(data.episodes)
@@ -87,8 +88,9 @@ class RowPredictor:
             values: parameters of each row, ``[row, parameter]``, in the order of the family's
                 parameters (``family.searched``).
         """
-        algorithm = self._member(values.T[..., None])
-        return self._read_out(algorithm, rows, self._states(algorithm, rows))
+        # [parameter, row, 1]: the last axis is broadcast over rounds.
+        algorithm = self._make_member(values.T[..., None])
+        return self._read_out(algorithm, rows, self._run_states(algorithm, rows))
 
     def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
         """Yield the points of the family's grid of parameters one by one, each with the predictions
@@ -104,21 +106,23 @@ class RowPredictor:
             A pair: the values of the parameters, ``[parameter]``; and the probability of each
             outcome, ``[row, round, outcome]``, or of each offered option if not all are offered.
         """
-        example = self._member(self.low)
+        example = self._make_member(self.low)
         is_read_out = [enters_prediction_alone(example, s) for s in self.family.searched]
         grids = [searched.grid for searched in self.family.searched]
-        of_states = []
-        of_read_out = []
-        for grid, is_late in zip(grids, is_read_out, strict=True):
-            of_states.append(grid[:1] if is_late else grid)
-            of_read_out.append(grid if is_late else (np.nan,))
-        for state_point in product(*of_states):
-            states = self._states(self._member(np.array(state_point)), rows)
-            for late_point in product(*of_read_out):
-                point = np.where(is_read_out, late_point, state_point)
-                yield point, self._read_out(self._member(point), rows, states)
+        # Two grids with the same axes; in each, the parameters of the other one have a single value,
+        # which has no effect.
+        state_grids = []
+        read_out_grids = []
+        for grid, is_of_read_out in zip(grids, is_read_out, strict=True):
+            state_grids.append(grid[:1] if is_of_read_out else grid)
+            read_out_grids.append(grid if is_of_read_out else (np.nan,))
+        for state_point in product(*state_grids):
+            states = self._run_states(self._make_member(np.array(state_point)), rows)
+            for read_out_point in product(*read_out_grids):
+                point = np.where(is_read_out, read_out_point, state_point)
+                yield point, self._read_out(self._make_member(point), rows, states)
 
-    def _member(self, values: Array) -> Algorithm:
+    def _make_member(self, values: Array) -> Algorithm:
         """Return the family's algorithm with these parameters.
 
         Args:
@@ -127,7 +131,7 @@ class RowPredictor:
         """
         return self.family.make(**dict(zip(self._names, values, strict=True)))
 
-    def _states(self, algorithm: Algorithm, rows: Rows) -> Values:
+    def _run_states(self, algorithm: Algorithm, rows: Rows) -> Values:
         """Return the algorithm's inputs and states before every round, by key, ``[row, round,
         ...]``.
 
@@ -135,25 +139,28 @@ class RowPredictor:
             algorithm: the algorithm, with one value per row of each parameter.
             rows: index of the episode of each row, ``[row]``.
         """
-        inputs = {key: array[rows] for key, array in self._inputs.items()}
-        state = {key: array[rows, None] for key, array in self._start.items()}
+        inputs = {key: array[rows] for key, array in self._inputs.items()}  # [row, round, ...]
+        state = {key: array[rows, None] for key, array in self._start.items()}  # [row, 1, ...]
         if not state:
             return inputs
-        by_round: dict[str, list[Any]] = {key: [] for key in state}
+        states_by_round: dict[str, list[Any]] = {key: [] for key in state}
         for t in range(self._n_rounds):
             for key, before in state.items():
-                by_round[key].append(before)
+                states_by_round[key].append(before)
             inputs_now = {key: array[:, t : t + 1] for key, array in inputs.items()}
             after = algorithm.advance(state, inputs_now)
             if self._missing is not None:
-                is_missing = self._missing[rows, t]
+                is_missing = self._missing[rows, t]  # such a round leaves the state unchanged
                 for key, before in state.items():
                     after[key] = keep_missing(is_missing, before, after[key])
             state = after
-        states = {key: np.concatenate(parts, 1) for key, parts in by_round.items()}
+        states = {key: np.concatenate(parts, 1) for key, parts in states_by_round.items()}
         return {**inputs, **states}
 
     def _read_out(self, algorithm: Algorithm, rows: Rows, states: Values) -> Array:
+        """Return the predictions of scored rounds from inputs and states, ``[row, round, outcome]``;
+        of each offered option if not all outcomes are offered.
+        """
         p = np.asarray(algorithm.distribution(OnDemand(algorithm, states)), np.float64)
         predicted = np.clip(p[:, self._first_asked :], 0.0, 1.0)
         return restrict_to_offers(predicted, self._offers_in(rows))
@@ -184,7 +191,7 @@ class Problems:
     low: Array
     high: Array
 
-    def _rows(self, chosen: Rows) -> tuple[Rows, Rows, NDArray[np.bool_]]:
+    def _list_rows(self, chosen: Rows) -> tuple[Rows, Rows, NDArray[np.bool_]]:
         """Return the rows (copies of episodes) on which some fits ("problems") are computed. Each
         problem needs all episodes of its player.
 
@@ -195,10 +202,12 @@ class Problems:
             The index of each row's episode, ``[row]``; the position in ``chosen`` of each row's
             problem, ``[row]``; and which choices count, ``[row, round]``.
         """
-        of_players = [self.data.rows(player) for player in self.players[chosen]]
-        rows = np.concatenate(of_players)
-        places = np.repeat(np.arange(len(chosen)), [len(part) for part in of_players])
-        return rows, places, self.data.masks[self.masks[chosen][places], rows]
+        rows_by_problem = [self.data.rows(player) for player in self.players[chosen]]
+        rows = np.concatenate(rows_by_problem)
+        n_rows = [len(part) for part in rows_by_problem]
+        places = np.repeat(np.arange(len(chosen)), n_rows)
+        mask_of_row = self.masks[chosen][places]
+        return rows, places, self.data.masks[mask_of_row, rows]
 
     def nats(self, chosen: Rows, points: Array) -> Array:
         """Compute the loss of several problems, each at one point. A problem is a fit of the
@@ -213,12 +222,13 @@ class Problems:
             Minus the log of the probability of the choices to fit to, summed over these choices, in
             nats, ``[problem]``.
         """
-        rows, places, weights = self._rows(chosen)
+        rows, places, is_fitted = self._list_rows(chosen)
         p = self.predict(rows, points[places, :-1])
         guess = even_guess(p, self.data.offers_in(rows))
-        q = _with_lapse(p, points[places, -1:, None], guess)
+        lapse = points[places, -1:, None]  # [row, 1, 1]
+        q = _mix_with_guess(p, lapse, guess)
         losses = -np.log(self.data.at_choices(q, rows))
-        return _sums(losses * weights, places)
+        return _sum_by_problem(losses * is_fitted, places)
 
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
         """Compute loss, gradient and expected (Fisher) information of several problems, each at one
@@ -235,16 +245,18 @@ class Problems:
             The loss (sum over choices, in nats), ``[problem]``; its gradient, ``[problem, parameter
             + 1]``; and the information, ``[problem, parameter + 1, parameter + 1]``.
         """
-        n_rounds = self.data.known.size / self.data.n_players * points.shape[1]
-        n_at_once = max(1, int(_ROUNDS_AT_ONCE / n_rounds))
+        # A problem predicts its player's rounds at the point, and at one more point per parameter.
+        n_points = points.shape[1]
+        rounds_a_problem = self.data.known.size / self.data.n_players * n_points
+        n_at_once = max(1, int(_ROUNDS_AT_ONCE / rounds_a_problem))
         parts = []
         for first in range(0, len(chosen), n_at_once):
             part = slice(first, first + n_at_once)
-            parts.append(self._derivatives(chosen[part], points[part]))
+            parts.append(self._derivatives_at_once(chosen[part], points[part]))
         nats, gradient, information = map(np.concatenate, zip(*parts, strict=True))
         return nats, gradient, information
 
-    def _derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
+    def _derivatives_at_once(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
         """Return loss, gradient and expected information of some fits ("problems"), all of them
         computed at once.
 
@@ -256,26 +268,29 @@ class Problems:
         Returns:
             The same arrays as :meth:`derivatives`.
         """
-        rows, places, weights = self._rows(chosen)
-        p, slopes = self._slopes(rows, places, points)
+        rows, places, is_fitted = self._list_rows(chosen)
+        p, slopes = self._differentiate(rows, places, points)
         guess = even_guess(p, self.data.offers_in(rows))
-        slopes.append(guess - p)
-        q = _with_lapse(p, points[places, -1:, None], guess)
+        slope_of_lapse = guess - p  # q = lapse * guess + (1 - lapse) * p
+        slopes.append(slope_of_lapse)
+        lapse = points[places, -1:, None]  # [row, 1, 1]
+        q = _mix_with_guess(p, lapse, guess)  # [row, round, outcome]
         chosen_q = self.data.at_choices(q, rows)
         n_slopes = len(slopes)
         gradient = np.zeros((len(chosen), n_slopes))
         information = np.zeros((len(chosen), n_slopes, n_slopes))
         for i, slope in enumerate(slopes):
-            of_choices = self.data.at_choices(slope, rows) / chosen_q
-            gradient[:, i] = _sums(-of_choices * weights, places)
-            scaled = slope * weights[..., None] / q
+            slope_of_log_q = self.data.at_choices(slope, rows) / chosen_q  # [row, round]
+            gradient[:, i] = _sum_by_problem(-slope_of_log_q * is_fitted, places)
+            scaled = slope * is_fitted[..., None] / q
             for j in range(i, n_slopes):
-                products = np.einsum("rtk,rtk->rt", scaled, slopes[j])
-                information[:, i, j] = _sums(products, places)
+                products = np.einsum("rtk,rtk->rt", scaled, slopes[j])  # summed over outcomes
+                information[:, i, j] = _sum_by_problem(products, places)
                 information[:, j, i] = information[:, i, j]
-        return _sums(-np.log(chosen_q) * weights, places), gradient, information
+        nats = _sum_by_problem(-np.log(chosen_q) * is_fitted, places)
+        return nats, gradient, information
 
-    def _slopes(self, rows: Rows, places: Rows, points: Array) -> tuple[Array, list[Array]]:
+    def _differentiate(self, rows: Rows, places: Rows, points: Array) -> tuple[Array, list[Array]]:
         """Return the family's probabilities, and the derivatives of the probabilities after mixing
         with uniform guesses.
 
@@ -291,20 +306,22 @@ class Problems:
         """
         steps = self._difference_steps(points)
         n_parameters = steps.shape[1]
-        shifted = [points[:, :-1]]
+        # The point itself, then one point per parameter, with a step of this parameter.
+        points_to_predict = [points[:, :-1]]
         for parameter in range(n_parameters):
             moved_points = points[:, :-1].copy()
             moved_points[:, parameter] += steps[:, parameter]
-            shifted.append(moved_points)
-        values = np.concatenate([parameters[places] for parameters in shifted])
-        p_all = self.predict(np.tile(rows, len(shifted)), values)
-        p, *p_moved = np.split(p_all, len(shifted))
-        share = 1 - points[places, -1:, None]
+            points_to_predict.append(moved_points)
+        n_points = len(points_to_predict)
+        row_values = np.concatenate([parameters[places] for parameters in points_to_predict])
+        p_at_points = self.predict(np.tile(rows, n_points), row_values)
+        p, *p_after_steps = np.split(p_at_points, n_points)  # each [row, round, outcome]
+        share_without_guess = 1 - points[places, -1:, None]  # 1 - lapse rate, [row, 1, 1]
         slopes = []
-        for parameter, p_there in enumerate(p_moved):
+        for parameter, p_after_step in enumerate(p_after_steps):
             step = steps[places, parameter, None, None]
-            change = share * (p_there - p)
-            slopes.append(change / np.where(step == 0, 1.0, step))
+            change = share_without_guess * (p_after_step - p)
+            slopes.append(change / np.where(step == 0, 1.0, step))  # 0 for a fixed parameter
         return p, slopes
 
     def _difference_steps(self, points: Array) -> Array:
@@ -316,11 +333,11 @@ class Problems:
                 1]``.
         """
         sizes = _DIFFERENCE * (self.predict.high - self.predict.low)
-        is_high = points[:, :-1] + sizes > self.predict.high
-        return np.where(is_high, -sizes, sizes)
+        is_beyond = points[:, :-1] + sizes > self.predict.high
+        return np.where(is_beyond, -sizes, sizes)
 
 
-def _with_lapse(chances: Array, lapse: Any, guess: Array) -> Array:
+def _mix_with_guess(chances: Array, lapse: Any, guess: Array) -> Array:
     """Mix the probabilities of choices with uniform guesses, and return the mixture in the shape of
     ``chances``.
 
@@ -330,10 +347,10 @@ def _with_lapse(chances: Array, lapse: Any, guess: Array) -> Array:
         guess: probabilities of a guess.
     """
     mixed = lapse * guess + (1 - lapse) * chances
-    return np.asarray(np.maximum(mixed, _LEAST))
+    return np.asarray(np.maximum(mixed, _TINY))  # so that its log is finite
 
 
-def _sums(values: Array, places: Rows) -> Array:
+def _sum_by_problem(values: Array, places: Rows) -> Array:
     """Sum values over the rows (copies of episodes) and rounds of each problem (fit), and return
     the sums, ``[problem]``.
 
@@ -365,8 +382,10 @@ def minimise(
     nats, gradient, information = problems.derivatives(active, points)
     damping = np.full(len(starts), _FIRST_DAMPING)
     for _ in range(most_steps):
+        # Arrays of this step have one entry per active problem, those from before the loop one per
+        # problem.
         low, high = problems.low[active], problems.high[active]
-        step = _step(
+        step = _newton_step(
             gradient[active],
             information[active],
             points[active],
@@ -374,22 +393,23 @@ def minimise(
             damping=damping[active],
         )
         moved_points = np.clip(points[active] + step, low, high)
-        losses, slopes, curvatures = problems.derivatives(active, moved_points)
-        gain = nats[active] - losses
+        new_nats, new_gradient, new_information = problems.derivatives(active, moved_points)
+        gain = nats[active] - new_nats
         is_lower = gain > 0
-        lower = active[is_lower]
-        points[lower], nats[lower] = moved_points[is_lower], losses[is_lower]
-        gradient[lower], information[lower] = slopes[is_lower], curvatures[is_lower]
+        improved = active[is_lower]  # only these problems take the step
+        points[improved], nats[improved] = moved_points[is_lower], new_nats[is_lower]
+        gradient[improved] = new_gradient[is_lower]
+        information[improved] = new_information[is_lower]
         damping[active] *= np.where(is_lower, 1 / _DAMPING_FACTOR, _DAMPING_FACTOR)
-        expected = -(gradient[active] * step).sum(1)
-        is_done = np.where(is_lower, gain, expected) < _SMALL_GAIN
+        expected_gain = -(gradient[active] * step).sum(1)
+        is_done = np.where(is_lower, gain, expected_gain) < _SMALL_GAIN
         active = active[~is_done]
         if not len(active):
             break
     return points, nats
 
 
-def _step(
+def _newton_step(
     gradient: Array,
     information: Array,
     points: Array,
@@ -412,9 +432,12 @@ def _step(
     is_free = ~is_held
     both_free = is_free[:, :, None] & is_free[:, None, :]
     diagonal = np.einsum("nii->ni", information)
-    added = (damping[:, None] + _LEAST) * diagonal + _LEAST
+    damping_term = (damping[:, None] + _TINY) * diagonal + _TINY
+    # The row and the column of a parameter at a bound become those of the identity, so that its step
+    # is 0.
     matrix = np.where(both_free, information, 0.0)
-    np.einsum("nii->ni", matrix)[:] += np.where(is_free, added, 1.0)
+    diagonal_of_matrix = np.einsum("nii->ni", matrix)  # a view: adding to it changes the matrix
+    diagonal_of_matrix += np.where(is_free, damping_term, 1.0)
     downhill = np.where(is_free, -gradient, 0.0)
     return np.asarray(np.linalg.solve(matrix, downhill[..., None])[..., 0])
 
@@ -488,23 +511,29 @@ class PlayerFits:
         starts, with_lapse = self._fit_grid()
         if inner is not None:
             contained = self._fit_from_simpler(*inner)
-            starts.append(_where_lapse(contained, is_lapse=False))
-            with_lapse = with_lapse.better_of(_where_lapse(contained, is_lapse=True))
+            starts.append(_restrict_to_lapse(contained, is_lapse=False))
+            with_lapse = with_lapse.better_of(_restrict_to_lapse(contained, is_lapse=True))
         n_masks = len(self._data.masks)
         masks = np.arange(n_masks)
         whole = self._minimise_whole(starts)
-        of_whole = np.repeat(whole.points[:, :1], n_masks, 1)
-        near_whole = whole.better_of(self._evaluate(of_whole, masks))
-        is_fold = np.broadcast_to(masks > 0, near_whole.nats.shape)
-        without = self._minimise(near_whole, is_fold, most_lapse=0.0, most_steps=_FEW_STEPS)
+        # The best point on all choices (mask 0) is a good start for the masks that omit a fold.
+        points_of_whole = np.repeat(
+            whole.points[:, :1], n_masks, 1
+        )  # [player, mask, parameter + 1]
+        near_whole = whole.better_of(self._evaluate(points_of_whole, masks))
+        omits_fold = np.broadcast_to(masks > 0, near_whole.nats.shape)
+        without_lapse = self._minimise(
+            near_whole, omits_fold, most_lapse=0.0, most_steps=_FEW_STEPS
+        )
         for lapse in _SMALL_LAPSES:
-            points = without.points.copy()
+            points = without_lapse.points.copy()
             points[..., -1] = lapse
             with_lapse = with_lapse.better_of(self._evaluate(points, masks))
-        may_pay = with_lapse.nats < without.nats + HALF_CHI2
-        if not may_pay.any():
-            return without
-        return without.better_of(self._minimise(with_lapse, may_pay, most_lapse=1.0))
+        # The losses with a lapse rate include the penalty, so this compares them without it.
+        may_save = with_lapse.nats < without_lapse.nats + HALF_CHI2
+        if not may_save.any():
+            return without_lapse
+        return without_lapse.better_of(self._minimise(with_lapse, may_save, most_lapse=1.0))
 
     def _fit_grid(self) -> tuple[list[Fit], Fit]:
         """Compute the loss at every point of the family's grid of parameters, for every player and
@@ -517,22 +546,24 @@ class PlayerFits:
         data = self._data
         shape = (data.n_players, len(data.masks))
         n_parameters = len(self.family.searched)
-        nothing = Fit(np.zeros((*shape, n_parameters + 1)), np.full(shape, np.inf))
-        without: dict[float, Fit] = {}
-        with_lapse = nothing
+        no_fit = Fit(np.zeros((*shape, n_parameters + 1)), np.full(shape, np.inf))
+        without_lapse: dict[float, Fit] = {}  # value of the first parameter -> best fit with it
+        with_lapse = no_fit
         rows = np.arange(len(data.episodes))
         for point, p in self.predict.on_grid(rows):
             chances = data.chances(p)
             guess = data.chances(even_guess(p, data.offers))
             for lapse in LAPSES:
-                q = _with_lapse(chances, lapse, guess)
-                points = np.broadcast_to([*point, lapse], nothing.points.shape)
-                fit = Fit(points, data.sums(-np.log(q)) + _cost_of(lapse))
+                q = _mix_with_guess(chances, lapse, guess)
+                points = np.broadcast_to([*point, lapse], no_fit.points.shape)
+                fit = Fit(points, data.sums(-np.log(q)) + _lapse_penalty(lapse))
                 if lapse:
                     with_lapse = with_lapse.better_of(fit)
                 else:
-                    without[point[0]] = without.get(point[0], nothing).better_of(fit)
-        return list(without.values()), with_lapse
+                    first_value = point[0]
+                    best = without_lapse.get(first_value, no_fit)
+                    without_lapse[first_value] = best.better_of(fit)
+        return list(without_lapse.values()), with_lapse
 
     def _fit_from_simpler(self, inner: Family, fit: Fit) -> Fit:
         """Return the best members that equal, or are close to, the fitted members of a simpler
@@ -547,25 +578,27 @@ class PlayerFits:
             fit: the fit of ``inner``.
         """
         n_players, n_masks = fit.nats.shape
-        inner_points = fit.points[:, 0]
+        inner_points = fit.points[:, 0]  # of mask 0 (all choices), [player, inner parameter + 1]
         point = np.zeros((n_players, len(self.family.searched) + 1))
-        best = Fit(point[:, None], np.full((n_players, 1), np.inf))
-        point[:, -1] = inner_points[:, -1]
+        whole = np.zeros(1, np.int64)  # mask 0: only fits to all choices are computed
+        best = Fit(point[:, None], np.full((n_players, 1), np.inf))  # [player, 1, parameter + 1]
+        point[:, -1] = inner_points[:, -1]  # the lapse rate
         inner_names = [searched.name for searched in inner.searched]
         for options in contained_points(self.family, inner):
             for place, searched in enumerate(self.family.searched):
                 value = options[searched.name]
-                if isinstance(value, str):
+                if isinstance(value, str):  # the name of a parameter of the simpler family
                     point[:, place] = inner_points[:, inner_names.index(value)]
                 else:
                     point[:, place] = value
             point[:, :-1] = point[:, :-1].clip(self.predict.low, self.predict.high)
-            best = best.better_of(self._evaluate(point[:, None], masks=np.zeros(1, np.int64)))
+            best = best.better_of(self._evaluate(point[:, None], masks=whole))
+        # Masks that omit a fold get an infinite loss, so that their other starts are taken.
         nats = np.full((n_players, n_masks), np.inf)
         nats[:, :1] = best.nats
         return Fit(np.repeat(best.points, n_masks, 1), nats)
 
-    def _problems(self, players: Rows, masks: Rows, most_lapse: float) -> Problems:
+    def _make_problems(self, players: Rows, masks: Rows, most_lapse: float) -> Problems:
         """Return a set of fits ("problems") to solve, with the bounds of the family.
 
         Args:
@@ -595,12 +628,13 @@ class PlayerFits:
             masks: for each point, the index of the set of choices that the loss is summed over: 0
                 is all, 1 + i all but fold i.
         """
-        shape = points.shape[:2]
-        players = np.repeat(np.arange(shape[0]), shape[1])
-        problems = self._problems(players, np.tile(masks, shape[0]), most_lapse=1.0)
-        flat = points.reshape(-1, points.shape[-1])
-        nats = problems.nats(np.arange(len(flat)), flat).reshape(shape)
-        return Fit(points, nats + _cost_of(points[..., -1]))
+        n_players, n_points = points.shape[:2]
+        players = np.repeat(np.arange(n_players), n_points)
+        problems = self._make_problems(players, np.tile(masks, n_players), most_lapse=1.0)
+        flat_points = points.reshape(-1, points.shape[-1])  # [problem, parameter + 1]
+        flat_nats = problems.nats(np.arange(len(flat_points)), flat_points)
+        nats = flat_nats.reshape(n_players, n_points)
+        return Fit(points, nats + _lapse_penalty(points[..., -1]))
 
     def _minimise_whole(self, starts: list[Fit]) -> Fit:
         """Improve the best few starting points on all choices (mask 0), and return the best result.
@@ -610,17 +644,19 @@ class PlayerFits:
             starts: starting points with lapse rate 0.
         """
         best = reduce(Fit.better_of, starts)
-        order = np.argsort([start.nats[:, 0] for start in starts], axis=0)[:_STARTS]
-        candidates = np.stack([start.points[:, 0] for start in starts])
         players = np.arange(self._data.n_players)
-        points = candidates[order, players]
-        flat = points.reshape(-1, points.shape[-1])
-        of_flat = np.tile(players, len(order))
-        problems = self._problems(of_flat, np.zeros_like(of_flat), most_lapse=0.0)
-        solved, losses = minimise(problems, flat)
-        by_start = losses.reshape(order.shape)
-        best.points[:, 0] = solved.reshape(points.shape)[by_start.argmin(0), players]
-        best.nats[:, 0] = by_start.min(0)
+        nats = [start.nats[:, 0] for start in starts]  # of mask 0: [start, player]
+        leaders = np.argsort(nats, axis=0)[:_STARTS]  # indices of starts, [leader, player]
+        candidates = np.stack([start.points[:, 0] for start in starts])
+        points = candidates[leaders, players]  # [leader, player, parameter + 1]
+        flat_points = points.reshape(-1, points.shape[-1])  # [problem, parameter + 1]
+        flat_players = np.tile(players, len(leaders))
+        problems = self._make_problems(flat_players, np.zeros_like(flat_players), most_lapse=0.0)
+        flat_solutions, flat_losses = minimise(problems, flat_points)
+        losses = flat_losses.reshape(leaders.shape)
+        solutions = flat_solutions.reshape(points.shape)
+        best.points[:, 0] = solutions[losses.argmin(0), players]
+        best.nats[:, 0] = losses.min(0)
         return best
 
     def _minimise(
@@ -641,11 +677,11 @@ class PlayerFits:
             most_steps: maximum number of steps.
         """
         players, chosen_masks = np.nonzero(chosen)
-        problems = self._problems(players, chosen_masks, most_lapse)
+        problems = self._make_problems(players, chosen_masks, most_lapse)
         points, nats = starts.points.copy(), starts.nats.copy()
         solved, losses = minimise(problems, points[chosen], most_steps)
         points[chosen] = solved
-        nats[chosen] = losses + _cost_of(solved[:, -1])
+        nats[chosen] = losses + _lapse_penalty(solved[:, -1])
         return Fit(points, nats)
 
     def profiles(self, players: Rows, points: Array, places: Rows, values: Array) -> Array:
@@ -667,22 +703,29 @@ class PlayerFits:
         Returns:
             The least loss, in nats summed over all choices of the player, ``[profile, value]``.
         """
+        # One problem for each value of each profile.
         n_values = values.shape[1]
-        starts = np.repeat(points, n_values, 0)
-        of_values = np.repeat(places, n_values)
-        starts[np.arange(len(starts)), of_values] = values.ravel()
-        players = np.repeat(players, n_values)
+        starts = np.repeat(points, n_values, 0)  # [problem, parameter + 1]
+        problem_places = np.repeat(places, n_values)
+        problem_players = np.repeat(players, n_values)
+        starts[np.arange(len(starts)), problem_places] = values.ravel()
         has_lapse = starts[:, -1] > 0
-        lapsing = starts[has_lapse]
+        starts_with_lapse = starts[has_lapse]
         starts[:, -1] = 0
-        nats = self._solve_at(players, starts, of_values, most_lapse=0.0)
-        if len(lapsing):
-            of_lapsing = of_values[has_lapse]
-            with_lapse = self._solve_at(players[has_lapse], lapsing, of_lapsing, most_lapse=1.0)
-            nats[has_lapse] = np.minimum(nats[has_lapse], with_lapse + HALF_CHI2)
+        nats = self._solve_with_fixed(problem_players, starts, problem_places, most_lapse=0.0)
+        if len(starts_with_lapse):
+            nats_with_lapse = self._solve_with_fixed(
+                problem_players[has_lapse],
+                starts_with_lapse,
+                problem_places[has_lapse],
+                most_lapse=1.0,
+            )
+            nats[has_lapse] = np.minimum(nats[has_lapse], nats_with_lapse + HALF_CHI2)
         return nats.reshape(values.shape)
 
-    def _solve_at(self, players: Rows, starts: Array, places: Rows, *, most_lapse: float) -> Array:
+    def _solve_with_fixed(
+        self, players: Rows, starts: Array, places: Rows, *, most_lapse: float
+    ) -> Array:
         """Return the least loss on all choices with one parameter fixed at its starting value,
         ``[problem]``.
 
@@ -693,20 +736,22 @@ class PlayerFits:
             places: index of the fixed parameter of each problem.
             most_lapse: upper bound of the lapse rate (share of uniform guesses).
         """
-        problems = self._problems(players, np.zeros_like(players), most_lapse)
-        fixed_entries = np.arange(len(starts)), places
+        whole = np.zeros_like(players)  # mask 0: all choices
+        problems = self._make_problems(players, whole, most_lapse)
+        fixed_entries = np.arange(len(starts)), places  # one parameter of each problem
         problems.low[fixed_entries] = problems.high[fixed_entries] = starts[fixed_entries]
-        return minimise(problems, starts)[1]
+        _, losses = minimise(problems, starts)
+        return losses
 
 
-def _cost_of(lapse: Any) -> Array:
+def _lapse_penalty(lapse: Any) -> Array:
     """Return the penalty for each lapse rate (share of uniform guesses), in nats of all choices:
     :data:`HALF_CHI2` if it is above 0, otherwise 0.
     """
     return np.where(np.asarray(lapse) > 0, HALF_CHI2, 0.0)
 
 
-def _where_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
+def _restrict_to_lapse(fit: Fit, *, is_lapse: bool) -> Fit:
     """Return a fit restricted to points with a lapse rate above 0 (``is_lapse=True``), or to those
     with lapse rate 0 (``is_lapse=False``). All other points get an infinite loss.
     """
@@ -742,12 +787,12 @@ def contained_points(family: Family, inner: Family) -> list[dict[str, float | st
     names = [searched.name for searched in family.searched]
     inner_names = [searched.name for searched in inner.searched]
     shared: dict[str, float | str] = {name: name for name in inner_names if name in names}
-    free = [searched for searched in family.searched if searched.name not in inner_names]
-    renamed = [name for name in inner_names if name not in names]
+    additional = [searched for searched in family.searched if searched.name not in inner_names]
+    lacked = [name for name in inner_names if name not in names]
     points = []
-    for values in product(*(searched.grid for searched in free)):
-        free_names = (searched.name for searched in free)
-        points.append(shared | dict(zip(free_names, values, strict=True)))
-    if len(renamed) == 1:
-        points.append(shared | {searched.name: renamed[0] for searched in free})
+    for values in product(*(searched.grid for searched in additional)):
+        additional_names = (searched.name for searched in additional)
+        points.append(shared | dict(zip(additional_names, values, strict=True)))
+    if len(lacked) == 1:
+        points.append(shared | {searched.name: lacked[0] for searched in additional})
     return points

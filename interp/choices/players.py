@@ -106,17 +106,17 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     people, numbers = participants_of(episodes)
     data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, numbers)
     rows = []
-    in_unit = asked_families(episodes, [family])
-    scores = score_families(data, in_unit)[family.key]
-    with_intervals = add_intervals(data, in_unit[family.key], dict(enumerate(scores)))
+    scaled = asked_families(episodes, [family])  # ranges of parameters in the units of the data
+    scores = score_families(data, scaled)[family.key]
+    with_intervals = add_intervals(data, scaled[family.key], dict(enumerate(scores)))
     for player, score in with_intervals.items():
         n_choices = int(data.known[data.rows(player)].sum())
         row = {"participant": people[player], "rounds": n_choices, "nats": score.nats}
-        rows.append(row | _parameters_of(score))
+        rows.append(row | _list_parameters(score))
     return pd.DataFrame(rows)
 
 
-def _parameters_of(score: FamilyScore) -> dict[str, float]:
+def _list_parameters(score: FamilyScore) -> dict[str, float]:
     """Return the columns of a table with a family's fitted parameters: name of a column -> value.
     Each parameter has a column and, if there is an interval, columns for the interval's ends.
     """
@@ -153,7 +153,7 @@ class EachParticipant(Result):
         names: dict[str, str] = {}
         for explanation in found.values():
             names |= {key: score.name for key, score in explanation.scores.items()}
-        rows = [_row_of(name, explanation) for name, explanation in found.items()]
+        rows = [_make_row(name, explanation) for name, explanation in found.items()]
         return cls(pd.DataFrame(rows), names, found)
 
     @classmethod
@@ -190,12 +190,14 @@ class EachParticipant(Result):
         * those with the verdict "none" (no family explains the choices), if there are any.
         """
         group = self.group()
-        counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
+        set_counts = [f"{row.name} for {row.in_set}" for row in group.itertuples(index=False)]
         verdicts = Counter(self.table["verdict"])
-        ends = f"{verdicts['named']} have one family alone, {verdicts['no memory']} show no memory"
+        verdict_words = (
+            f"{verdicts['named']} have one family alone, {verdicts['no memory']} show no memory"
+        )
         if verdicts["none"]:
-            ends += f", {verdicts['none']} are explained by none"
-        return f"Of {len(self.table)} participants the set holds {join_words(counts)}; {ends}."
+            verdict_words += f", {verdicts['none']} are explained by none"
+        return f"Of {len(self.table)} participants the set holds {join_words(set_counts)}; {verdict_words}."
 
     def group(self) -> pd.DataFrame:
         """Count participants for each family.
@@ -245,7 +247,7 @@ class EachParticipant(Result):
         return self.table
 
 
-def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
+def _make_row(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
     """Return one participant's row of the table of all participants: name of a column -> value.
 
     Args:
@@ -260,7 +262,7 @@ def _row_of(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
     }
     row |= {"nats": explanation.nats.estimate, "floor_nats": explanation.floor_nats.estimate}
     row |= explanation.over_floor.columns("saved")
-    return row | _parameters_of(explanation.scores[explanation.closest])
+    return row | _list_parameters(explanation.scores[explanation.closest])
 
 
 def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArray[np.int64], str]:
@@ -279,7 +281,7 @@ def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArra
     """
     numbers, counts = _count_choices(episodes, choices)
     n_people = len(counts)
-    order = np.random.default_rng(seed).permutation(n_people)
+    order = np.random.default_rng(seed).permutation(n_people)  # the first of them are drawn
     is_within = counts[order].cumsum() <= MOST_TOGETHER
     n_drawn = max(2, int(is_within.sum()))
     rows = np.flatnonzero(np.isin(numbers, order[:n_drawn]))
@@ -306,9 +308,9 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
     if len(enough) < 2:
         return []
     parts = []
-    for places in _parts(counts[enough], CHOICES_A_PART):
-        rows = np.isin(numbers, enough[places])
-        parts.append(np.flatnonzero(rows))
+    for places in _split_by_choices(counts[enough], at_once=CHOICES_A_PART):
+        is_in_part = np.isin(numbers, enough[places])  # [episode]
+        parts.append(np.flatnonzero(is_in_part))
     return parts
 
 
@@ -353,19 +355,21 @@ def explain_each(
         f"{n_fewest}; leave it out",
     )
     are_vectorised = all(family.vectorised for family in chosen_families.values())
+    choices_at_once = CHOICES_A_PART if are_vectorised else 1
     first_asked = tasks.of(episodes).data.first_asked
     explained: dict[str, ChoiceExplanation] = {}
-    for players in _parts(counts, at_once=CHOICES_A_PART if are_vectorised else 1):
-        rows = np.flatnonzero(np.isin(numbers, players))
-        places = np.searchsorted(players, numbers[rows])
-        data = ChoiceData(episodes.select(rows), chosen[rows], first_asked, places)
+    for members in _split_by_choices(counts, at_once=choices_at_once):
+        rows = np.flatnonzero(np.isin(numbers, members))
+        # Within a part, players are numbered from 0 in the order of `members`.
+        players = np.searchsorted(members, numbers[rows])
+        data = ChoiceData(episodes.select(rows), chosen[rows], first_asked, players)
         for player, scores in enumerate(scores_of_players(data, chosen_families)):
-            name = str(people[players[player]])
+            name = str(people[members[player]])
             explained[name] = explanation_of(data, player, scores, chosen_families, seed=seed)
     return EachParticipant.of(explained)
 
 
-def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
+def _split_by_choices(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
     """Split participants into parts of about ``at_once`` choices; a participant is never split.
 
     Args:
@@ -375,5 +379,6 @@ def _parts(counts: NDArray[Any], at_once: int) -> list[NDArray[np.int64]]:
     Returns:
         The indices of each part's participants.
     """
+    # A participant belongs to the part in which the last of its choices falls.
     part_numbers = counts.cumsum().astype(np.int64) // at_once
     return [np.flatnonzero(part_numbers == number) for number in np.unique(part_numbers)]

@@ -26,9 +26,10 @@ from interp.support.checks import checked, integer
 from interp.support.errors import require
 from interp.tasks.bandit import BanditEpisodes
 
-_LEVELS = 4
+_MOST_LEVELS = 4
 """Most distinct rewards with a line each; more are split at the median into two groups."""
-_CERTAIN = 1e-9
+_LEAST_PROBABILITY = 1e-9
+"""Probabilities are clipped to this distance from 0 and 1, so that logits are finite."""
 
 
 @checked
@@ -69,17 +70,18 @@ def phase_portrait(
         "a round moves the logit of the next one, so episodes need 2 rounds or more",
     )
     names = [f"arm_{i + 1}" for i in range(episodes.n_arms)]
-    rewards = _reward_masks(episodes)
+    paid_masks = _reward_masks(episodes)
     has_logit = episodes.counted & episodes.offered[..., arm]
-    both_counted = has_logit[:, :-1] & has_logit[:, 1:]
+    # Arrays of rounds below leave out the last round, after which there is no logit.
+    both_have_logit = has_logit[:, :-1] & has_logit[:, 1:]
     rows = []
     for source, subject in sources.items():
         logit = _logits(subject, episodes, arm)
         before = logit[:, :-1]
         change = np.diff(logit, axis=1)
         for choice, name in enumerate(names):
-            chose = both_counted & (episodes.choices[:, :-1] == choice)
-            for reward, was_paid in rewards.items():
+            chose = both_have_logit & (episodes.choices[:, :-1] == choice)
+            for reward, was_paid in paid_masks.items():
                 use = chose & was_paid[:, :-1]
                 for values in _iter_bins(before[use], change[use], n_bins):
                     rows.append({"source": source, "choice": name, "reward": reward, **values})
@@ -96,13 +98,13 @@ def _reward_masks(episodes: BanditEpisodes) -> dict[str, NDArray[np.bool_]]:
     """Return, for each reward, the rounds in which it was paid: name of the reward, such as "1" or
     "above 0.5" -> ``Bool[episode, round]``.
 
-    If there are more than :data:`_LEVELS` distinct rewards, they are divided at the median into two
+    If there are more than :data:`_MOST_LEVELS` distinct rewards, they are divided at the median into two
     groups.
     """
     rewards = episodes.rewards
     counted = rewards[episodes.counted]
     levels = np.unique(counted)
-    if len(levels) <= _LEVELS:
+    if len(levels) <= _MOST_LEVELS:
         return {f"{level:g}": rewards == level for level in levels}
     middle = float(np.median(counted))
     return {f"to {middle:g}": rewards <= middle, f"above {middle:g}": rewards > middle}
@@ -117,11 +119,11 @@ def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
         arm: index of the arm.
     """
     p = np.array(predictor(subject)(episodes), np.float64)
-    if p.shape[:2] == episodes.counted.shape:
+    if p.shape[:2] == episodes.counted.shape:  # other shapes are refused below
         p[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
-    of_arm = checked_distributions(p, episodes)[..., arm]
-    possible = np.clip(of_arm, _CERTAIN, 1 - _CERTAIN)
-    return np.asarray(special.logit(possible))
+    p_of_arm = checked_distributions(p, episodes)[..., arm]
+    uncertain = np.clip(p_of_arm, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
+    return np.asarray(special.logit(uncertain))
 
 
 def _iter_bins(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:
@@ -137,12 +139,13 @@ def _iter_bins(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, 
     for rows in np.array_split(order, min(n_bins, len(order)) or 1):
         if not len(rows):
             continue
-        x = before[rows] - before[rows].mean()
-        y = change[rows] - change[rows].mean()
-        slope = (x @ y) / (x @ x or 1.0)
-        residual = y - x * slope
         mean_before = before[rows].mean()
         mean_change = change[rows].mean()
+        # Least squares: the line from the logit before a round to its change.
+        x = before[rows] - mean_before
+        y = change[rows] - mean_change
+        slope = (x @ y) / (x @ x or 1.0)
+        residual = y - x * slope
         yield {
             "logit": mean_before,
             "change": mean_change,
@@ -160,14 +163,16 @@ def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
         arm: name of the arm, such as "arm_1".
     """
     of_arm = bins[bins["choice"] == arm]
+    # Rewards ascend; the two ends may be the same one.
     rewards = list(dict.fromkeys(of_arm["reward"].iloc[[-1, 0]]))
     sources = []
-    for source, part in of_arm.groupby("source", sort=False):
+    for source, source_bins in of_arm.groupby("source", sort=False):
         moves = []
         for reward in rewards:
-            paid = part[part["reward"] == reward]
-            if len(paid):
-                moves.append(f"{np.average(paid['change'], weights=paid['n']):+.2f}")
+            paid_bins = source_bins[source_bins["reward"] == reward]
+            if len(paid_bins):
+                mean_change = np.average(paid_bins["change"], weights=paid_bins["n"])
+                moves.append(f"{mean_change:+.2f}")
         sources.append(f"{source} {' or '.join(moves)}")
     paid_words = " or ".join(rewards)
     return (
@@ -187,11 +192,11 @@ def _draw_portrait(bins: pd.DataFrame, arm: str) -> Any:
     from matplotlib.figure import Figure
 
     sources = list(dict.fromkeys(bins["source"]))
-    n_rows = -(-len(sources) // 2)
+    n_rows = -(-len(sources) // 2)  # two panels a row, rounded up
     figure = Figure(figsize=(4.5, 3.2 * n_rows))  # whole on a phone
     panels = figure.subplots(n_rows, min(2, len(sources)), squeeze=False, sharey=True).flat
-    pairs = dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True))
-    hues = dict(zip(pairs, cycle(CYCLE), strict=False))
+    lines = dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True))  # distinct, in order
+    hues = dict(zip(lines, cycle(CYCLE), strict=False))
     for axes, source in zip(panels, sources, strict=False):
         of_source = bins[bins["source"] == source]
         for (choice, reward), part in of_source.groupby(["choice", "reward"], sort=False):

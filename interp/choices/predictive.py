@@ -26,11 +26,12 @@ from interp.choices.fitting import Array
 from interp.results.measure import Result, join_words
 from interp.support.checks import checked_result
 
-_LEVEL = 0.01
+_FAILURE_PROBABILITY = 0.01
 """Probability that a true player of the family fails the check in any statistic (Bonferroni)."""
 _LONG_RUN = 3
 """Fewest equal choices in a row that make a long run."""
-_TIED = 1e-12
+_TIE_TOLERANCE = 1e-12
+"""Numbers that differ by less are equal up to rounding."""
 Mask = NDArray[np.bool_]
 
 
@@ -56,7 +57,7 @@ class Statistic(NamedTuple):
         mean of simulated players, in standard deviations.
         """
         difference = self.observed - self.expected
-        if abs(difference) < _TIED:
+        if abs(difference) < _TIE_TOLERANCE:
             return 0.0
         if self.spread == 0:
             return float(np.copysign(np.inf, difference))
@@ -83,15 +84,16 @@ class PredictiveCheck(Result):
         The probability that a simulated player fails in at least one statistic is at most .01.
         """
         n_statistics = max(len(self.statistics), 1)
-        return float(stats.norm.isf(_LEVEL / 2 / n_statistics))
+        by_tail = _FAILURE_PROBABILITY / 2 / n_statistics  # two tails of each statistic
+        return float(stats.norm.isf(by_tail))
 
     @property
     def failures(self) -> tuple[str, ...]:
         """The names of the statistics in which the player differs from simulated players by more
         than chance explains: those with an absolute z-score above :attr:`most`.
         """
-        z = {name: statistic.z for name, statistic in self.statistics.items()}
-        return tuple(name for name in z if abs(z[name]) > self.most)
+        scores = {name: statistic.z for name, statistic in self.statistics.items()}
+        return tuple(name for name in scores if abs(scores[name]) > self.most)
 
     @property
     def passes(self) -> bool:
@@ -152,27 +154,30 @@ def check_predictions(
 
         The last two need ``successes``. A statistic is left out if no choice counts for it.
     """
-    options = np.arange(q.shape[-1]) if offers is None else offers
-    options = np.broadcast_to(options, q.shape)
-    outcomes = np.take_along_axis(options, choices[..., None], -1)[..., 0]
+    all_options = np.arange(q.shape[-1]) if offers is None else offers
+    options = np.broadcast_to(all_options, q.shape)  # option in each slot, [episode, round, slot]
+    outcomes = np.take_along_axis(options, choices[..., None], -1)[..., 0]  # [episode, round]
+    # 1 for the choice that would repeat the last one; 0 in the first round, which repeats nothing.
     repeats = np.zeros_like(q)
     repeats[:, 1:] = options[:, 1:] == outcomes[:, :-1, None]
-    follows = np.zeros_like(known)
-    follows[:, 1:] = known[:, 1:] & known[:, :-1]
-    is_likeliest = q >= q.max(-1, keepdims=True) - _TIED
+    follows_choice = np.zeros_like(known)
+    follows_choice[:, 1:] = known[:, 1:] & known[:, :-1]
+    is_likeliest = q >= q.max(-1, keepdims=True) - _TIE_TOLERANCE
+    shares_of_likeliest = is_likeliest / is_likeliest.sum(-1, keepdims=True)  # a tie is shared
     in_long_run = np.zeros_like(known)
     in_long_run[:, 1:] = run_lengths(outcomes, known)[:, :-1] >= _LONG_RUN
-    counted = {
-        "agreement": (is_likeliest / is_likeliest.sum(-1, keepdims=True), known),
-        "long run goes on": (repeats, follows & in_long_run),
+    # Name -> value of every possible choice, and the rounds that count.
+    averaged = {
+        "agreement": (shares_of_likeliest, known),
+        "long run goes on": (repeats, follows_choice & in_long_run),
     }
     if successes is not None:
         last_success = np.full(known.shape, np.nan)
         last_success[:, 1:] = successes[:, :-1]
-        counted["win-stay"] = (repeats, follows & (last_success == 1))
-        counted["lose-shift"] = (1 - repeats, follows & (last_success == 0))
+        averaged["win-stay"] = (repeats, follows_choice & (last_success == 1))
+        averaged["lose-shift"] = (1 - repeats, follows_choice & (last_success == 0))
     statistics = {}
-    for name, (values, use) in counted.items():
+    for name, (values, use) in averaged.items():
         if use.any():
             statistics[name] = expected_mean(q, values, choices, use, participants)
     return PredictiveCheck(statistics)
@@ -203,19 +208,20 @@ def expected_mean(
     Returns:
         The player's mean, and the mean and standard deviation over simulated players.
     """
-    of_choices = np.take_along_axis(values, choices[..., None], -1)[..., 0]
+    observed_values = np.take_along_axis(values, choices[..., None], -1)[..., 0]
+    # Moments over simulated players in each round, [episode, round].
     means = (q * values).sum(-1)
     mean_squares = (q * np.square(values)).sum(-1)
-    variances = np.maximum(mean_squares - np.square(means), 0)
+    variances = np.maximum(mean_squares - np.square(means), 0)  # rounding may be below 0
     n_choices = int(use.sum())
     spread = float(np.sqrt(variances[use].sum())) / n_choices
     if participants is not None:
-        differences = ((of_choices - means) * use).sum(1)
-        of_participants = np.bincount(participants, differences)
-        n_participants = len(of_participants)
-        total_spread = of_participants.std(ddof=1) * np.sqrt(n_participants)
-        spread = max(spread, float(total_spread) / n_choices)
-    observed = float(of_choices[use].mean())
+        differences = ((observed_values - means) * use).sum(1)  # [episode]
+        by_participant = np.bincount(participants, differences)
+        n_participants = len(by_participant)
+        error_of_total = by_participant.std(ddof=1) * np.sqrt(n_participants)
+        spread = max(spread, float(error_of_total) / n_choices)
+    observed = float(observed_values[use].mean())
     expected = float(means[use].mean())
     return Statistic(observed=observed, expected=expected, spread=spread, n_choices=n_choices)
 
@@ -233,12 +239,12 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
     """
     lengths = np.zeros(choices.shape, np.int64)
     for t in range(choices.shape[1]):
-        length = known[:, t].astype(np.int64)
+        # A choice begins a run of length 1, unless it repeats that of the last round.
+        lengths[:, t] = known[:, t]
         if t > 0:
             repeats = choices[:, t] == choices[:, t - 1]
             goes_on = known[:, t] & known[:, t - 1] & repeats
-            length = np.where(goes_on, lengths[:, t - 1] + 1, length)
-        lengths[:, t] = length
+            lengths[:, t] = np.where(goes_on, lengths[:, t - 1] + 1, lengths[:, t])
     return lengths
 
 

@@ -36,8 +36,8 @@ from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import require, require_known
 from interp.training.goal import goal_of
 
-_NOT_OFFERED = -1e4  # logit of an outcome that is not offered: its probability is 0
-_RATE = 0.02  # Adam's learning rate, falling to 0 along a cosine
+_LOGIT_NOT_OFFERED = -1e4  # logit of an outcome that is not offered: its probability is 0
+_LEARNING_RATE = 0.02  # Adam's learning rate, falling to 0 along a cosine
 # Measured memory in training, for each hidden unit, round and episode:
 _BYTES_A_UNIT = 80
 
@@ -116,40 +116,41 @@ def fit_cell(
     require_known("kind of cell", kind, ["gru", "lstm"])
     integer("steps", steps, 1)
     task = catalog.of(episodes)
-    people, person = participants_of(episodes)
+    people, person = participants_of(episodes)  # names; index of each episode's participant
     if n_folds is None:
-        n_folds = max(2, min(5, len(people)))
+        n_folds = max(2, min(5, len(people)))  # one participant is then refused below
     integer("n_folds", n_folds, 2)
     require(
         len(people) >= n_folds,
         f"{n_folds} folds need as many participants, got {len(people)}; give fewer n_folds",
     )
-    n_numbers = len(episodes) * episodes.n_rounds * units
+    n_unit_rounds = len(episodes) * episodes.n_rounds * units
     refuse_beyond_machine(
         f"a {kind} of {units} units, trained on {len(episodes)} episodes of {episodes.n_rounds} rounds,",
-        _BYTES_A_UNIT * n_numbers,
+        _BYTES_A_UNIT * n_unit_rounds,
     )
     settings = {"width": units, "sizes": task.sizes_of(episodes)}
     blank = cast(AdaptedMachine, built(f"{kind}-{task.key}", settings))
     machine = blank.untrained(seed)
     machine.name = blank.name
     fold_of_person = np.random.default_rng(seed).permutation(len(people)) % n_folds
-    fold = fold_of_person[person]
-    is_trained_on = fold != np.arange(n_folds + 1)[:, None]  # the last cell learns from all
+    fold = fold_of_person[person]  # [episode]
+    # [cell, episode]: cell i leaves out fold i; no fold has the number of the last cell.
+    is_trained_on = fold != np.arange(n_folds + 1)[:, None]
     copies = [deepcopy(machine.module) for _ in range(n_folds)]
     inputs = _read_inputs(machine.layout, episodes)
     _train([*copies, machine.module], inputs, episodes, is_trained_on, steps)
     with torch.no_grad():
-        scores = _score(copies, inputs)
-    chances = scores.softmax(-1).double().numpy(force=True)
-    held_out = chances[fold, np.arange(len(episodes))]
-    lost, rounds = _sum_losses(held_out, episodes, person)
-    nats = pd.Series(lost) / rounds
+        logits = _compute_logits(copies, inputs)
+    p_by_cell = logits.softmax(-1).double().numpy(force=True)
+    held_out = p_by_cell[fold, np.arange(len(episodes))]  # by the cell that left out its fold
+    losses, rounds = _sum_losses(held_out, episodes, person)
+    nats = pd.Series(losses) / rounds  # a Series: NaN without rounds, and no warning
     n_offered = inputs.offered.sum(-1).numpy()[episodes.scored]
     return _FittedCell(
         machine=machine,
         held_out=held_out,
-        nats=ratio_interval(lost, rounds, seed=seed),
+        nats=ratio_interval(losses, rounds, seed=seed),
         even=np.log(n_offered).mean(),
         participants=pd.DataFrame({"participant": people, "rounds": rounds, "nats": nats}),
     )
@@ -167,10 +168,11 @@ def _sum_losses(
         person: index of each episode's participant, ``[episode]``.
     """
     task = catalog.of(episodes)
-    chances = (p * goal_of(task).targets(episodes)).sum(-1)
-    lost = -np.log(np.maximum(chances, 1e-12)) * episodes.scored
+    targets = goal_of(task).targets(episodes)  # 1 for the choice, [episode, round, outcome]
+    p_of_choice = (p * targets).sum(-1)
+    losses = -np.log(np.maximum(p_of_choice, 1e-12)) * episodes.scored
     rounds = np.bincount(person, episodes.scored.sum(1))
-    return np.bincount(person, lost.sum(1)), rounds.astype(int)
+    return np.bincount(person, losses.sum(1)), rounds.astype(int)
 
 
 def _train(
@@ -194,15 +196,19 @@ def _train(
     """
     goal = goal_of(catalog.of(episodes))
     targets = torch.from_numpy(goal.targets(episodes)).float()
+    # [cell, episode, round]
     is_scored = torch.from_numpy(is_trained_on[:, :, None] & episodes.scored)
     parameters = [list(module.requires_grad_(True).parameters()) for module in modules]
-    optimizer = torch.optim.Adam(chain.from_iterable(parameters), lr=_RATE)
+    optimizer = torch.optim.Adam(chain.from_iterable(parameters), lr=_LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        log_chances = _score(modules, inputs).log_softmax(-1)
-        losses = -(log_chances * targets).sum(-1)
-        means = [lost[rows].mean() for lost, rows in zip(losses, is_scored, strict=True)]
+        log_p = _compute_logits(modules, inputs).log_softmax(-1)
+        losses = -(log_p * targets).sum(-1)  # [cell, episode, round]
+        means = []
+        for cell_losses, is_used in zip(losses, is_scored, strict=True):
+            means.append(cell_losses[is_used].mean())
         optimizer.zero_grad()
+        # The cells share no parameters, so the gradient of the sum is that of each cell alone.
         torch.stack(means).sum().backward()
         for cell_parameters in parameters:
             nn.utils.clip_grad_norm_(cell_parameters, 1.0)
@@ -231,24 +237,26 @@ class _Inputs(NamedTuple):
 def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
     """Return what a recurrent cell with ``layout`` reads in recorded episodes."""
     counted = torch.from_numpy(episodes.counted)
-    speech = Said(layout)
+    reader = Said(layout)
     rounds = layout.fit(episodes).encode(episodes)
     in_floats = replace(rounds, values=rounds.values.float())
-    rows = in_floats.each(lambda part: part.flatten(0, 1))
-    after = speech.after(rows).unflatten(0, counted.shape)
-    before = speech.before(rows).unflatten(0, counted.shape)
-    order = (~counted).int().argsort(dim=1, stable=True)
+    rows = in_floats.each(lambda part: part.flatten(0, 1))  # axes: [episode and round, ...]
+    after = reader.after(rows).unflatten(0, counted.shape)
+    before = reader.before(rows).unflatten(0, counted.shape)
+    order = (~counted).int().argsort(dim=1, stable=True)  # missing rounds last
     episode = torch.arange(len(counted))[:, None]
-    in_order = after[episode, order]
+    after_in_order = after[episode, order]
     n_before = counted.cumsum(1) - counted.int()
     all_offered = np.ones((*counted.shape, layout.n_outputs), bool)
     offered = getattr(episodes, "offered", all_offered)
     return _Inputs(
-        after=in_order, before=before, n_before=n_before, offered=torch.from_numpy(offered)
+        after=after_in_order, before=before, n_before=n_before, offered=torch.from_numpy(offered)
     )
 
 
-def _score(modules: Sequence[Any], inputs: _Inputs) -> Float[Tensor, "cell episode round outcome"]:
+def _compute_logits(
+    modules: Sequence[Any], inputs: _Inputs
+) -> Float[Tensor, "cell episode round outcome"]:
     """Return the logits of recurrent cells in all rounds. Outcomes that are not offered in a round
     get a large negative logit.
 
@@ -258,13 +266,14 @@ def _score(modules: Sequence[Any], inputs: _Inputs) -> Float[Tensor, "cell episo
     """
     heard = torch.stack([module.hear(inputs.after) for module in modules], 2)
     states = _run_side_by_side([module.core for module in modules], heard)
-    from_the_start = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
+    # A cell starts from zeros: entry n is its state after n rounds, [episode, n, cell, unit].
+    states_after_n = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     episode = torch.arange(len(states))[:, None]
-    carried = from_the_start[episode, inputs.n_before]
-    scores = []
-    for module, state in zip(modules, carried.unbind(2), strict=True):
-        scores.append(module.read(torch.cat([state, inputs.before], -1)))
-    return torch.stack(scores).masked_fill(~inputs.offered, _NOT_OFFERED)
+    state_before = states_after_n[episode, inputs.n_before]  # [episode, round, cell, unit]
+    logits = []
+    for module, state in zip(modules, state_before.unbind(2), strict=True):
+        logits.append(module.read(torch.cat([state, inputs.before], -1)))
+    return torch.stack(logits).masked_fill(~inputs.offered, _LOGIT_NOT_OFFERED)
 
 
 def _run_side_by_side(
@@ -282,16 +291,18 @@ def _run_side_by_side(
     """
     first = layers[0]
     n_cells = len(layers)
+    # On the device "meta" it has no weights of its own: they are passed to the call below.
     wide = type(first)(n_cells * first.input_size, n_cells * first.hidden_size, device="meta")
     weights = {}
     for name, weight in first.named_parameters():
-        parts = [layer.get_parameter(name).split(first.hidden_size) for layer in layers]
-        by_gate = zip(*parts, strict=True)
+        # PyTorch stacks the weights of all gates along the first axis.
+        gates_of_cells = [layer.get_parameter(name).split(first.hidden_size) for layer in layers]
+        by_gate = zip(*gates_of_cells, strict=True)
         if weight.ndim == 2:
             gates = [torch.block_diag(*blocks) for blocks in by_gate]
         else:
             gates = [torch.cat(biases) for biases in by_gate]
         weights[name] = torch.cat(gates)
-    by_round = heard.flatten(2).transpose(0, 1)
+    by_round = heard.flatten(2).transpose(0, 1)  # [round, episode, cell and input]
     states, _ = torch.func.functional_call(wide, weights, (by_round,))
     return states.transpose(0, 1).unflatten(2, (n_cells, -1))

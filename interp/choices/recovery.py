@@ -49,7 +49,7 @@ class Recovery(Result):
         table = self.to_frame()
         is_closest = table["family"] == table["closest"]
         pairs = zip(self.truth, self.each.found.values(), strict=True)
-        in_set = [true.key in explanation.confidence_set for true, explanation in pairs]
+        in_set = [truth.key in explanation.confidence_set for truth, explanation in pairs]
         is_named = table["verdict"] == "named"
         n_in_set = sum(in_set)
         n_closest = is_closest.sum()
@@ -81,8 +81,8 @@ class Recovery(Result):
         table = self.to_frame()
         counts = pd.crosstab(table["family"], table["closest"])
         families = list(dict.fromkeys(table["family"]))
-        others = counts.columns.difference(families)
-        return counts.reindex(index=families, columns=[*families, *others], fill_value=0)
+        only_fitted = counts.columns.difference(families)  # closest for some, true for none
+        return counts.reindex(index=families, columns=[*families, *only_fitted], fill_value=0)
 
     def sets(self) -> pd.DataFrame:
         """Return a table of shares. Its entry in row i and column j is the share of the players of
@@ -118,7 +118,7 @@ class Recovery(Result):
                 error = fitted - true
                 row = {"family": key, "parameter": name, "n": len(players)}
                 row |= {"bias": error.mean(), "spread": error.std(ddof=0)}
-                with np.errstate(invalid="ignore"):  # of constants
+                with np.errstate(invalid="ignore"):  # the correlation of constants is 0 / 0
                     row["r"] = true.corr(fitted, min_periods=3)
                 rows.append(row)
         return pd.DataFrame(rows, columns=["family", "parameter", "n", "bias", "spread", "r"])
@@ -182,24 +182,24 @@ def recovery(
     """
     require(players, "no player to simulate; give families, or algorithms at their parameters")
     bounds = dict(within or {})
-    drawn = [player for player in players if isinstance(player, Family)]
-    names = {searched.name for family in drawn for searched in family.searched}
+    drawn_families = [player for player in players if isinstance(player, Family)]
+    drawn_names = {searched.name for family in drawn_families for searched in family.searched}
     for name in bounds:
-        require_known("parameter that is drawn", name, names)
-    n_drawn = integer("n_players", n_players, 1)
+        require_known("parameter that is drawn", name, drawn_names)
+    players_a_family = integer("n_players", n_players, 1)
     rng = np.random.default_rng(seed)
     truth = []
     for player in players:
         if isinstance(player, Algorithm):
             truth.append(player)
         else:
-            truth += [_draw_member(player, bounds, rng) for _ in range(n_drawn)]
+            truth += [_draw_member(player, bounds, rng) for _ in range(players_a_family)]
     design: dict[str, Any] = {"n_episodes": 2, "n_rounds": 100, "regime": "reversal", **played}
     seeds = rng.integers(2**31, size=len(truth)).tolist()
     batches = []
     for player_seed, algorithm in zip(seeds, truth, strict=True):
         batches.append(sample(**design, seed=player_seed, player=algorithm))
-    episodes = _joined_players(batches)
+    episodes = _join_players(batches)
     explained = explain_each(episodes, episodes.choices, families=families, seed=seed)
     return Recovery(tuple(truth), explained)
 
@@ -218,7 +218,7 @@ def _draw_member(
     values = {}
     for searched in family.searched:
         name, grid = searched.name, searched.grid
-        position = rng.uniform(0, len(grid) - 1)
+        position = rng.uniform(0, len(grid) - 1)  # in grid steps
         value = float(np.interp(position, np.arange(len(grid)), grid))
         if name in bounds:
             value = rng.uniform(*bounds[name])
@@ -228,7 +228,7 @@ def _draw_member(
     return family.make(**values)
 
 
-def _joined_players(batches: Sequence[BanditEpisodes]) -> BanditEpisodes:
+def _join_players(batches: Sequence[BanditEpisodes]) -> BanditEpisodes:
     """Join the episodes of several players into one set of episodes, in which each player is a
     participant.
 
@@ -238,8 +238,10 @@ def _joined_players(batches: Sequence[BanditEpisodes]) -> BanditEpisodes:
     arrays: dict[str, Any] = {}
     for name in batches[0].round_arrays:
         arrays[name] = np.concatenate([getattr(batch, name) for batch in batches])
-    names = np.repeat([f"{i:04}" for i in range(len(batches))], [len(batch) for batch in batches])
-    return replace(batches[0], **arrays, participants=names)
+    names = [f"{i:04}" for i in range(len(batches))]  # zeros in front keep the order of players
+    n_episodes = [len(batch) for batch in batches]
+    participants = np.repeat(names, n_episodes)
+    return replace(batches[0], **arrays, participants=participants)
 
 
 @checked
@@ -272,12 +274,13 @@ def recovery_of_design(
         The simulated players' algorithms, and what the fits found for each player.
     """
     chosen_families = asked_families(episodes, families)
-    simulated = [key for key in explanation.confidence_set if key in chosen_families]
-    for key in explanation.scores:
-        if key in chosen_families and len(simulated) < 4 and key not in simulated:
-            simulated.append(key)
+    # The set may have the constant guess, which is no family that can be simulated.
+    simulated_keys = [key for key in explanation.confidence_set if key in chosen_families]
+    for key in explanation.scores:  # the lowest loss first
+        if key in chosen_families and len(simulated_keys) < 4 and key not in simulated_keys:
+            simulated_keys.append(key)
     players = []
-    for key in simulated:
+    for key in simulated_keys:
         algorithm = chosen_families[key].make(**explanation.scores[key].parameters)
         players += [algorithm] * integer("n_players", n_players, 1)
     people, _ = participants_of(episodes)

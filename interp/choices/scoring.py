@@ -37,16 +37,17 @@ BLOCKS = 100
 """Number of blocks that the trials are divided into: as many as a bootstrap needs."""
 GUESS = "constant"
 """Key of the constant guess: the same probabilities in every round."""
-_PARTS, _ZOOMS = 4, 3
+_N_PARTS, _N_ZOOMS = 4, 3
 """The search for an interval's end divides a range into this many parts, and the part with the end
 again, this many times.
 """
-_LEAST = 1e-12
-_ON_GRID = {1: 41, 2: 13, 3: 5}
+_LEAST_RISE = 1e-12
+"""Keeps the division finite where the profile does not rise between two values."""
+_N_VALUES_A_SIDE = {1: 41, 2: 13, 3: 5}
 """Number of free parameters -> number of grid values of each on either side of the best value."""
-_FAR = 15.0
+_FAR_IN_NATS = 15.0
 """A family is not refined if its loss on the grid exceeds the best by this many nats in total."""
-_FAR_SHARE = 0.03
+_FAR_PER_CHOICE = 0.03
 """The same limit in nats per choice; the larger of the two limits applies."""
 
 
@@ -110,27 +111,28 @@ class ChoiceData:
         first_asked: int = 0,
         players: NDArray[np.int64] | None = None,
     ) -> None:
-        counted = choices[:, first_asked:]
+        scored_choices = choices[:, first_asked:]
         self.episodes = episodes
         self.first_asked = first_asked
-        self.known: Mask = ~np.isnan(counted)
+        self.known: Mask = ~np.isnan(scored_choices)
         self.offers = offers_of(episodes, first_asked)
-        outcomes = np.where(self.known, counted, 0).astype(np.int64)
+        outcomes = np.where(self.known, scored_choices, 0).astype(np.int64)
         self.choices = slots_of(outcomes, self.offers)
         """Index of the chosen outcome, or of its slot if offers vary, ``[episode, round]``."""
         self.players = np.zeros(len(choices), np.int64) if players is None else players
         self.n_players = int(self.players.max()) + 1
-        self._rows = []
+        self._rows_of_players = []
         self.units = np.zeros(self.known.shape, np.int64)
         for player in range(self.n_players):
             rows = np.flatnonzero(self.players == player)
-            self._rows.append(rows)
+            self._rows_of_players.append(rows)
             names = None if episodes.participants is None else episodes.participants[rows]
             self.units[rows] = number_units(self.known[rows], names)
         self.folds = self.units % N_FOLDS
         """Index of the fold in which each choice is held out, ``[episode, round]``."""
+        # A cell is a fold of a player; the cells are numbered player by player.
         cells = self.players[:, None] * N_FOLDS + self.folds
-        self._cells = cells[self.known]
+        self._cell_of_choice = cells[self.known]
         training = [self.known & (self.folds != fold) for fold in range(N_FOLDS)]
         self.masks = np.stack([self.known, *training])
         """Choices to fit to, ``[mask, episode, round]``: mask 0 is all, mask 1 + i omits fold i."""
@@ -139,7 +141,7 @@ class ChoiceData:
 
     def rows(self, player: int) -> NDArray[np.int64]:
         """Return the indices of the episodes of a player, given the player's index."""
-        return self._rows[player]
+        return self._rows_of_players[player]
 
     def offers_in(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return which options the rounds of some episodes offered.
@@ -192,10 +194,10 @@ class ChoiceData:
             The sums, ``[player, mask]``.
         """
         n_cells = self.n_players * N_FOLDS
-        by_cell = np.bincount(self._cells, values[self.known], minlength=n_cells)
-        totals = by_cell.reshape(self.n_players, N_FOLDS)
-        whole = totals.sum(1, keepdims=True)
-        return np.concatenate([whole, whole - totals], 1)
+        by_cell = np.bincount(self._cell_of_choice, values[self.known], minlength=n_cells)
+        by_fold = by_cell.reshape(self.n_players, N_FOLDS)
+        total = by_fold.sum(1, keepdims=True)  # [player, 1]
+        return np.concatenate([total, total - by_fold], 1)
 
 
 def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
@@ -211,15 +213,16 @@ def number_units(known: Mask, participants: Any) -> NDArray[np.int64]:
     """
     n_episodes, n_rounds = known.shape
     if participants is not None:
-        names, of_episode = np.unique(participants, return_inverse=True)
+        names, participant_of_episode = np.unique(participants, return_inverse=True)
         if len(names) >= FEWEST_UNITS:
-            return np.repeat(of_episode[:, None], n_rounds, 1)
-    episode = np.arange(n_episodes)[:, None]
+            return np.repeat(participant_of_episode[:, None], n_rounds, 1)
+    episode_index = np.arange(n_episodes)[:, None]
     if n_episodes >= FEWEST_UNITS:
-        return np.repeat(episode, n_rounds, 1)
+        return np.repeat(episode_index, n_rounds, 1)
     trials_a_block = max(1, int(known.sum()) // BLOCKS)
-    blocks_an_episode = -(-n_rounds // trials_a_block)
-    return episode * blocks_an_episode + np.arange(n_rounds) // trials_a_block
+    blocks_an_episode = -(-n_rounds // trials_a_block)  # rounded up
+    block_in_episode = np.arange(n_rounds) // trials_a_block
+    return episode_index * blocks_an_episode + block_in_episode
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,7 @@ class _PlayerFit:
     p: Array = field(repr=False)
 
 
-def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> FamilyScore:
+def _score_player(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> FamilyScore:
     """Score a player's choices by cross-validation: those of each fold with the parameters that
     were fitted to the other folds.
 
@@ -259,19 +262,21 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
     rows = data.rows(player)
     known = data.known[rows]
     offers = data.offers_in(rows)
-    q = np.empty_like(fit.p[0])
+    q = np.empty_like(fit.p[0])  # held-out predictions, [episode, round, outcome]
     prefers = np.zeros(known.shape, np.int64)
     for fold in range(N_FOLDS):
-        held_out = data.folds[rows] == fold
-        n_training = int(data.n_choices[player, 1 + fold])
-        p, link = fit.p[1 + fold], fit.links[1 + fold]
+        held_out = data.folds[rows] == fold  # [episode, round]
+        training_mask = 1 + fold  # the mask that leaves out this fold
+        n_training = int(data.n_choices[player, training_mask])
+        p, link = fit.p[training_mask], fit.links[training_mask]
+        # Spread: a choice that the other folds make impossible still has a finite loss.
         q[held_out] = link.spread(n_training).probabilities(p, offers)[held_out]
         prefers[held_out] = link.find_likeliest(p)[held_out]
     n_choices = int(data.n_choices[player, 0])
     losses = np.where(known, -np.log(data.at_choices(q, rows)), 0.0)
-    whole = fit.links[0].spread(n_choices)
-    fitted = whole.probabilities(fit.p[0], offers)
-    at_bound = _at_bound(family, fit.parameters)
+    link_to_all = fit.links[0].spread(n_choices)  # mask 0 is all choices
+    fitted = link_to_all.probabilities(fit.p[0], offers)
+    at_bound = _list_at_bound(family, fit.parameters)
     return FamilyScore(
         key=family.key,
         name=family.name,
@@ -288,7 +293,7 @@ def _score(data: ChoiceData, family: Family, fit: _PlayerFit, player: int) -> Fa
     )
 
 
-def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
+def _list_at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
     """Return the names of the real parameters whose fitted value lies at an end of the searched
     range.
 
@@ -300,8 +305,8 @@ def _at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
     for searched in family.searched:
         low, high = searched.grid[0], searched.grid[-1]
         value = parameters[searched.name]
-        from_bound = min(value - low, high - value)
-        if _is_free(searched) and from_bound <= 1e-3 * (high - low):
+        distance = min(value - low, high - value)
+        if _is_free(searched) and distance <= 1e-3 * (high - low):  # up to the precision of a fit
             names.append(searched.name)
     return tuple(names)
 
@@ -341,11 +346,11 @@ def score_families(
         if family.extends in fits:
             inner = families[family.extends], fits[family.extends]
         fits[family.key] = solver.solve(inner)
-        scores[family.key] = _scores_of(data, solver, fits[family.key])
+        scores[family.key] = _score_players(data, solver, fits[family.key])
     if searched:
         require(data.n_players == 1, "families that are not vectorised are fitted to one player")
         for key, fit in _search_families(data, searched).items():
-            scores[key] = [_score(data, families[key], fit, 0)]
+            scores[key] = [_score_player(data, families[key], fit, player=0)]
     return {key: scores[key] for key in families}
 
 
@@ -354,7 +359,7 @@ def _simplest_first(families: Mapping[str, Family]) -> list[Family]:
     return sorted(families.values(), key=lambda family: bool(family.extends))
 
 
-def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilyScore]:
+def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilyScore]:
     """Score a family that was fitted to all players at once, by cross-validation.
 
     Args:
@@ -368,25 +373,30 @@ def _scores_of(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[FamilySco
     family = solver.family
     names = [searched.name for searched in family.searched]
     n_masks = len(data.masks)
-    rows = np.tile(np.arange(len(data.episodes)), n_masks)
-    of_rows = fit.points[data.players].swapaxes(0, 1)
-    flat = of_rows.reshape(-1, of_rows.shape[-1])
-    p = solver.predict(rows, flat[:, :-1])
-    by_mask = p.reshape(n_masks, -1, *p.shape[1:])
+    # Every episode is predicted once per mask, with its player's parameters for this mask.
+    rows = np.tile(np.arange(len(data.episodes)), n_masks)  # index of the episode of each row
+    by_episode = fit.points[data.players]  # [episode, mask, parameter + lapse rate]
+    points_by_mask = by_episode.swapaxes(0, 1)  # [mask, episode, parameter + lapse rate]
+    row_points = points_by_mask.reshape(-1, points_by_mask.shape[-1])
+    p = solver.predict(rows, row_points[:, :-1])  # [row, round, outcome]
+    p_by_mask = p.reshape(n_masks, -1, *p.shape[1:])  # [mask, episode, round, outcome]
     n_outcomes = p.shape[-1]
     even = np.full(n_outcomes, 1 / n_outcomes)
     scores = []
     for player in range(data.n_players):
-        points = fit.points[player]
-        links = [Link(float(lapse), 1.0, even) for lapse in points[:, -1]]
+        points = fit.points[player]  # [mask, parameter + lapse rate]
+        links = []
+        for lapse in points[:, -1]:
+            # A vectorised family has the temperature among its parameters, so the link's is 1.
+            links.append(Link(lapse=float(lapse), temperature=1.0, tied=even))
         parameters = dict(zip(names, points[0, :-1].tolist(), strict=True))
-        of_player = _PlayerFit(
+        player_fit = _PlayerFit(
             parameters=parameters,
             nats=float(fit.nats[player, 0]),
             links=links,
-            p=by_mask[:, data.rows(player)],
+            p=p_by_mask[:, data.rows(player)],
         )
-        scores.append(_score(data, family, of_player, player))
+        scores.append(_score_player(data, family, player_fit, player))
     return scores
 
 
@@ -409,7 +419,7 @@ class _Search:
     def __init__(self, data: ChoiceData, family: Family) -> None:
         self._data = data
         self.family = family
-        self._members = Distributions(family, [data.episodes])
+        self._predict_member = Distributions(family, [data.episodes])
         self.nats = np.full(len(data.masks), np.inf)
         self.parameters: list[Parameters] = [{} for _ in data.masks]
 
@@ -418,8 +428,9 @@ class _Search:
         algorithm with the given ``parameters``.
         """
         algorithm = self.family.make(**parameters)
-        of_outcomes = np.clip(self._members(algorithm, parameters), 0.0, 1.0)
-        p = restrict_to_offers(of_outcomes, self._data.offers)
+        # Rounding can take a prediction out of [0, 1].
+        by_outcome = np.clip(self._predict_member(algorithm, parameters), 0.0, 1.0)
+        p = restrict_to_offers(by_outcome, self._data.offers)
         self._data.check_outcomes(p.shape[-1])
         return p
 
@@ -433,9 +444,9 @@ class _Search:
             may_lapse: whether lapse rates above 0 are tried.
         """
         p = self.predict(parameters)
-        return self._link(p, mask, may_lapse=may_lapse).nats
+        return self._fit_link(p, mask, may_lapse=may_lapse).nats
 
-    def _link(self, p: Array, mask: int, may_lapse: bool = True) -> FittedLink:
+    def _fit_link(self, p: Array, mask: int, may_lapse: bool = True) -> FittedLink:
         data = self._data
         return fit_link(
             p,
@@ -452,7 +463,7 @@ class _Search:
         """
         p = self.predict(parameters)
         for mask in range(len(self.nats)):
-            nats = self._link(p, mask).nats
+            nats = self._fit_link(p, mask).nats
             if nats < self.nats[mask]:
                 self.nats[mask] = nats
                 self.parameters[mask] = parameters
@@ -463,24 +474,27 @@ class _Search:
         """
         if not self.family.searched:
             return
-        for mask, start in enumerate(list(self.parameters)):
+        starts = list(self.parameters)  # a copy: a refined point may replace those of other masks
+        for mask, start in enumerate(starts):
             loss = partial(self.loss, mask=mask)
-            self.try_point(refine(loss, self.family.searched, start)[1])
+            _, refined = refine(loss, self.family.searched, start)
+            self.try_point(refined)
 
     def result(self) -> _PlayerFit:
         """Return the best fit found, with the link and the predictions for each mask (set of
         choices to fit to).
         """
-        p = np.stack([self.predict(parameters) for parameters in self.parameters])
-        links = [self._link(p[mask], mask).link for mask in range(len(p))]
-        n_choices = int(self._data.n_choices[0, 0])
+        predictions = [self.predict(parameters) for parameters in self.parameters]
+        p = np.stack(predictions)  # [mask, episode, round, outcome]
+        links = [self._fit_link(p[mask], mask).link for mask in range(len(p))]
+        n_choices = int(self._data.n_choices[0, 0])  # of the only player, in mask 0 (all choices)
         nats = float(self.nats[0]) * n_choices
-        return _PlayerFit(self.parameters[0], nats, links, p)
+        return _PlayerFit(parameters=self.parameters[0], nats=nats, links=links, p=p)
 
 
 def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[str, _PlayerFit]:
     """Fit families to one player, one algorithm at a time. Only families whose loss on the grid is
-    near the best one are optimised further (:data:`_FAR`).
+    near the best one are optimised further (:data:`_FAR_IN_NATS`).
 
     Args:
         data: the player's choices.
@@ -495,12 +509,14 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
         for point in _grid_points(family):
             searches[key].try_point(point)
     lowest = min(float(search.nats[0]) for search in searches.values())
-    far = lowest + max(_FAR / data.n_choices[0, 0], _FAR_SHARE)
+    n_choices = data.n_choices[0, 0]
+    # In nats per choice, as the losses are.
+    highest_refined = lowest + max(_FAR_IN_NATS / n_choices, _FAR_PER_CHOICE)
     for family in _simplest_first(families):
         search = searches[family.key]
         if family.extends in searches:
             _try_contained(search, searches[family.extends])
-        if search.nats[0] <= far:
+        if search.nats[0] <= highest_refined:
             search.refine()
     return {key: search.result() for key, search in searches.items()}
 
@@ -518,7 +534,7 @@ def _try_contained(search: _Search, inner: _Search) -> None:
             parameters = {}
             for searched in search.family.searched:
                 value = point[searched.name]
-                if isinstance(value, str):
+                if isinstance(value, str):  # the name of a parameter of the simpler family
                     value = inner_parameters[value]
                 low, high = searched.grid[0], searched.grid[-1]
                 parameters[searched.name] = min(max(value, low), high)
@@ -533,6 +549,7 @@ def _in_run_order(family: Family) -> list[Searched]:
 
 
 def _grid_points(family: Family) -> Iterator[Parameters]:
+    """Yield all combinations of the grid values of the family's parameters, by name."""
     searched = _in_run_order(family)
     names = [parameter.name for parameter in searched]
     for values in product(*(parameter.grid for parameter in searched)):
@@ -583,14 +600,16 @@ def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> Fam
         player: index of the player.
     """
     rows = data.rows(player)
-    p, choices = p[rows], data.choices[rows]
-    fit_to = partial(fit_link, p, choices, tempered=False, offers=data.offers_in(rows))
-    fits = [fit_to(mask[rows]) for mask in data.masks]
+    player_p, choices = p[rows], data.choices[rows]
+    fit_link_to = partial(fit_link, player_p, choices, tempered=False, offers=data.offers_in(rows))
+    link_fits = [fit_link_to(mask[rows]) for mask in data.masks]
     n_choices = int(data.n_choices[player, 0])
-    links = [fit.link for fit in fits]
-    of_masks = np.repeat(p[None], len(fits), 0)
-    fit = _PlayerFit({}, fits[0].nats * n_choices, links, of_masks)
-    return _score(data, family, fit, player)
+    links = [link_fit.link for link_fit in link_fits]
+    # Without parameters, the predictions are the same for all masks.
+    p_by_mask = np.repeat(player_p[None], len(link_fits), 0)
+    nats = link_fits[0].nats * n_choices  # mask 0 is all choices
+    player_fit = _PlayerFit(parameters={}, nats=nats, links=links, p=p_by_mask)
+    return _score_player(data, family, player_fit, player)
 
 
 def _no_algorithm() -> Algorithm:
@@ -623,6 +642,7 @@ def add_intervals(
 
 
 def _is_free(searched: Searched) -> bool:
+    """Return whether the parameter is a real number that the family does not fix."""
     return searched.kind == "real" and len(searched.grid) > 1
 
 
@@ -637,9 +657,9 @@ def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
         best: the best value.
         n_steps: number of values on each side.
     """
-    steps = np.linspace(0, 1, n_steps) ** 2
+    shares = np.linspace(0, 1, n_steps) ** 2  # of the way to the bound; squares are dense near 0
     low, *_, high = searched.grid
-    return np.array([best + (bound - best) * steps for bound in (low, high)])
+    return np.array([best + (bound - best) * shares for bound in (low, high)])
 
 
 def _add_profiles(
@@ -654,22 +674,26 @@ def _add_profiles(
         scores: index of a player -> the player's score.
     """
     free = [place for place, searched in enumerate(family.searched) if _is_free(searched)]
-    sought = list(product(scores, free, (0, -1)))
-    if not sought:
+    low_and_high = (0, -1)  # positions of the bounds in a parameter's grid
+    sought_ends = list(product(scores, free, low_and_high))  # (player, place of a parameter, bound)
+    if not sought_ends:
         return dict(scores)
     best = []
     bounds = []
-    for player, place, side in sought:
+    for player, place, bound in sought_ends:
         score = scores[player]
         best.append([*score.parameters.values(), score.link.lapse])
-        bounds.append(family.searched[place].grid[side])
-    points = np.array(best)
-    players, places, _ = np.transpose(sought)
+        bounds.append(family.searched[place].grid[bound])
+    points = np.array(best)  # [end, parameter + lapse rate]
+    players, places, _ = np.transpose(sought_ends)
     profile = partial(PlayerFits(data, family).profiles, players, points, places)
-    near = points[np.arange(len(points)), places]
-    ends = _profile_end(profile, near=near, bound=np.array(bounds)).reshape(-1, 2)
+    best_values = points[np.arange(len(points)), places]  # of the parameter of each end
+    ends = _find_profile_ends(profile, best=best_values, bounds=np.array(bounds))
+    low_high_pairs = ends.reshape(-1, 2)
     with_intervals = dict(scores)
-    for (player, place, _), (low, high) in zip(sought[::2], ends.tolist(), strict=True):
+    # The two ends of an interval follow each other: every second one begins an interval.
+    intervals = zip(sought_ends[::2], low_high_pairs.tolist(), strict=True)
+    for (player, place, _), (low, high) in intervals:
         name = family.searched[place].name
         score = with_intervals[player]
         interval = Interval(score.parameters[name], low, high)
@@ -677,7 +701,7 @@ def _add_profiles(
     return with_intervals
 
 
-def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array) -> Array:
+def _find_profile_ends(profile: Callable[[Array], Array], *, best: Array, bounds: Array) -> Array:
     """Search for one end of each of several 95 % profile likelihood intervals.
 
     The end is the parameter value at which the profile (the least loss at each value of the
@@ -687,32 +711,43 @@ def _profile_end(profile: Callable[[Array], Array], *, near: Array, bound: Array
     Args:
         profile: function from values of the parameter to the least loss at each, both ``[profile,
             value]``.
-        near: the value of the parameter at the minimum, ``[profile]``.
-        bound: lower or upper bound of the parameter, ``[profile]``: the one in whose direction the
+        best: the value of the parameter at the minimum, ``[profile]``.
+        bounds: lower or upper bound of the parameter, ``[profile]``: the one in whose direction the
             end is searched.
 
     Returns:
         The ends, ``[profile]``.
     """
-    rows = np.arange(len(near))
-    shares = np.linspace(0, 1, _PARTS + 1) ** 2  # most ends are near the best value
-    minimum = profile(near[:, None])
-    roots = np.zeros((len(near), _PARTS + 1))
-    far = bound
-    for _ in range(_ZOOMS):
-        values = near[:, None] + np.outer(far - near, shares)
+    rows = np.arange(len(best))
+    shares = np.linspace(0, 1, _N_PARTS + 1) ** 2  # most ends are near the best value
+    minimum = profile(best[:, None])
+    # The end lies between `near` (inside the interval) and `far` (outside it, or the bound). Each
+    # zoom computes the profile between them, and keeps the part of this range that has the end.
+    near, far = best, bounds
+    near_root = np.zeros(len(best))  # the root of the rise: 0 at the best value, 1 at the end
+    for _ in range(_N_ZOOMS):
+        values = near[:, None] + np.outer(far - near, shares)  # [profile, value]
         rise = profile(values[:, 1:]) - minimum
-        roots[:, 1:] = np.sqrt(np.maximum(rise, 0) / HALF_CHI2)
-        inside = np.where(roots <= 1, np.arange(_PARTS + 1), 0).max(1)
-        outside = np.minimum(inside + 1, _PARTS)
-        near, far = values[rows, inside], values[rows, outside]
-        roots[:, 0] = roots[rows, inside]
+        far_roots = np.sqrt(np.maximum(rise, 0) / HALF_CHI2)
+        roots = np.column_stack([near_root, far_roots])
+        last_inside = np.where(roots <= 1, np.arange(_N_PARTS + 1), 0).max(1)
+        first_outside = np.minimum(last_inside + 1, _N_PARTS)
+        near, far = values[rows, last_inside], values[rows, first_outside]
+        near_root, far_root = roots[rows, last_inside], roots[rows, first_outside]
     # The root of the rise is nearly a straight line.
-    step = (1 - roots[:, 0]) / (roots[rows, outside] - roots[:, 0] + _LEAST)
+    step = (1 - near_root) / (far_root - near_root + _LEAST_RISE)
     return near + (far - near) * step
 
 
 def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) -> FamilyScore:
+    """Return the score of the only player with 95 % profile likelihood intervals, from the losses on
+    a joint grid of all parameters.
+
+    Args:
+        data: the player's choices.
+        family: a family that is not vectorised.
+        score: the player's score.
+    """
     search = _Search(data, family)
     searched = _in_run_order(family)
     n_free = sum(map(_is_free, searched))
@@ -720,20 +755,23 @@ def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) ->
     for parameter in searched:
         best = score.parameters[parameter.name]
         is_free = _is_free(parameter)
-        around = _values_around(parameter, best, _ON_GRID.get(n_free, 3)) if is_free else [best]
-        grids.append(np.unique(around).tolist())
+        n_a_side = _N_VALUES_A_SIDE.get(n_free, 3)
+        values = _values_around(parameter, best, n_a_side) if is_free else [best]
+        grids.append(np.unique(values).tolist())
     may_lapse = score.link.lapse > 0
     names = [parameter.name for parameter in searched]
     losses = []
-    for values in product(*grids):
-        parameters = dict(zip(names, values, strict=True))
+    for point in product(*grids):
+        parameters = dict(zip(names, point, strict=True))
         losses.append(search.loss(parameters, mask=0, may_lapse=may_lapse))
-    nats = np.reshape(losses, [len(grid) for grid in grids]) * data.n_choices[0, 0]
+    grid_shape = [len(grid) for grid in grids]  # one axis per parameter
+    nats = np.reshape(losses, grid_shape) * data.n_choices[0, 0]
     intervals = {}
     for axis, (parameter, grid) in enumerate(zip(searched, grids, strict=True)):
         if not _is_free(parameter):
             continue
         other_axes = tuple(i for i in range(len(grids)) if i != axis)
-        ends = profile_ends(np.array(grid), nats.min(other_axes), score.link.temperature)
+        profile = nats.min(other_axes)
+        ends = profile_ends(np.array(grid), profile, score.link.temperature)
         intervals[parameter.name] = Interval(score.parameters[parameter.name], *ends)
     return replace(score, intervals=intervals)

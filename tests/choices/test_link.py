@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from interp.choices.link import _STEPS, HALF_CHI2, Link, fit_link
+from interp.choices.link import _LIMIT_AT_ZERO, HALF_CHI2, Link, fit_link
 
 EVERY = np.ones((1, 100), bool)
 
@@ -72,15 +72,15 @@ def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])
 def test_intervals_cover_where_a_parameter_moves_choices_one_by_one(rate):
     """A walk of one step a choice on both sides of the truth, up log((1 - r) / r) where the player departs: the truth
-    is within _STEPS of the best in 95 % and more."""
-    assert (1 - np.exp(-_STEPS)) ** 2 == pytest.approx(0.95, abs=1e-3)
+    is within _LIMIT_AT_ZERO of the best in 95 % and more."""
+    assert (1 - np.exp(-_LIMIT_AT_ZERO)) ** 2 == pytest.approx(0.95, abs=1e-3)
     rng = np.random.default_rng(0)
     step = np.log((1 - rate) / rate)
     departs = rng.random((4000, 2, 200)) < rate
     walk = np.where(departs, step, -step).cumsum(-1)
     best_of_each_side = np.maximum(walk.max(-1), 0)
     best = best_of_each_side.max(-1)
-    assert (best <= _STEPS).mean() > 0.945
+    assert (best <= _LIMIT_AT_ZERO).mean() > 0.945
     if rate < 0.13:
         covered = (1 - rate / (1 - rate)) ** 2
         assert (best <= HALF_CHI2).mean() == pytest.approx(covered, abs=0.02)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import interp
-from interp.choices.recorded import _read_inputs, _score, fit_cell
+from interp.choices.recorded import _compute_logits, _read_inputs, fit_cell
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import win_stay
 from tests.refusals import refuses
@@ -29,7 +29,7 @@ def score(fitted, episodes):
     """Return the logits of a fitted cell in all rounds, as the fit computes them."""
     inputs = _read_inputs(fitted.machine.layout, episodes)
     with torch.no_grad():
-        return _score([fitted.machine.module], inputs)[0]
+        return _compute_logits([fitted.machine.module], inputs)[0]
 
 
 @pytest.mark.long
