@@ -35,7 +35,8 @@ _POSITIONS = ("one-hot", "sinusoidal")
 MIN_MARGIN = 1e-3
 """Smallest margin of a position code: far above rounding in float32, where half of it decides a score."""
 
-_LINES, _ROTATION = range(2)
+# Joined to a seed, so that one seed draws lines and rotation independently of each other.
+_LINES_STREAM, _ROTATION_STREAM = range(2)
 
 _Axis = tuple[str, str]  # a block and a label in it
 
@@ -79,17 +80,17 @@ class PositionCode:
             1 <= n_lines <= T,
             f"n_lines must lie in 1 ... {T} for a round of {T} positions, got {n_lines}",
         )
-        rng, best = np.random.default_rng([seed, _LINES]), 0.0
+        rng, best_margin = np.random.default_rng([seed, _LINES_STREAM]), 0.0
         for _ in range(100):
             lines = np.sort(rng.choice(np.arange(1, T + 1), size=n_lines, replace=False))
             frequencies = 2 * math.pi * lines / (2 * T + 1)
             code = cls(labels, tuple(frequencies.tolist()))
             if code.margin >= MIN_MARGIN:
                 return code
-            best = max(best, code.margin)
+            best_margin = max(best_margin, code.margin)
         raise InputError(
-            f"n_lines={n_lines} cannot tell {T} positions apart: the best of 100 draws has margin {best:.2g}, and "
-            f"{MIN_MARGIN:g} is needed; give more lines (8 to 16), or one-hot positions"
+            f"n_lines={n_lines} cannot tell {T} positions apart: the best of 100 draws has margin "
+            f"{best_margin:.2g}, and {MIN_MARGIN:g} is needed; give more lines (8 to 16), or one-hot positions"
         )
 
     @property
@@ -186,7 +187,7 @@ class Basis:
 
     def __post_init__(self) -> None:
         require(
-            len(self._labels) == len(self.blocks),
+            len(self._labels_of_block) == len(self.blocks),
             f"block names must differ, got {[name for name, _ in self.blocks]}",
         )
         for block, labels in self.blocks:
@@ -196,7 +197,7 @@ class Basis:
             )
 
     @cached_property
-    def _labels(self) -> dict[str, tuple[str, ...]]:
+    def _labels_of_block(self) -> dict[str, tuple[str, ...]]:
         return dict(self.blocks)
 
     @cached_property
@@ -218,12 +219,13 @@ class Basis:
         """The orthonormal unit vectors of all axes as rows, ``[axis, d_model]``."""
         if self.rotation is None:
             return np.eye(self.d_model)
-        rng = np.random.default_rng([self.rotation, _ROTATION])
+        rng = np.random.default_rng([self.rotation, _ROTATION_STREAM])
         q, r = np.linalg.qr(rng.standard_normal((self.d_model, self.d_model)))
+        # With these signs every rotation is equally likely, and no library's convention matters.
         return q * np.sign(np.diag(r))
 
     def __getitem__(self, block: str) -> Axes:
-        require_known("block", block, self._labels)
+        require_known("block", block, self._labels_of_block)
         return Axes(self, block)
 
     @property
@@ -316,16 +318,16 @@ class Coordinates:
         >>> builder(2, positions="sinusoidal"), list(inspect.signature(builder).parameters)
         ('2, sinusoidal', ['size', 'positions', 'n_lines', 'seed', 'rotation'])
         """
-        builders, names = inspect.signature(build), inspect.signature(cls).parameters
-        parameters = {**builders.parameters}
+        of_build, fields = inspect.signature(build), inspect.signature(cls).parameters
+        parameters = {**of_build.parameters}
         del parameters["coordinates"]
-        signature = builders.replace(parameters=[*parameters.values(), *names.values()])
+        signature = of_build.replace(parameters=[*parameters.values(), *fields.values()])
 
         @wraps(build)
         def builder(*args: Any, **arguments: Any) -> _T:
-            bound = signature.bind(*args, **arguments).arguments
-            chosen = {name: bound.pop(name) for name in names if name in bound}
-            return build(**bound, coordinates=cls(**chosen))
+            passed = signature.bind(*args, **arguments).arguments
+            passed_fields = {name: passed.pop(name) for name in fields if name in passed}
+            return build(**passed, coordinates=cls(**passed_fields))
 
         builder.__signature__ = signature  # type: ignore[attr-defined]
         return checked(builder)
@@ -363,7 +365,7 @@ class Axes:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the block's axes, in order."""
-        return self.basis._labels[self.name]
+        return self.basis._labels_of_block[self.name]
 
     def __getitem__(self, label: str) -> Direction:
         if (self.name, label) not in self.basis.index:

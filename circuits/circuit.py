@@ -94,15 +94,18 @@ class Location:
             index = circuit.head_index(self.head)
             keys = [position(label) for label in self.keys]
             return lambda scores: scores[..., index, queries, keys] / self.scale
+        # [element, d_model]; what is stored is `scale` times the element.
         vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
         n_coordinates = np.count_nonzero(vectors, axis=1)
         if n_coordinates.max() == 1:
+            # Each element is one coordinate: picking it from the flattened axes (pos, d_model) is
+            # faster than an inner product, and adds no rounding.
             start_of_query = np.array(queries) * vectors.shape[1]
-            axes = as_tensor(start_of_query + np.abs(vectors).argmax(1))
-            scales = as_tensor(vectors.sum(1))
-            return lambda resid: resid.flatten(-2).index_select(-1, axes) * scales.to(resid)
-        maps = as_tensor(vectors)
-        return lambda resid: einsum("...ed,ed->...e", resid[..., queries, :], maps.to(resid))
+            coordinates = as_tensor(start_of_query + np.abs(vectors).argmax(1))
+            factors = as_tensor(vectors.sum(1))  # the only entry of each row that is not 0
+            return lambda resid: resid.flatten(-2).index_select(-1, coordinates) * factors.to(resid)
+        weights = as_tensor(vectors)
+        return lambda resid: einsum("...ed,ed->...e", resid[..., queries, :], weights.to(resid))
 
 
 EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
@@ -173,7 +176,7 @@ def table(
         words = row["positions"].split()
         for word in words:
             require_known("position", word, (*groups, *groups["ALL"]), limit=40)
-        labels = _expand(words, groups)
+        labels = _expand_groups(words, groups)
         positions = tuple(label for label in groups["ALL"] if label in labels)
         sources = _find_parts(row["source"], [*parts, *EMBEDDINGS])
         targets = _find_parts(row["target"], [*parts, *EXITS])
@@ -183,7 +186,7 @@ def table(
     return tuple(edges)
 
 
-def _expand(words: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
+def _expand_groups(words: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
     """Replace each word that names a group of labels by the labels of the group; return all labels
     as a list, in order.
 
@@ -318,33 +321,36 @@ def read_locations(
     """
     locations: dict[str, list[Location]] = {}
     for row in rows:
-        labels = _expand(row["labels"].split(), groups)
-        kind, *words = row["read"].split()
-        axes = _expand(words, groups)
+        labels = _expand_groups(row["labels"].split(), groups)
+        first_word, *words = row["read"].split()  # a block, a word of `named`, or "score"
+        axes = _expand_groups(words, groups)
         options: dict[str, Any] = {
             "hook": row["hook"],
             "scale": scales.get(row["scale"], 1.0),
             "drives": row["drives"],
         }
         of_variable = locations.setdefault(row["variable"], [])
-        if kind == "score":
+        if first_word == "score":
             head, *keys = axes
             options |= {"head": head, "keys": tuple(keys), "one_hot": False}
             of_variable.append(Location(row["name"], labels=tuple(labels) * len(keys), **options))
         elif axes[-1:] in (["each"], ["own"]):
-            n_times = len(labels) if axes.pop() == "each" else 1
-            directions = tuple(basis[kind][axis] for axis in axes for _ in range(n_times))
+            order = axes.pop()
+            # "each" reads every axis at all positions; "own" reads the i-th axis at the i-th one.
+            n_times = len(labels) if order == "each" else 1
+            directions = tuple(basis[first_word][axis] for axis in axes for _ in range(n_times))
             repeated = tuple(labels) * (len(directions) // len(labels))
             location = Location(row["name"], labels=repeated, directions=directions, **options)
             of_variable.append(location)
         else:
-            directions = tuple(basis[kind][axis] for axis in axes)
-            if kind in named:
-                directions = (named[kind],)
-            places = {label: [label] for label in groups.get(row["name"], ())}
-            for name, where in (places or {row["name"]: labels}).items():
-                repeated = tuple(label for label in where for _ in directions)
-                read = directions * len(where)
+            directions = tuple(basis[first_word][axis] for axis in axes)
+            if first_word in named:
+                directions = (named[first_word],)
+            # A name that stands for several labels makes one location per label.
+            labels_by_name = {label: [label] for label in groups.get(row["name"], ())}
+            for name, labels_of_name in (labels_by_name or {row["name"]: labels}).items():
+                repeated = tuple(label for label in labels_of_name for _ in directions)
+                read = directions * len(labels_of_name)
                 of_variable.append(Location(name, labels=repeated, directions=read, **options))
     return {variable: tuple(of_variable) for variable, of_variable in locations.items()}
 
@@ -377,17 +383,19 @@ def read_ground_truth(
     Returns:
         Name of the field -> its value, for the three fields.
     """
-    known = {key: {location.name for location in locations} for key, locations in sites.items()}
+    names_of_locations = {
+        key: {location.name for location in locations} for key, locations in sites.items()
+    }
     carried, partial, not_carried = [], {}, {}
     for row in rows:
-        names = tuple(_expand(row["locations"].split("; "), groups))
+        names = tuple(_expand_groups(row["locations"].split("; "), groups))
         if row["holds"] == "no":
             not_carried[names[0]] = row["variable"], row["outcome"]
         elif row["holds"] == "partly":
             partial[row["variable"], names[0]] = row["why"]
         else:
             claim = Carried(row["variable"], names, row["outcome"], row["held_as"])
-            if set(names) <= known.get(claim.located, set()):
+            if set(names) <= names_of_locations.get(claim.located, set()):
                 carried.append(claim)
     return {"carried": tuple(carried), "partial": partial, "not_carried": not_carried}
 
@@ -495,6 +503,8 @@ class Circuit(Result):
         eta = self.arguments.get("eta")
         if eta is None:
             return 0.0
+        # The sink scores halfway between a match and other keys, whose scores lie apart by the
+        # margin if positions are compared, and by 1 if contents are.
         lead = min(self.basis.positions.margin, 1.0) / 2
         return math.exp(-float(eta) * lead)
 
@@ -583,7 +593,7 @@ class Circuit(Result):
             key in values,
             f"values must be those of a run of the circuit's algorithm; they lack {key!r}",
         )
-        truth = values[key]
+        truth = values[key]  # [episode, round, ...]
         is_one_hot = all(location.one_hot for location in self.sites.get(key, ()))
         if variable.n_classes is not None and is_one_hot:
             truth = np.eye(variable.n_classes(values))[truth]

@@ -25,11 +25,11 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import MOST_GB, checked
 from interp.support.errors import require, require_known
 
-_NO_HEAD = "-"
+_NO_HEAD = "-"  # name of the heads without weights that fill up a layer
 
 
 @checked
-@torch.random.fork_rng(devices=[])
+@torch.random.fork_rng(devices=[])  # draws weights, which are overwritten, from no one's generator
 def compile_circuit(
     circuit: Circuit, dtype: torch.dtype = torch.float64, max_gb: float = MOST_GB
 ) -> HookedLatentTransformer:
@@ -120,13 +120,13 @@ def _validate(circuit: Circuit) -> None:
         )
     for token in (*circuit.tokens, *circuit.payloads):
         require_known("token", token, circuit.layout.vocabulary)
-    for what, n, wanted in (
+    for what, n_given, n_wanted in (
         ("latents", len(circuit.latents), circuit.layout.n_latents),
         ("outcomes", len(circuit.outcomes), len(circuit.layout.outcomes)),
     ):
         require(
-            n == wanted,
-            f"circuit {circuit.name!r} gives {n} directions of {what}; its layout has {wanted}",
+            n_given == n_wanted,
+            f"circuit {circuit.name!r} gives {n_given} directions of {what}; its layout has {n_wanted}",
         )
     names = [head.name for head in circuit.heads]
     require(len(set(names)) == len(names), f"head names must differ, got {names}")
@@ -153,6 +153,7 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     names: list[tuple[str, ...]] = []
     n_neurons = []
     for index, heads in enumerate(layers):
+        # Every layer gets as many heads as the largest; those without weights are idle.
         n_idle = n_heads - len(heads)
         idle_rules: list[AttentionRule] = ["softmax"] * n_idle
         rules_of_heads: list[AttentionRule] = [head.rule for head in heads]
@@ -162,7 +163,7 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
         n_neurons.append(sum(neuron.layer == index for neuron in circuit.neurons))
     d_head = max(max(len(head.scores), len(head.moves)) for head in circuit.heads)
     value_range = circuit.payload_range
-    if dtype == torch.float32:
+    if dtype == torch.float32:  # coarser, so that a circuit may need a range that float64 does not
         value_range = value_range or circuit.float32_range
     origin = {
         "circuit": circuit.name,
@@ -214,18 +215,20 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
     >>> [str(place.site) for place in places(circuit, circuit.location("votes", "embed"))]
     ['embed@p_1', 'embed@p_2']
     """
-    hook, directions_by_label = location.hook, dict[str, list[Any]]()
-    if location.keys:
+    hook = location.hook
+    if location.keys:  # of attention scores, which have no directions
         assert location.head is not None
         index = circuit.head_index(location.head)
         labels = dict.fromkeys(location.labels)
         return [Place.of(Site.at_hook(hook, index, label)) for label in labels]
+    vectors_by_label = dict[str, list[Any]]()
     for direction, label in zip(location.directions, location.labels, strict=True):
-        directions_by_label.setdefault(label, []).append(direction.vector())
-    held_at = []
-    for label, vectors in directions_by_label.items():
-        held_at.append(Place.of(Site.at_hook(hook, None, label), np.stack(vectors)))
-    return held_at
+        vectors_by_label.setdefault(label, []).append(direction.vector())
+    places_of_location = []
+    for label, vectors in vectors_by_label.items():
+        site = Site.at_hook(hook, head=None, position=label)
+        places_of_location.append(Place.of(site, np.stack(vectors)))
+    return places_of_location
 
 
 def list_wired_claims(circuit: Circuit) -> list[Claim]:
@@ -248,5 +251,5 @@ def list_wired_claims(circuit: Circuit) -> list[Claim]:
             together += places(circuit, location)
         claims.append(Claim(row.variable, tuple(together), row.outcome))
     for site, (key, outcome) in circuit.not_carried.items():
-        claims.append(Claim.at(key, [site], outcome, True))
+        claims.append(Claim.at(key, [site], outcome, control=True))
     return claims

@@ -45,11 +45,11 @@ _CLAIMS = {
 model.
 """
 
-_SHORT = 10  # rounds of the short horizon
-_MOST_UNDECIDED = (
+_SHORT_HORIZON = 10  # rounds of the short horizon
+_LARGEST_UNDECIDED_SHARE = (
     0.1  # share of the rows of a variable that may hang on a tie before its check fails
 )
-_MOST_SOFT = 1e-4
+_LARGEST_SOFT_ERROR = 1e-4
 """The largest error by softmax heads that still passes: a tenth of what a weight off by 1e-3
 changes.
 """
@@ -105,7 +105,7 @@ class Check:
         The strain is infinite if more than a tenth of the rounds were left out because of ties, or
         if the error is above 0 and the tolerance is 0.
         """
-        if self.undecided > _MOST_UNDECIDED or (self.judged and not self.tolerance):
+        if self.undecided > _LARGEST_UNDECIDED_SHARE or (self.judged and not self.tolerance):
             return float("inf")
         return self.judged / self.tolerance if self.judged else 0.0
 
@@ -122,10 +122,10 @@ class Check:
         than a tenth of the rounds were left out because of ties.
         """
         name = self.variable.replace("_", " ")
-        exact = f"computes the {name} exactly", f"does not compute the {name} exactly"
-        yes, no = _CLAIMS.get(self.variable, exact)
+        of_variable = f"computes the {name} exactly", f"does not compute the {name} exactly"
+        yes, no = _CLAIMS.get(self.variable, of_variable)
         unless: dict[Verdict, str] = {}
-        if self.undecided > _MOST_UNDECIDED:
+        if self.undecided > _LARGEST_UNDECIDED_SHARE:
             share = f"{self.undecided:.2g} of the rounds"
             unless["yes"] = f"{NOTHING} for {share}, which hang on ties closer than rounding"
         judged = self.judged
@@ -134,7 +134,7 @@ class Check:
         return Measure(
             self.variable,
             f"It {yes}",
-            Interval(judged, judged, judged),
+            Interval(judged, judged, judged),  # a maximum over what ran, without uncertainty
             self.tolerance,
             side="below",
             is_share=False,
@@ -186,24 +186,24 @@ def check(
     truths = {key: circuit.truth(values, key) for key in keys}
     undecided = plan.undecided(circuit, values, dtype)
     for key, mask in undecided.items():
-        truths[key][mask] = np.nan
+        truths[key][mask] = np.nan  # marks what is not compared
 
     def get_unit(key: str) -> float:
         return plan.unit(circuit, values, key)
 
     meters = _place_meters(circuit, truths, get_unit)
-    if circuit.layout.prediction_axes == 0:
+    if circuit.layout.prediction_axes == 0:  # the prediction is one choice, not a distribution
         meters.append(_meter_distribution(circuit, model, circuit.algorithm.distribution(values)))
     run = _run_with_meters(model.to(device), circuit, episodes, meters)
     model = model.cpu()
     errors = []
     for meter in meters:
-        measured = _compute_errors(meter.values, meter.truth, meter.unit)
-        errors.append(_Error(meter.key, meter.where, *measured))
+        absolute_and_relative = _compute_errors(meter.values, meter.truth, meter.unit)
+        errors.append(_Error(meter.key, meter.where, *absolute_and_relative))
     state = model.read_state(run.latents)
     exits = (
         (plan.output, "output", run.predictions, truths[plan.output]),
-        (CARRIED, "latents", state, _get_carried(circuit.algorithm, values)),
+        (CARRIED, "latents", state, _get_carried_state(circuit.algorithm, values)),
     )
     for key, where, value, truth in exits:
         shape = tuple(value.shape)
@@ -213,18 +213,19 @@ def check(
             "variable of the algorithm that has the shape of a prediction as the plan's output",
         )
         expected = torch.from_numpy(truth)
-        measured = _compute_errors(value.reshape(truth.shape), expected, get_unit(key))
-        errors.append(_Error(key, where, *measured))
-    errors += _measure_rest(circuit, run.latents, get_unit(CARRIED))
+        absolute_and_relative = _compute_errors(value.reshape(truth.shape), expected, get_unit(key))
+        errors.append(_Error(key, where, *absolute_and_relative))
+    errors += _measure_residue(circuit, run.latents, get_unit(CARRIED))
     checks = []
     for error in errors:
         tolerance, kind = plan.tolerance(error.key, dtype)
-        soft, why = plan.soft(circuit, values, error.key)
-        if soft > _MOST_SOFT:
-            why = f"none: {why} = {soft:.1g}, more than {_MOST_SOFT:g}"
-            soft = 0.0
-        elif why:
-            why = f"{why} = {soft:.1g}"
+        soft_error, formula = plan.soft(circuit, values, error.key)
+        allowance = ""
+        if soft_error > _LARGEST_SOFT_ERROR:  # so large a bound would hide a wrong weight
+            allowance = f"none: {formula} = {soft_error:.1g}, more than {_LARGEST_SOFT_ERROR:g}"
+            soft_error = 0.0
+        elif formula:
+            allowance = f"{formula} = {soft_error:.1g}"
         share = float(undecided[error.key].mean()) if error.key in undecided else 0.0
         variable_check = Check(
             size=size,
@@ -233,15 +234,23 @@ def check(
             where=error.where,
             error=error.absolute,
             relative=error.relative,
-            tolerance=tolerance + soft,
+            tolerance=tolerance + soft_error,
             by=kind,
             undecided=share,
-            allowance=why,
+            allowance=allowance,
         )
         checks.append(variable_check)
     leak = _measure_causal_leak(model, run)
-    later = "embeddings of later positions"
-    return [*checks, Check(size, dtype, "causality", later, leak, leak, tolerance=0.0)]
+    causality = Check(
+        size=size,
+        dtype=dtype,
+        variable="causality",
+        where="embeddings of later positions",
+        error=leak,
+        relative=leak,
+        tolerance=0.0,
+    )
+    return [*checks, causality]
 
 
 class _Error(NamedTuple):
@@ -298,17 +307,18 @@ def _meter_distribution(
         distribution: the algorithm's scores ``[episode, round, outcome]``.
     """
     layout = circuit.layout
-    final, unembed = model.ln_final, model.unembed
+    final_norm, unembed = model.ln_final, model.unembed
 
     def read_outcomes(resid: Tensor) -> Tensor:
+        # The activation was moved to the CPU, and the model may be elsewhere.
         at_prediction = resid[..., layout.predict_position, :].to(unembed.weight.device)
-        scores: Tensor = unembed(final(at_prediction))
+        scores: Tensor = unembed(final_norm(at_prediction))
         return scores[..., : layout.n_outputs].cpu()
 
     hook = f"blocks.{circuit.n_layers - 1}.hook_resid_post"
     where = f"{hook} at {layout.predict_label}"
     truth = torch.from_numpy(distribution)
-    return _Meter("distribution", hook, where, read_outcomes, truth, 1.0)
+    return _Meter("distribution", hook, where, read_outcomes, truth, unit=1.0)
 
 
 def _run_with_meters(
@@ -335,7 +345,7 @@ def _run_with_meters(
             run = rollout(model, episodes)
     else:
         run = rollout(model, episodes)
-        for meter in meters:
+        for meter in meters:  # [episode, round, element] -> [batch row, 1, element]
             meter.truth = meter.truth.flatten(0, 1).unsqueeze(1)
             meter.values = meter.values.flatten(0, 1).unsqueeze(1)
         replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
@@ -343,7 +353,7 @@ def _run_with_meters(
     return replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=fed)
 
 
-def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error]:
+def _measure_residue(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error]:
     """Measure what the latents contain besides the state, which should be 0.
 
     "residue" is everything but the state and the fixed initial latents; "position_code" is the part
@@ -362,18 +372,19 @@ def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error
     block = circuit.basis[POS]
     position_axes = [block[label] for label in block.labels]
     state_rows = rows(circuit.state, circuit).to(latents.dtype)
-    stream = state_rows / state_rows.norm(dim=-1, keepdim=True)
-    always = rows(circuit.latents, circuit).to(latents.dtype)
+    state_axes = state_rows / state_rows.norm(dim=-1, keepdim=True)  # orthogonal to each other
+    initial = rows(circuit.latents, circuit).to(latents.dtype)
     axes = rows(position_axes, circuit).to(latents.dtype)
-    rest = latents - always[: latents.shape[-2]]
-    parts = {"residue": rest - rest @ stream.T @ stream, "position_code": latents @ axes.T}
-    nothing = torch.zeros(()).double()
+    change = latents - initial[: latents.shape[-2]]
+    along_state = change @ state_axes.T @ state_axes
+    parts = {"residue": change - along_state, "position_code": latents @ axes.T}
+    zero = torch.zeros(()).double()
     return [
-        _Error(key, "latents", *_compute_errors(part, nothing, unit)) for key, part in parts.items()
+        _Error(key, "latents", *_compute_errors(part, zero, unit)) for key, part in parts.items()
     ]
 
 
-def _get_carried(algorithm: Algorithm, values: Values) -> np.ndarray:
+def _get_carried_state(algorithm: Algorithm, values: Values) -> np.ndarray:
     """Return the algorithm's state before the first round and after every round, ``[episode, round
     + 1, ...]``.
     """
@@ -420,17 +431,18 @@ def check_horizon(
     if model is None:
         model = compile_circuit(circuit, getattr(torch, dtype))
     model = model.to(device)
-    built, checks = model.digest(), []
-    for horizon in (min(_SHORT, n_rounds), 2 * n_rounds):
-        episodes = plan.episodes(circuit, horizon, 2, seed)
+    digest_before, checks = model.digest(), []
+    for horizon in (min(_SHORT_HORIZON, n_rounds), 2 * n_rounds):
+        n_episodes = 2
+        episodes = plan.episodes(circuit, horizon, n_episodes, seed)
         values = circuit.algorithm.run(episodes)
-        truth = _get_carried(circuit.algorithm, values)
+        truth = _get_carried_state(circuit.algorithm, values)
         run = rollout(model, episodes)
         state = model.read_state(run.latents).cpu()
         error, _ = _compute_errors(state.reshape(truth.shape), torch.from_numpy(truth))
         largest_value = np.abs(truth).max()
-        largest = max(plan.unit(circuit, values, CARRIED), largest_value)
-        if model.digest() != built:
+        unit = max(plan.unit(circuit, values, CARRIED), largest_value)
+        if model.digest() != digest_before:
             error = np.inf
         where = f"latents after {episodes.n_rounds:,} rounds, d_model {model.config.d_model}"
         rounding = episodes.n_rounds * float(np.finfo(dtype).eps)
@@ -440,7 +452,7 @@ def check_horizon(
             variable="horizon",
             where=where,
             error=error,
-            relative=error / largest,
+            relative=error / unit,
             tolerance=rounding,
             by="relative",
         )
@@ -471,7 +483,7 @@ def check_exits(
     if algorithm.memory:
         with torch.no_grad():
             state = machine.read_state(run.latents)
-        exits.append((CARRIED, "latents", state, _get_carried(algorithm, values)))
+        exits.append((CARRIED, "latents", state, _get_carried_state(algorithm, values)))
     sizes = tuple(tasks.of(machine).sizes_of(run.layout).values())
     dtype = str(machine.dtype).removeprefix("torch.")
     checks = []
@@ -508,9 +520,9 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
         The largest absolute change of a residual stream, of logits or of the prediction at
         positions before the noise; infinite if a change is NaN.
     """
-    first_rows, last = slice(2), run.n_rounds - 1
-    tokens, latents = run.tokens[first_rows, last], run.latents[first_rows, last]
-    values = run.values[first_rows, last].to(model.W_E.dtype)
+    two_episodes, last = slice(2), run.n_rounds - 1  # enough: all share the mask
+    tokens, latents = run.tokens[two_episodes, last], run.latents[two_episodes, last]
+    values = run.values[two_episodes, last].to(model.W_E.dtype)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=generator).to(model.W_E)
 
@@ -523,34 +535,35 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
         """
         streams: list[Tensor] = []
 
-        def blind(activation: Tensor, hook: object) -> Tensor:
-            return torch.cat([activation[:, :n_known], 3.0 * noise[:, n_known:]], 1)
+        def replace_later(embeddings: Tensor, hook: object) -> Tensor:
+            # [episode, pos, d_model]; the noise is large beside embeddings, which are 0 or about 1.
+            return torch.cat([embeddings[:, :n_known], 3.0 * noise[:, n_known:]], 1)
 
-        def see(activation: Tensor, hook: object) -> None:
+        def record(activation: Tensor, hook: object) -> None:
             streams.append(activation)
 
-        hooks: list[tuple[str, Any]] = [("hook_embed", blind)]
+        hooks: list[tuple[str, Any]] = [("hook_embed", replace_later)]
         for layer in range(model.config.n_layers):
-            hooks.append((f"blocks.{layer}.hook_resid_post", see))
+            hooks.append((f"blocks.{layer}.hook_resid_post", record))
         with torch.no_grad(), model.hooks(fwd_hooks=hooks):
             out = model(tokens, latents, values)
         return [*streams, out.logits], out.prediction
 
     n_positions = tokens.shape[1]
     predict_position = model.layout_of_length[n_positions].predict_position
-    streams, prediction = run_first_positions(n_positions)
-    largest = 0.0
+    streams, prediction = run_first_positions(n_positions)  # without noise
+    largest_change = 0.0
     for n_known in range(1, n_positions):
-        blind_streams, blind_prediction = run_first_positions(n_known)
-        pairs = list(zip(streams, blind_streams, strict=True))
-        known = [(x[:, :n_known], y[:, :n_known]) for x, y in pairs]
-        if n_known > predict_position:
-            known.append((prediction, blind_prediction))
-        for x, y in known:
+        noisy_streams, noisy_prediction = run_first_positions(n_known)
+        pairs = list(zip(streams, noisy_streams, strict=True))
+        before_noise = [(x[:, :n_known], y[:, :n_known]) for x, y in pairs]
+        if n_known > predict_position:  # no noise up to where the prediction is read
+            before_noise.append((prediction, noisy_prediction))
+        for x, y in before_noise:
             if not torch.equal(x, y):
                 change = (x - y).abs().nan_to_num(nan=float("inf"))
-                largest = max(largest, float(change.max()))
-    return largest
+                largest_change = max(largest_change, float(change.max()))
+    return largest_change
 
 
 @dataclass
@@ -591,10 +604,10 @@ class _Meter:
             activation: activation of a batch of episodes.
             hook: the hook point; not used.
         """
-        last = self.first + len(activation)
-        self.values[self.first : last, self.round] = self.read(activation.cpu())
+        end = self.first + len(activation)
+        self.values[self.first : end, self.round] = self.read(activation.cpu())
         self.round = (self.round + 1) % self.truth.shape[1]
-        self.first = self.first if self.round else last
+        self.first = self.first if self.round else end  # after the last round: the next batch
 
 
 def _compute_errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:

@@ -190,10 +190,12 @@ def fixed_offset(
     """
     basis = sink.basis
     shift = shift_terms(basis, offset)
-    p_1 = basis.code(0)
+    # The target scores 1, other positions at most 1 - margin, and the sink halfway between them.
     sink_score = (1.0 - basis.positions.margin / 2) * basis.one + gate
+    # The sink is the first token: what the shift terms score for its position is subtracted.
+    code_of_sink = basis.code(0)
     for query, key in shift:
-        sink_score = sink_score - key.dot(p_1) * query
+        sink_score = sink_score - key.dot(code_of_sink) * query
     return Head(name, layer, "hard", scores=(*shift, (sink_score, sink)), moves=moves)
 
 
@@ -212,8 +214,8 @@ def read_variant_rows(path: Path, form: Collection[str]) -> list[dict[str, str]]
     words = set(form)
     rows = []
     for row in read_rows(path):
-        terms = row["form"].split()
-        if all(words.intersection(term.split("/")) for term in terms):
+        choices = row["form"].split()  # such as ["R/P", "softmax"]
+        if all(words.intersection(choice.split("/")) for choice in choices):
             rows.append(row)
     return rows
 
@@ -250,6 +252,7 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
         pairs = zip(code.labels[offset:], code.labels[:n_pairs], strict=True)
         return tuple((pos[later], pos[earlier]) for later, earlier in pairs)
     terms: list[Term] = []
+    # R^l turns the plane of each frequency omega by the angle omega * l.
     for k, omega in enumerate(code.lines, 1):
         c, s = math.cos(omega * offset), math.sin(omega * offset)
         cos, sin = pos[f"cos_{k}"], pos[f"sin_{k}"]
@@ -312,6 +315,7 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
         head.rule == "linear",
         f"head {head.name!r} must be linear to get a heavy sink, its rule is {head.rule!r}",
     )
+    # A match scores `scale` in the linear head, and `match_logit` here.
     matches = tuple((match_logit / scale * query, key) for query, key in head.scores)
     to_sink = ((match_logit + heavy) * sink.basis.one, sink)
     moves = tuple((read, math.exp(heavy) * scale * write) for read, write in head.moves)

@@ -87,20 +87,22 @@ class CircuitRecord:
 
 
 def _count_weighted_majority(sizes: Mapping[str, int]) -> float:
-    n = sizes["n_experts"]
-    return 36 * (6 * n + 26) * (2 * n + 5)
+    d_model, d_head = 6 * sizes["n_experts"] + 26, 2 * sizes["n_experts"] + 5
+    return 36 * d_model * d_head  # 3 layers x 3 heads x 4 matrices
 
 
 def _count_q_learning(sizes: Mapping[str, int]) -> float:
     n_states, n_actions = sizes["n_states"], sizes["n_actions"]
-    d_model = 3 * n_states + 6 * n_actions + 29
-    return d_model * (96 * (3 * n_actions + 10) + 16 * n_states)
+    d_model, d_head = 3 * n_states + 6 * n_actions + 29, 3 * n_actions + 10
+    # 4 layers x 6 heads x 4 matrices; 4 layers x 2 matrices x 2 neurons per state
+    return d_model * (96 * d_head + 16 * n_states)
 
 
 def _count_reachability(sizes: Mapping[str, int]) -> float:
     n_nodes, n_edges = sizes["n_nodes"], sizes["n_edges"]
-    d_model = 4 * n_nodes + 3 * n_edges + 13
-    return d_model * (32 * (3 * n_edges + 7) + 12 * n_nodes)
+    d_model, d_head = 4 * n_nodes + 3 * n_edges + 13, 3 * n_edges + 7
+    # 2 layers x 4 heads x 4 matrices; 2 layers x 2 matrices x 3 neurons per node
+    return d_model * (32 * d_head + 12 * n_nodes)
 
 
 _WEIGHTS: dict[str, Callable[[Mapping[str, int]], float]] = {
@@ -147,10 +149,11 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     """
     record = get_record(name)
     builder = record.build
-    takes = inspect.signature(builder).parameters
+    parameters = inspect.signature(builder).parameters
     for argument, value in arguments.items():
-        require_known(f"argument of {name!r}", argument, takes, limit=20)
-        parameter = takes[argument]
+        require_known(f"argument of {name!r}", argument, parameters, limit=20)
+        parameter = parameters[argument]
+        # Annotations are texts, which are evaluated where the builder was written.
         names_in_scope = getattr(inspect.unwrap(builder), "__globals__", {})
         kind = kind_of(parameter.annotation, names_in_scope)
         arguments[argument] = fit(argument, value, kind, parameter.default)
@@ -158,9 +161,10 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     for size in tasks.get(record.task).sizes:
         value = arguments.get(size.name, size.default)
         sizes[size.name] = integer(size.name, value, size.minimum)
-    shown = ", ".join(f"{size}={value}" for size, value in sizes.items())
-    n_weights = number(f"weights of {name!r} with {shown}", record.weights(sizes), 0)
-    refuse_above(f"{name!r} with {shown}", 8 * n_weights, max_gb)
+    sizes_in_words = ", ".join(f"{size}={value}" for size, value in sizes.items())
+    n_weights = number(f"weights of {name!r} with {sizes_in_words}", record.weights(sizes), 0)
+    n_bytes = 8 * n_weights
+    refuse_above(f"{name!r} with {sizes_in_words}", n_bytes, max_gb)
     return builder(**arguments)
 
 
@@ -274,16 +278,20 @@ def register(record: CircuitRecord) -> CircuitRecord:
     Traceback (most recent call last):
     interp.support.errors.InputError: a model 'wma-handwired' is known already; choose another key
     """
-    taken = {known.name for known in library.models()}
-    require(record.key not in taken, f"a model {record.key!r} is known already; choose another key")
-    sizes, takes = tasks.get(record.task).sizes, inspect.signature(record.build).parameters
+    known_names = {known.name for known in library.models()}
+    require(
+        record.key not in known_names,
+        f"a model {record.key!r} is known already; choose another key",
+    )
+    sizes, parameters = tasks.get(record.task).sizes, inspect.signature(record.build).parameters
     for size in sizes:
         require_known(
             f"argument of the builder of {record.key!r} (a size of its task)",
             size.name,
-            takes,
+            parameters,
             limit=20,
         )
+    # The builder must work at the task's default sizes, and only a circuit tells its name.
     circuit = record.build(**{size.name: size.default for size in sizes})
     require(
         circuit.name == record.key,

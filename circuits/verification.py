@@ -66,9 +66,10 @@ class VerificationResult(Measured):
     measures: tuple[Measure, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        # A variable's checks overwrite each other, and the worst comes last.
         worst = {check.variable: check for check in sorted(self.checks, key=attrgetter("strain"))}
-        order = dict.fromkeys(check.variable for check in self.checks)
-        object.__setattr__(self, "measures", tuple(worst[key].measure() for key in order))
+        variables = dict.fromkeys(check.variable for check in self.checks)
+        object.__setattr__(self, "measures", tuple(worst[key].measure() for key in variables))
 
     @property
     def passed(self) -> bool:
@@ -121,11 +122,11 @@ class VerificationResult(Measured):
         be stored at several locations: error, relative and undecided are the largest over them, and
         tolerance is the smallest.
         """
-        worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
-        table = worst.agg(
+        by_variable = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
+        table = by_variable.agg(
             {"error": "max", "relative": "max", "tolerance": "min", "undecided": "max"}
         )
-        return table.assign(passed=worst["passed"].all()).reset_index()
+        return table.assign(passed=by_variable["passed"].all()).reset_index()
 
 
 @checked
@@ -174,8 +175,9 @@ def verify(
         require_known("dtype", precision, DTYPES)
     integer("n_rounds", n_rounds, 1)
     integer("n_episodes", n_episodes, 1)
+    # Every circuit is built before the first one runs, so that a wrong argument is refused at once.
     cases = []
-    for size in plan.sizes if sizes is None else map(_size, sizes):
+    for size in plan.sizes if sizes is None else map(_unpack_single_size, sizes):
         for precision in dtypes:
             build_arguments = {**arguments, **_size_arguments(record, size)}
             circuit = build(name, **with_defaults(name, precision, build_arguments))
@@ -183,24 +185,25 @@ def verify(
     for _, precision, circuit in cases:
         require_dtype(circuit, precision)
     require(cases, "no sizes were given; give at least one, or None for the default sizes")
+    first_size, _, first_circuit = cases[0]
     checks: list[Check] = []
-    ran: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []  # (rounds, episodes) that ran, which a plan may reduce
     with bar(f"verifying {name}", len(cases)) as done:
         for size, precision, circuit in cases:
             episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
-            ran.append((episodes.n_rounds, len(episodes)))
+            counts.append((episodes.n_rounds, len(episodes)))
             checks += check(circuit, episodes, size, precision, plan, device=device)
-            if size == cases[0][0]:
+            if size == first_size:  # one size, since the check runs for twice the rounds
                 checks += check_horizon(circuit, size, precision, plan, n_rounds, seed, device)
             done(1)
     settings = provenance(
-        rounds=_span(n for n, _ in ran),
-        episodes=_span(n for _, n in ran),
+        rounds=_describe_range(n_rounds for n_rounds, _ in counts),
+        episodes=_describe_range(n_episodes for _, n_episodes in counts),
         seed=seed,
         device=str(device),
         arguments=arguments,
     )
-    return VerificationResult(name, cases[0][2].algorithm.name, tuple(checks), settings)
+    return VerificationResult(name, first_circuit.algorithm.name, tuple(checks), settings)
 
 
 @checked
@@ -242,7 +245,8 @@ def verify_machine(
         f"{machine.name!r} is learned: no function reads its state exactly. Adapt it with read= where one does, or "
         "compare it by fitted maps: circuits.compare.machines(machine, reference)",
     )
-    integer("n_rounds", n_rounds, 1), integer("n_episodes", n_episodes, 1)
+    integer("n_rounds", n_rounds, 1)
+    integer("n_episodes", n_episodes, 1)
     task = interp.tasks.of(machine)
     algorithm = task.explains(machine) if algorithm is None else algorithm
     if tolerance is None:
@@ -250,19 +254,19 @@ def verify_machine(
     require(tolerance >= 0, f"tolerance must be a number >= 0, got {tolerance}")
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), seed)
     checks = check_exits(machine, algorithm, episodes, tolerance)
-    ran = {
+    counts = {
         "rounds": episodes.n_rounds,
         "episodes": len(episodes),
         "seed": seed,
         "device": str(machine.device),
     }
     settings = provenance(
-        machine, **ran, arguments={"algorithm": algorithm.key, **algorithm.parameters}
+        machine, **counts, arguments={"algorithm": algorithm.key, **algorithm.parameters}
     )
     return VerificationResult(machine.name, algorithm.name, tuple(checks), settings)
 
 
-def _span(counts: Iterable[int]) -> int | str:
+def _describe_range(counts: Iterable[int]) -> int | str:
     """Return the number that all counts equal, or a text such as "5 to 8" (smallest to largest) if
     they differ.
     """
@@ -270,7 +274,7 @@ def _span(counts: Iterable[int]) -> int | str:
     return different[0] if len(different) == 1 else f"{different[0]} to {different[-1]}"
 
 
-def _size(size: Any) -> Any:
+def _unpack_single_size(size: Any) -> Any:
     """Return a task size in its short form: a tuple of one number becomes that number, and any
     other size stays unchanged.
     """

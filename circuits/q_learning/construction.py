@@ -153,11 +153,11 @@ def q_learning(
         blocks.append("buf3")
     basis = coordinates.basis(dict.fromkeys(blocks, tuple(tokens.values())), layout.labels)
     slope = relative_tau * bound if tau is None else tau
-    finest = float(np.finfo("float64").eps) * bound
+    resolved = float(np.finfo("float64").eps) * bound
     require(
-        slope == 0 or slope >= finest,
-        f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
-        "not be broken; give no tau, one above that bound, or 0 to average over ties",
+        slope == 0 or slope >= resolved,
+        f"tau = {slope:g} is below {resolved:g}, what float64 resolves of values up to M = {bound:g}, so that ties "
+        "would not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
     states = wire.number_labels("s", n_states)
     actions = wire.number_labels("a", n_actions)
@@ -172,17 +172,21 @@ def q_learning(
         signed=signed,
         tau=slope,
         beta=beta,
-        hardness=eta and hardness,
+        hardness=eta and hardness,  # None in an exact circuit
         draws=layout.draws,
     )
-    exact = _make_routing_heads(wiring)
-    exact += _make_evaluating_heads(wiring)
-    exact += _make_selecting_heads(wiring)
-    exact += _make_fetching_heads(wiring) if variant == "softmlp" else _make_adding_heads(wiring)
+    exact_heads = _make_routing_heads(wiring)
+    exact_heads += _make_evaluating_heads(wiring)
+    exact_heads += _make_selecting_heads(wiring)
+    exact_heads += (
+        _make_fetching_heads(wiring) if variant == "softmlp" else _make_adding_heads(wiring)
+    )
     head_form = {variant, "boltzmann"} if beta else {variant}
-    described = wire.in_words(exact, wire.read_variant_rows(_FOLDER / "heads.csv", head_form))
+    head_rows = wire.read_variant_rows(_FOLDER / "heads.csv", head_form)
     heads = wire.softmax_only(
-        described, eta, lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy)
+        wire.in_words(exact_heads, head_rows),
+        eta,
+        lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy),
     )
     neurons: list[wire.Neuron] = []
     if variant != "lin":
@@ -191,17 +195,17 @@ def q_learning(
         neurons += _make_adding_neurons(wiring)
     form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent"}
     if eta is None and beta is None and not noise:
-        form.add("greedy")
+        form.add("greedy")  # the choice is one-hot, with no probability elsewhere
     labels = layout.labels
     columns = wire.number_labels("c", n_actions)
     next_states = wire.number_labels("s'", n_actions)
-    # Neurons 2.2 read the name of Select, which keeps them silent there.
+    # Below M = 1, neurons 2.2 also read the name of Select, which keeps them silent there.
     pause = ["Select"] if bound < 1 else []
     # Only one-hot codes have no axis for what lies outside the round.
     one_back = two_back = labels
     if coordinates.one_hot:
         one_back, two_back = labels[:-1], labels[:-2]
-    groups = {
+    groups = {  # words of the tables -> labels
         "ALL": labels,
         "ROWS": states,
         "CANDIDATES": actions,
@@ -214,6 +218,7 @@ def q_learning(
         "BACK2": two_back,
     }
     ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
+    # After layer 4 of "softmlp" the TD error is the sum of three terms; Qcurr holds -Q(s_t, a_t).
     current = buf2["Qcurr"]
     fetched = current + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(states), "fetched": fetched, "current": -current}
@@ -249,11 +254,11 @@ def q_learning(
         state=state_axes,
         algorithm=replace(algorithm, initial=start_at_zero),
         **tables,
-        float64_only=_float64_only(variant, eta, slope, bound),
+        float64_only=_explain_float64_only(variant, eta, slope, bound),
     )
 
 
-def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
+def _explain_float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
     """Return a sentence that says why the circuit cannot be float32, or "" if it can.
 
     Args:
@@ -354,7 +359,9 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     ids, constant, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
     sink, states, move = wiring.sink, wiring.states, wiring.move
     is_linear = wiring.variant == "lin"
-    silent_at_others = constant - acting + ids["Update"]  # c_a is an action and an Update, too
+    # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
+    only_actions = constant - acting + ids["Update"]  # c_a is an action and an Update, too
+    only_select, only_reward = constant - ids["Select"], constant - ids["r"]
     copies = to_select = to_reward = move(states, "id", "id")
     context_block = "buf1"
     if is_linear:
@@ -364,16 +371,17 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
         context_block = "buf3"
     current, following = move(("Qcurr",), "id", "id"), move(("Qnext",), "id", "id")
     same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
+    # The column of the own action scores 2, one for the action and one for being a column (a
+    # key with Update). Columns themselves, which are actions with Update, do not look.
     from_column = (acting - 2.0 * ids["Update"], ids["Update"])
     column = move(states, "buf1", context_block)
-    silent_at_select, silent_at_reward = constant - ids["Select"], constant - ids["r"]
     to_next_phase = ((acting, ids["Qnext"]),)
     same_column = (*same_action, from_column)
     heads = [
-        wire.fixed_offset("1.1 state to actions", 0, 1, copies, silent_at_others, sink),
-        wire.fixed_offset("1.2 state to Select", 0, 2, to_select, silent_at_select, sink),
-        wire.fixed_offset("1.3 state to reward", 0, 2, to_reward, silent_at_reward, sink),
-        wire.fixed_offset("1.4 current-phase tag", 0, 2, current, silent_at_others, sink),
+        wire.fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
+        wire.fixed_offset("1.2 state to Select", 0, 2, to_select, only_select, sink),
+        wire.fixed_offset("1.3 state to reward", 0, 2, to_reward, only_reward, sink),
+        wire.fixed_offset("1.4 current-phase tag", 0, 2, current, only_actions, sink),
         wire.content_chooser("1.5 next-phase tag", 0, to_next_phase, following, sink),
         wire.content_chooser("1.6 context fetch", 0, same_column, column, sink, theta=1.5),
     ]
@@ -391,18 +399,19 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     "lin", they also look up Q-values.
     """
     ids, states, sink, move = wiring.basis["id"], wiring.states, wiring.sink, wiring.move
-    asks = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
+    # The candidate of the current state scores 2: it is an action, and has the tag Qcurr.
+    to_current = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
     state = move(states, "id", "buf1")
-    fetch = wire.content_chooser("2.1 Select fetches s_t", 1, asks, state, sink, theta=1.5)
+    fetch = wire.content_chooser("2.1 Select fetches s_t", 1, to_current, state, sink, theta=1.5)
     if wiring.variant != "lin":
         return [fetch]
     same_state = wire.match(wiring.basis, states, "buf2", "buf1")
     value = move(wiring.actions, "id", "buf2")
-    following, elsewhere = move(states, "buf2", "buf2"), wiring.basis.one - ids["Update"]
+    following, only_update = move(states, "buf2", "buf2"), wiring.basis.one - ids["Update"]
     return [
         fetch,
         wire.Head("2.2 Q-values", 1, "linear", scores=same_state, moves=value),
-        wire.fixed_offset("2.3 next state to Update", 1, 2, following, elsewhere, sink),
+        wire.fixed_offset("2.3 next state to Update", 1, 2, following, only_update, sink),
     ]
 
 
@@ -413,13 +422,19 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     Q-table that is updated to the token Update.
     """
     move, actions, states = wiring.move, wiring.actions, wiring.states
-    is_soft = wiring.hardness is not None
+    # Both are pairs (attention rule, score terms).
     best = _make_selection(
-        wiring, "softmax" if is_soft else "hard", wiring.hardness or 1.0, wiring.tau
+        wiring,
+        rule="hard" if wiring.hardness is None else "softmax",
+        sharpness=wiring.hardness or 1.0,
+        tau=wiring.tau,
     )
-    choice = best if wiring.beta is None else _make_selection(wiring, "softmax", wiring.beta, 0.0)
+    choice = best
+    if wiring.beta is not None:  # a softmax policy, in which ties share their probability
+        choice = _make_selection(wiring, rule="softmax", sharpness=wiring.beta, tau=0.0)
     if wiring.draws:
-        choice = _make_exploring(wiring, *choice, wiring.beta or wiring.hardness or 1.0)
+        sharpness = wiring.beta or wiring.hardness or 1.0
+        choice = _make_exploring(wiring, *choice, sharpness)
     if wiring.variant == "lin":
         maximum = move(states, "buf3", "buf3")
         column = move(states, "buf3", "buf1")
@@ -455,25 +470,27 @@ def _make_selection(
         tau: tie slope, by which the first of equally good actions wins.
     """
     ids, constant, select = wiring.basis["id"], wiring.basis.one, wiring.basis["id"]["Select"]
+    # By so much other positions score lower: a softmax gives them e^-100.
     gate = 1.0 if rule == "hard" else 100.0
-    if wiring.signed:
+    if wiring.signed:  # a candidate's value may be -M, and that of other positions is 0
         gate += 2.0 * sharpness * wiring.bound
     if wiring.variant == "lin":
         # There the gate stands beside values of either size in one sum: it must not drown in their rounding.
         gate = max(gate, 2.0**-10 * sharpness * wiring.bound)
-    order = wiring.basis.zero
+    action_index = wiring.basis.zero  # reads a at the token of action a
     for k, action in enumerate(wiring.actions):
-        order = order + float(k) * ids[action]
+        action_index = action_index + float(k) * ids[action]
     buf2 = wiring.basis["buf2"]
     to_candidates = (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * constant))
     if wiring.variant != "lin":
-        by_value = (sharpness * select, buf2["Qnext"] - tau * order)
+        by_value = (sharpness * select, buf2["Qnext"] - tau * action_index)
         return rule, (by_value, to_candidates, (gate * (constant - select), wiring.sink))
     terms = [*wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)]
+    # Minus the mean value of all actions, the same at every candidate.
     share = -sharpness / len(wiring.actions)
     terms.append((share * buf2.sum(wiring.actions), wiring.acting))
     if tau:
-        terms.append((-sharpness * tau * select, order))
+        terms.append((-sharpness * tau * select, action_index))
     silent = (gate + 2.0 * sharpness * wiring.bound) * (constant - select)
     return rule, (*terms, to_candidates, (silent, wiring.sink))
 
@@ -497,12 +514,14 @@ def _make_exploring(
     """
     ids, buf2, constant = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
     gate = 1.0 if rule == "hard" else 100.0
-    lead = gate + 2.0 * sharpness * wiring.bound
+    bonus = gate + 2.0 * sharpness * wiring.bound
     terms = list(scores)
-    for draw, action in zip(wiring.draws[1:], wiring.actions, strict=True):
-        terms.append((lead * buf2[draw], ids[action]))
+    _, *exploring_draws = wiring.draws  # the first draw stands for the choice without exploration
+    for draw, action in zip(exploring_draws, wiring.actions, strict=True):
+        terms.append((bonus * buf2[draw], ids[action]))
+    # 0 at candidates, which have both; at most -1 elsewhere.
     at_candidates = ids["Qnext"] + wiring.acting - 2.0 * constant
-    terms.append((lead * ids["Select"], at_candidates))
+    terms.append((bonus * ids["Select"], at_candidates))
     return rule, tuple(terms)
 
 
@@ -519,14 +538,15 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     M = wiring.bound
     # Select holds s_t in buf1 with weight 1, which M keeps silent only from 1 on.
     silenced = ids["Select"] if M < 1 else wiring.basis.zero
-    parts = (1.0, -1.0) if wiring.signed else (1.0,)
+    signs_of_q = (1.0, -1.0) if wiring.signed else (1.0,)
     neurons = []
-    for phase, sign in (("Qcurr", -1.0), ("Qnext", 1.0)):
-        for part in parts:
-            write = part * sign * buf2[phase]
+    # The current value is written with a minus: the TD error subtracts it.
+    for phase, sign_in_td_error in (("Qcurr", -1.0), ("Qnext", 1.0)):
+        for sign in signs_of_q:
+            write = sign * sign_in_td_error * buf2[phase]
             for state in wiring.states:
                 gate = M * (ids[state] + ids[phase])
-                read = part * buf1[state] + gate - silenced
+                read = sign * buf1[state] + gate - silenced
                 neurons.append(wire.Neuron("2.2 Q-values", 1, read, bias=-2 * M, write=write))
     return neurons
 
@@ -541,12 +561,12 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     is_linear = wiring.variant == "lin"
     current: tuple[wire.Term, ...] = ((update, buf2["Qcurr"]),)
     best: tuple[wire.Term, ...] = ((update, buf2["Select"]),)
-    minus = alpha  # The MLP of layer 2 writes -Q(s_t, a_t).
+    factor_of_current = alpha  # The MLP of layer 2 writes -Q(s_t, a_t).
     if is_linear:
         current = wire.match(basis, wiring.actions, "id", "buf2")
         best = wire.match(basis, states, "buf2", "buf3")
-        minus = -alpha
-    subtracted = move(states, "id", "buf1", minus)
+        factor_of_current = -alpha
+    subtracted = move(states, "id", "buf1", factor_of_current)
     reward = ((update, buf1["r"]),)
     discounted = move(states, "buf1", "buf1", alpha * wiring.gamma)
     added = move(states, "id", "buf1", alpha)
@@ -557,8 +577,8 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     ]
     if is_linear:
         cleared = move(states, "buf2", "buf2", -1.0)
-        elsewhere = basis.one - update
-        heads.append(wire.fixed_offset("4.4 clean up", 3, 0, cleared, elsewhere, wiring.sink))
+        only_update = basis.one - update  # it attends to itself, at offset 0
+        heads.append(wire.fixed_offset("4.4 clean up", 3, 0, cleared, only_update, wiring.sink))
     return heads
 
 
@@ -589,12 +609,14 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
     td_error = buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"]
     d = wiring.alpha * td_error
+    # The reward and Q(s_t, a_t) are at most M in size, and the discounted maximum gamma M.
     D = wiring.alpha * wiring.bound * (2 + wiring.gamma)
     neurons = []
     for state in wiring.states:
         for sign in (1.0, -1.0):
             read, write = sign * d + D * buf2[state], sign * buf1[state]
             neurons.append(wire.Neuron("4.4 add TD error", 3, read, bias=-D, write=write))
+    # A neuron erases a coordinate of its own sign; Qcurr is -Q(s_t, a_t).
     signs = [(state, 1.0) for state in wiring.states]
     signs += [("Qcurr", -1.0), ("r", 1.0), ("Select", 1.0)]
     if wiring.signed:
@@ -605,16 +627,16 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     return neurons
 
 
-_KINDS = ("grid", "deterministic", "sparse")
+_REGIMES = ("grid", "deterministic", "sparse")
 _TIE_WIDTH = 1e-5
 """In float32, values closer than this share of the largest value count as tied."""
-_HARD = 1e4
+_LARGEST_POLICY_HARDNESS = 1e4
 """A softmax with a higher inverse temperature stands for a maximum; with a lower one it is a
 policy.
 """
 
 
-def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
+def _sample_episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
     """Sample episodes for verification, with the circuit's numbers of states and actions and its
     range of rewards.
 
@@ -629,19 +651,21 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MD
     arguments = circuit.arguments
     n_states, n_actions = arguments["n_states"], arguments["n_actions"]
     parts = []
-    for k, kind in enumerate(_KINDS):
-        share = len(range(k, n_episodes, len(_KINDS)))
-        if share:
-            parts.append(mdp.sample_mdps(share, n_states, n_actions, seed=seed, regime=kind))
+    for k, regime in enumerate(_REGIMES):
+        n_of_regime = len(range(k, n_episodes, len(_REGIMES)))
+        if n_of_regime:
+            parts.append(
+                mdp.sample_mdps(n_of_regime, n_states, n_actions, seed=seed, regime=regime)
+            )
     low, high = arguments["rewards"]
     transitions = np.concatenate([part.transitions for part in parts])
-    rewards = np.concatenate([part.rewards for part in parts])
+    rewards = np.concatenate([part.rewards for part in parts])  # in [0, 1]
     mdps = MDPs(transitions, low + (high - low) * rewards)
     learner = tabular.QLearner(epsilon=0.5, alpha=arguments["alpha"], gamma=arguments["gamma"])
     return tabular.run(learner, mdps, n_rounds, seed)
 
 
-def _scale(values: Values) -> float:
+def _find_largest_value(values: Values) -> float:
     """Return the largest absolute Q-value or reward of a run: rounding errors are proportional to
     it. Return 1 if all are 0.
     """
@@ -651,7 +675,7 @@ def _scale(values: Values) -> float:
     return largest if largest > 0 else 1.0
 
 
-def _unit(circuit: Circuit, values: Values, key: str) -> float:
+def _get_unit(circuit: Circuit, values: Values, key: str) -> float:
     """Return the smallest divisor of a variable's relative errors: errors are divided by the larger
     of the true value and this unit.
 
@@ -666,10 +690,10 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":
         return 1.0
     bound = value_bound(circuit.arguments["rewards"], circuit.arguments["gamma"])
-    return max(_scale(values), bound / 16)
+    return max(_find_largest_value(values), bound / 16)
 
 
-def _rounds_zeros(circuit: Circuit) -> bool:
+def _has_rounded_zeros(circuit: Circuit) -> bool:
     """Return whether pairs of softmax heads round Q-values of 0."""
     arguments = circuit.arguments
     return arguments["eta"] is not None and arguments["variant"] != "softmlp"
@@ -691,26 +715,28 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
         For each variable that depends on the choice, a mask ``[episode, round]``, True where
         undecided; no masks for a softmax policy or a single action.
     """
-    arguments, worth = circuit.arguments, values["next_values"]
-    n_actions = worth.shape[-1]
+    arguments, next_values = circuit.arguments, values["next_values"]  # [episode, round, action]
+    n_actions = next_values.shape[-1]
     if arguments["beta"] is not None or n_actions == 1:
         return {}
     slope = circuit.algorithm.parameters["tie_slope"]
-    ranked = np.sort(worth - slope * np.arange(n_actions), axis=-1)
-    width = slope / 4 if dtype == "float64" else _TIE_WIDTH * _scale(values)
-    if arguments["eta"] is not None and arguments["hardness"] > _HARD:
+    ranked = np.sort(next_values - slope * np.arange(n_actions), axis=-1)
+    # Equal values lead by the slope itself, and are decided.
+    width = slope / 4 if dtype == "float64" else _TIE_WIDTH * _find_largest_value(values)
+    if arguments["eta"] is not None and arguments["hardness"] > _LARGEST_POLICY_HARDNESS:
+        # The softmax that stands for the maximum gives the second best e^-40 from this lead on.
         width = max(width, 40.0 / arguments["hardness"])
     lead = ranked[..., -1] - ranked[..., -2]
     is_close = lead < width
-    if not _rounds_zeros(circuit):
-        is_close &= worth.any(-1)
+    if not _has_rounded_zeros(circuit):
+        is_close &= next_values.any(-1)
     undecided = {key: is_close for key in ("policy", "best_column") if key in circuit.sites}
     if "noise" in values:
-        undecided["policy"] = is_close & (values["noise"] == 0)
+        undecided["policy"] = is_close & (values["noise"] == 0)  # not where the machine explores
     return undecided
 
 
-def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     """Bound the error that softmax heads add to a variable.
 
     In each layer, a softmax head also attends a little to wrong positions, and so adds a small
@@ -735,22 +761,24 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
         return once, why
     why = f"16 x {rounds} rounds x {why}"
     if arguments["variant"] == "softmlp":
+        # A softmax misses x e^-(hardness x) of the maximum for an action that is worse by x: at
+        # most 1 / (e hardness).
         missed = (arguments["n_actions"] - 1) / (math.e * arguments["hardness"])
         why = f"{why} + (actions - 1) / (e hardness) / (1 - gamma)"
     else:
-        missed = float(circuit.pair_error(np.asarray(_scale(values))))
+        missed = float(circuit.pair_error(np.asarray(_find_largest_value(values))))
         why = f"{why} + (epsilon^2 x^3 / 6 + rounding / epsilon) / (1 - gamma)"
-    carried = missed / (1 - arguments["gamma"]) / _unit(circuit, values, "carried_state")
+    carried = missed / (1 - arguments["gamma"]) / _get_unit(circuit, values, "carried_state")
     return 16 * rounds * once + carried, why
 
 
 PLAN = VerificationPlan(
     sizes=tuple((n_states, n_actions) for n_states in (2, 4, 8, 16) for n_actions in (2, 3, 4, 8)),
-    episodes=_episodes,
+    episodes=_sample_episodes,
     output="policy",
     tolerance=lambda key, dtype: (1e-11 if dtype == "float64" else 2e-5, "relative"),
     undecided=_find_near_ties,
-    unit=_unit,
-    soft=_soft,
+    unit=_get_unit,
+    soft=_bound_soft_error,
 )
 """How :func:`circuits.verify` checks this machine."""

@@ -25,9 +25,9 @@ from interp.tasks.reachability.layout import ReachabilityRound
 _FOLDER = Path(__file__).parent
 _EXPANSIONS = ("sum", "mean")
 _NAME = "reachability-handwired"
-_ANSWER = 60.0
+_CANDIDATE_LEAD = 60.0
 """Score lead of a reached candidate in head 2.2: all others get at most e^-60 of its attention."""
-_SINK = 400.0  # score that sends every query but p? to the sink in head 2.2
+_SINK_SCORE = 400.0  # score that sends every query but p? to the sink in head 2.2
 
 
 @Coordinates.taken_by
@@ -63,9 +63,9 @@ def reachability(
     """
     arguments = coordinates.joined(locals())
     require_known("way to expand", expand, _EXPANSIONS)
-    numbers = {"n_nodes": n_nodes, "n_edges": n_edges}
+    sizes = {"n_nodes": n_nodes, "n_edges": n_edges}
     for size in tasks.get("reachability").sizes:
-        integer(size.name, numbers[size.name], size.minimum)
+        integer(size.name, sizes[size.name], size.minimum)
     layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
     require(
         marks or coordinates.one_hot,
@@ -81,14 +81,17 @@ def reachability(
         "out": (*nodes, "in"),
     }
     basis = coordinates.basis(blocks, layout.labels)
-    mean = expand == "mean" or eta is not None
-    heads = wire.softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
-    neurons = _make_neurons(basis, nodes, n_edges if mean else 1)
+    is_mean = expand == "mean" or eta is not None
+    # Then no head is linear, and none needs a replacement.
+    heads = wire.softmax_only(_make_heads(basis, layout, is_mean), eta, lambda head: (head,))
+    # A mean over edges is at least 1 / n_edges where an edge reaches the node.
+    neurons = _make_neurons(basis, nodes, n_edges if is_mean else 1)
     ids, out = basis["id"], basis["out"]
     one_hot, labels = coordinates.one_hot, layout.labels
     sources, targets = wire.number_labels("s", n_edges), wire.number_labels("t", n_edges)
+    # Where an edge's source and target are combined.
     bound = wire.number_labels("e", n_edges) if marks else targets
-    groups = {
+    groups = {  # words of the tables -> labels
         "ALL": labels,
         "NAMES": nodes,
         "SOURCES": sources,
@@ -105,7 +108,7 @@ def reachability(
         groups |= {"BACK1": labels, "BACK2": labels}
         groups |= {"AT_Z": labels, "OF_Z": ["<w>", "<z>"], "AT_C": labels}
     form = {"marks" if marks else "unmarked"}
-    if mean:
+    if is_mean:
         form.add("mean")
     if not one_hot:
         form.add("sinusoidal")
@@ -131,14 +134,14 @@ def reachability(
     )
 
 
-def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.Head, ...]:
+def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> tuple[wire.Head, ...]:
     """Make all heads: those of layer 1 read edges and the latent; those of layer 2 add the nodes
     that are newly reached, and answer.
 
     Args:
         basis: basis of the residual stream.
         layout: the positions of a round.
-        mean: True if head 2.1 averages over edges, False if it sums.
+        is_mean: True if head 2.1 averages over edges, False if it sums.
     """
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
     sink, constant, position = ids["w"], basis.one, layout.position
@@ -149,36 +152,42 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
     z = basis.code(position("<z>"))
     # What of z's code the sink has, too.
     shared = basis.positions.overlap(position("<z>"), position("<w>"))
-    looking = constant - ids["w?"]
+    # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
+    gate_of_near = constant - ids["w?"]
     if layout.marks:
-        back, binding = 2, ids["e"]
-        looking = looking - ids["e"]
+        source_offset, binding = 2, ids["e"]
+        gate_of_near = gate_of_near - ids["e"]
     else:
-        back, binding = 1, pos.sum(wire.number_labels("t", layout.n_edges))
+        source_offset, binding = 1, pos.sum(wire.number_labels("t", layout.n_edges))
     near, far = copy("id", "near"), copy("id", "far")
-    wanted = (*wire.match(basis, nodes, "id", "id"), (constant, z))
+    same_node_in_z = (*wire.match(basis, nodes, "id", "id"), (constant, z))
     mark = ((z - shared * sink, out["in"]),)
+    # A member of the set scores 2 at z, 1 for the node and 1 for the position; others less by the
+    # margin or more.
     theta = 2.0 - basis.positions.margin / 2
     matches = wire.match(basis, nodes, "near", "far")
     moves = copy("near" if layout.marks else "id", "near")
     expand = wire.Head("2.1 expand", 1, "linear", scores=matches, moves=moves)
-    if mean:
+    if is_mean:
         expand = wire.content_chooser("2.1 expand", 1, matches, moves, sink)
+    # Scaled so that candidates score 2 more than other positions; 1 more if they are reached.
     codes = basis.code(position("c_1")) + basis.code(position("c_2"))
     candidates = 2.0 / _measure_lead(basis.positions, layout) * codes + out["in"]
-    scores = (_ANSWER * ids["p?"], candidates), (_SINK * (constant - ids["p?"]), sink)
+    to_candidates = (_CANDIDATE_LEAD * ids["p?"], candidates)
+    to_sink = (_SINK_SCORE * (constant - ids["p?"]), sink)
+    scores = (to_candidates, to_sink)
     of_z = ((ids["w?"], z),)
     answer = wire.Head("2.2 answer", 1, "softmax", scores=scores, moves=copy("id", "out"))
     heads = [
-        wire.fixed_offset("1.1 near", 0, 1, near, looking, sink),
-        wire.fixed_offset("1.2 source", 0, back, far, constant - binding, sink),
+        wire.fixed_offset("1.1 near", 0, 1, near, gate_of_near, sink),
+        wire.fixed_offset("1.2 source", 0, source_offset, far, constant - binding, sink),
         wire.content_chooser("1.3 fetch z", 0, of_z, near, sink),
-        wire.content_chooser("1.4 member", 0, wanted, mark, sink, theta=theta),
+        wire.content_chooser("1.4 member", 0, same_node_in_z, mark, sink, theta=theta),
         expand,
         answer,
     ]
     form = {"marks" if layout.marks else "unmarked"}
-    if mean:
+    if is_mean:
         form.add("mean")
     return wire.in_words(heads, wire.read_variant_rows(_FOLDER / "heads.csv", form))
 
@@ -228,7 +237,7 @@ def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire
     """
     ids, near = basis["id"], basis["near"]
     # From the second round on z holds the root, and z + r holds it twice.
-    neurons = [wire.Neuron("1 clip", 0, near[node], -1.0, -near[node]) for node in nodes]
+    neurons = [wire.Neuron("1 clip", 0, near[node], bias=-1.0, write=-near[node]) for node in nodes]
     for node in nodes:
         copied, written = near[node], ids[node]
         reached = 2.0 * gain * copied
@@ -237,10 +246,12 @@ def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire
             wire.Neuron("2 at most once", 1, reached, bias=-1.5, write=-written),
             wire.Neuron("2 clear", 1, copied, bias=0.0, write=-copied),
         ]
-    return (*neurons, wire.Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))
+    return (*neurons, wire.Neuron("2 clear w?", 1, ids["w?"], bias=0.0, write=-ids["w?"]))
 
 
-def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:
+def _sample_episodes(
+    circuit: Circuit, n_rounds: int, n_episodes: int, seed: int
+) -> ReachabilityEpisodes:
     """Sample episodes for verification: half on random directed graphs, half on graphs with long
     paths.
 
@@ -260,7 +271,7 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Re
     return join_batches(parts, " and ".join(regimes))
 
 
-def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     """Bound the error that softmax heads add to a variable.
 
     The sets that pass to the next round stay exact, because neurons round them to 0 or 1.
@@ -288,10 +299,10 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
 
 PLAN = VerificationPlan(
     sizes=((5, 4), (8, 12), (14, 20), (30, 60)),
-    episodes=_episodes,
+    episodes=_sample_episodes,
     output="prediction",
     # The sets are zeros and ones, and the answer is 0, 1/2 or 1 but for e^-60.
     tolerance=lambda key, dtype: (1e-6 if dtype == "float32" else 1e-12, "error"),
-    soft=_soft,
+    soft=_bound_soft_error,
 )
 """How :func:`circuits.verify` checks this machine."""

@@ -23,13 +23,13 @@ from interp.tasks.experts.layout import ExpertRound
 _FOLDER = Path(__file__).parent
 _VARIANTS = ("R", "P")
 _NAME = "wma-handwired"
-_GATE = 60.0
+_VOTE_GATE = 60.0
 """Score that excludes tokens other than votes from the prediction: e^-60 of a vote's attention at
 most.
 """
-_SINK = 200.0  # score that sends every query but p? to the sink in head 3.1
+_SINK_SCORE = 200.0  # score that sends every query but p? to the sink in head 3.1
 
-_AMPLIFIED, _MOST_AMPLIFIED = 10.0, 2e-6
+_N_AMPLIFIED_ROUNDINGS, _MOST_AMPLIFIED = 10.0, 2e-6
 """Error of a prediction of variant R in a rotated basis, in units of e^heavy roundings; the largest accepted error."""
 
 
@@ -75,8 +75,9 @@ def weighted_majority(
         log_gamma=log_gamma, heavy=heavy, match_logit=match_logit, epsilon=epsilon
     )
     rounding = np.finfo(np.float64).eps
-    amplified = _AMPLIFIED * np.exp(heavy) * rounding
+    amplified = _N_AMPLIFIED_ROUNDINGS * np.exp(heavy) * rounding
     has_heavy_sink = variant == "R" and eta is not None
+    # Without a rotation the sink's value is exactly 0, so that there is nothing to amplify.
     is_exact = not has_heavy_sink or coordinates.rotation is None
     require(
         is_exact or amplified <= _MOST_AMPLIFIED,
@@ -95,10 +96,12 @@ def weighted_majority(
             return wire.softmax_pair(head, ids["w"], epsilon, heavy)
         return (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
 
-    heads = wire.softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, make_softmax_heads)
+    heads = wire.softmax_only(
+        _make_heads(basis, n_experts, variant, log_gamma), eta, make_softmax_heads
+    )
     labels, form = layout.labels, {variant, "softmax" if eta else "exact"}
     experts = wire.number_labels("e", n_experts)
-    groups = {
+    groups = {  # words of the tables -> labels
         "ALL": labels,
         "EXPERTS": experts,
         "VOTES": wire.number_labels("p", n_experts),
@@ -123,11 +126,11 @@ def weighted_majority(
         state=state,
         algorithm=algorithms.weighted_majority(log_gamma),
         **tables,
-        float64_only=_float64_only(variant, eta, coordinates.rotation),
+        float64_only=_explain_float64_only(variant, eta, coordinates.rotation),
     )
 
 
-def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
+def _explain_float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
     """Return a sentence that says why the circuit cannot be float32, or "" if it can.
 
     Args:
@@ -145,7 +148,7 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
     )
 
 
-def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.Head, ...]:
+def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.Head, ...]:
     """Make all heads of the circuit, layer by layer.
 
     Args:
@@ -164,13 +167,15 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
         return wire.copy(basis, labels, source, target, scale)
 
     # The tag is on w too (it sees only itself): subtract it there.
-    tagged = buf1["w"] - sink
-    ask_z = ids["p?"] if is_r else ids["p?"] + ids["w?"]
-    elsewhere = constant - ids.sum(votes)
+    at_latent = buf1["w"] - sink
+    # In variant R, the update token gets the state from head 2.3.
+    fetching = ids["p?"] if is_r else ids["p?"] + ids["w?"]
+    not_a_vote = constant - ids.sum(votes)
     same_expert = wire.match(basis, experts, "buf2", "buf1")
     same_vote = wire.match(basis, votes, "buf3", "id", log_gamma)
-    to_votes = (-_GATE * ids["p?"], elsewhere)
-    to_sink = (_SINK * (constant - ids["p?"]), sink)
+    to_votes = (-_VOTE_GATE * ids["p?"], not_a_vote)
+    to_sink = (_SINK_SCORE * (constant - ids["p?"]), sink)
+    # In variant R, head 3.2 only adds log_gamma; in P its scores are the new log-weights.
     scored = same_vote if is_r else (*same_expert, *same_vote)
     cleared = [*copy(("w?",), "id", "id", -1.0), *copy(votes, "buf3", "buf3", -1.0)]
     if not is_r:
@@ -182,14 +187,14 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     previous = wire.shift_terms(basis, 1)
     of_update = ((update, buf1["p?"]),)
     heads = [
-        wire.fixed_offset("1.1 bind", 0, 1, bound, elsewhere, sink),
+        wire.fixed_offset("1.1 bind", 0, 1, bound, not_a_vote, sink),
         wire.Head("1.2 state tag", 0, "hard", scores=previous, moves=tag),
-        wire.content_chooser("2.1 fetch z", 1, ((ask_z, tagged),), state, sink),
+        wire.content_chooser("2.1 fetch z", 1, ((fetching, at_latent),), state, sink),
         wire.content_chooser("2.2 fetch y", 1, of_update, vote, sink),
     ]
     if is_r:
         carried = copy(experts, "id", "id")
-        heads.append(wire.content_chooser("2.3 carry z", 1, ((update, tagged),), carried, sink))
+        heads.append(wire.content_chooser("2.3 carry z", 1, ((update, at_latent),), carried, sink))
     predicting = (*same_expert, to_votes, to_sink)
     heads += [
         wire.Head("3.1 predict", 2, "softmax", scores=predicting, moves=vote),
@@ -200,10 +205,10 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     return wire.in_words(heads, wire.read_variant_rows(_FOLDER / "heads.csv", {variant}))
 
 
-_STATE = ("log_weights", "next_log_weights", "carried_state")
+_STATE_KEYS = ("log_weights", "next_log_weights", "carried_state")
 
 
-def _unit(circuit: Circuit, values: Values, key: str) -> float:
+def _get_unit(circuit: Circuit, values: Values, key: str) -> float:
     """Return the smallest divisor of a variable's relative errors: errors are divided by the larger
     of the true value and this unit.
 
@@ -215,7 +220,7 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
         values: the values that the algorithm computes, by key of the variable.
         key: key of the variable.
     """
-    if key in _STATE:
+    if key in _STATE_KEYS:
         return float(circuit.arguments["log_gamma"])
     if key != "prediction":
         return 1.0
@@ -223,7 +228,7 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     return max(1.0, largest / 500)
 
 
-def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     """Bound the error that softmax heads add to a variable.
 
     In each layer, a softmax head also attends a little to wrong positions, and so adds a small
@@ -241,13 +246,13 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     if arguments["eta"] is None or key == "position_code":
         return 0.0, ""
     n, layers = len(circuit.layout.labels), circuit.n_layers
-    rounds = values["log_weights"].shape[1]
+    rounds = values["log_weights"].shape[1]  # [episode, round, expert]
     once = layers * n * leak
     why_once = f"{layers} layers x {n} positions x e^(-eta/2)"
-    if key not in (*_STATE, "match", "prediction", "distribution", "residue"):
+    if key not in (*_STATE_KEYS, "match", "prediction", "distribution", "residue"):
         return once, why_once
-    largest = np.maximum(1.0, np.abs(values["next_log_weights"]).max((0, 2)))
-    size = float(largest[-1])
+    largest = np.maximum(1.0, np.abs(values["next_log_weights"]).max((0, 2)))  # [round]
+    size = float(largest[-1])  # of the last round: log-weights grow
     if key == "residue":
         return once * size, f"{why_once} x log-weights of {size:.0f}"
     total = rounds * once * size
@@ -260,12 +265,12 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
         heavy = float(np.exp(-logits).sum())
         total += rounds * arguments["n_experts"] * heavy * arguments["log_gamma"]
         why = f"{why} + {rounds} x experts x e^-heavy"
-    if key in _STATE:
-        total /= _unit(circuit, values, key)
+    if key in _STATE_KEYS:
+        total /= _get_unit(circuit, values, key)
     return total, why
 
 
-def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ExpertEpisodes:
+def _sample_episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ExpertEpisodes:
     return sample(n_episodes, n_rounds, circuit.arguments["n_experts"], seed=seed)
 
 
@@ -282,15 +287,15 @@ def _get_tolerance(key: str, dtype: str) -> tuple[float, str]:
     """
     if dtype == "float32":
         return 1e-5, "relative"
-    return (1e-9 if key in (*_STATE, "match") else 1e-12), "relative"
+    return (1e-9 if key in (*_STATE_KEYS, "match") else 1e-12), "relative"
 
 
 PLAN = VerificationPlan(
     sizes=(2, 4, 8, 32),
-    episodes=_episodes,
+    episodes=_sample_episodes,
     output="prediction",
     tolerance=_get_tolerance,
-    unit=_unit,
-    soft=_soft,
+    unit=_get_unit,
+    soft=_bound_soft_error,
 )
 """How :func:`circuits.verify` checks this machine."""
