@@ -45,7 +45,7 @@ from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_ac
 VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lambda v: 2)
 
 
-def _match(v: Values) -> NDArray[np.int64]:
+def _mark_right(v: Values) -> NDArray[np.int64]:
     """Return 1 for every expert that was right in this round and 0 for the others,
     ``[..., expert]``.
 
@@ -56,7 +56,7 @@ def _match(v: Values) -> NDArray[np.int64]:
     return is_right.astype(np.int64)
 
 
-def _centre(v: Values) -> NDArray[np.float64]:
+def _centre_log_weights(v: Values) -> NDArray[np.float64]:
     """Return the log-weights minus their mean over experts, ``[..., expert]``.
 
     Args:
@@ -67,7 +67,7 @@ def _centre(v: Values) -> NDArray[np.float64]:
     return centred
 
 
-def _log_odds(v: Values) -> NDArray[np.float64]:
+def _compute_log_odds(v: Values) -> NDArray[np.float64]:
     """Return the log-odds of the experts' posterior mean accuracies, ``[..., expert]``. They are
     the weights of the experts' votes.
 
@@ -78,7 +78,7 @@ def _log_odds(v: Values) -> NDArray[np.float64]:
     return np.log(accuracy) - np.log1p(-accuracy)
 
 
-def _evidence(v: Values) -> NDArray[np.float64]:
+def _compute_evidence(v: Values) -> NDArray[np.float64]:
     """Return the log-odds of label 1, ``[...]``: the sum over experts of the vote, +1 or -1, times
     the expert's log-odds.
 
@@ -89,7 +89,7 @@ def _evidence(v: Values) -> NDArray[np.float64]:
     return (signs * v["log_odds"]).sum(-1)
 
 
-def _leads(v: Values) -> NDArray[np.float64]:
+def _mark_leaders(v: Values) -> NDArray[np.float64]:
     """Return 1 for every expert whose number of correct votes so far is the largest, and 0 for the
     others, ``[..., expert]``.
 
@@ -101,9 +101,9 @@ def _leads(v: Values) -> NDArray[np.float64]:
     return is_most.astype(np.float64)
 
 
-_COUNTED: dict[str, Equation | None] = {
-    "counts": None,
-    "match": _match,
+_COUNTING: dict[str, Equation | None] = {
+    "counts": None,  # a state
+    "match": _mark_right,
     "next_counts": lambda v: v["counts"] + v["match"],
 }
 """Equations that count how often each expert was right."""
@@ -119,11 +119,11 @@ def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
     """
     if key == "elapsed":
         return np.zeros(len(episodes), np.int64)
-    kind = np.int64 if key == "counts" else np.float64
-    return np.zeros((len(episodes), episodes.n_experts), kind)
+    dtype = np.int64 if key == "counts" else np.float64
+    return np.zeros((len(episodes), episodes.n_experts), dtype)
 
 
-_algorithm = maker(
+_make_algorithm = maker(
     "experts",
     VARIABLES,
     {"votes": lambda episodes: episodes.advice, "label": lambda episodes: episodes.labels},
@@ -143,14 +143,16 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
     """
     equations: dict[str, Equation | None] = {
         "log_weights": None,
-        "log_weights_centred": _centre,
+        "log_weights_centred": _centre_log_weights,
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
         "binding": lambda v: np.ones_like(v["votes"], np.float64),
         "prediction": lambda v: share(v["weights"], v["votes"]),
-        "match": _match,
+        "match": _mark_right,
     }
     equations["next_log_weights"] = lambda v: v["log_weights"] + gain * v["match"]
-    return _algorithm("weighted_majority", "Weighted Majority", equations, "log_weights", gain=gain)
+    return _make_algorithm(
+        "weighted_majority", "Weighted Majority", equations, memory="log_weights", gain=gain
+    )
 
 
 @checked
@@ -173,13 +175,15 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         "counts": None,
         "elapsed": None,
         "accuracies": accuracies,
-        "log_odds": _log_odds,
-        "evidence": _evidence,
+        "log_odds": _compute_log_odds,
+        "evidence": _compute_evidence,
         "prediction": lambda v: special.expit(v["evidence"]),
-        **_COUNTED,
+        **_COUNTING,
         "next_elapsed": lambda v: v["elapsed"] + 1,
     }
-    return _algorithm("bayes", "Bayes predictor", equations, "log_odds", low=low, high=high)
+    return _make_algorithm(
+        "bayes", "Bayes predictor", equations, memory="log_odds", low=low, high=high
+    )
 
 
 def follow_the_leader() -> Algorithm:
@@ -191,11 +195,11 @@ def follow_the_leader() -> Algorithm:
     """
     equations = {
         "counts": None,
-        "leads": _leads,
+        "leads": _mark_leaders,
         "prediction": lambda v: share(v["leads"], v["votes"]),
-        **_COUNTED,
+        **_COUNTING,
     }
-    return _algorithm("follow_the_leader", "follow the leader", equations, "counts")
+    return _make_algorithm("follow_the_leader", "follow the leader", equations, memory="counts")
 
 
 def majority_vote() -> Algorithm:
@@ -203,7 +207,7 @@ def majority_vote() -> Algorithm:
     is the share of experts who advise 1.
     """
     equations = {"prediction": lambda v: v["votes"].mean(-1)}
-    return _algorithm("majority_vote", "majority vote", equations)
+    return _make_algorithm("majority_vote", "majority vote", equations)
 
 
 def follow_previous_winners() -> Algorithm:
@@ -216,17 +220,19 @@ def follow_previous_winners() -> Algorithm:
 
     def prediction(v: Values) -> NDArray[Any]:
         votes, won = v["votes"], v["won"]
-        recent = share(won, votes)
-        is_open = (won.sum(-1) == 0) | (recent == 0.5)
-        return np.where(is_open, votes.mean(-1), recent)
+        share_of_winners = share(won, votes)
+        is_undecided = (won.sum(-1) == 0) | (share_of_winners == 0.5)
+        return np.where(is_undecided, votes.mean(-1), share_of_winners)
 
     equations: dict[str, Equation | None] = {
         "won": None,
         "prediction": prediction,
-        "match": _match,
+        "match": _mark_right,
         "next_won": lambda v: v["match"].astype(np.float64),
     }
-    return _algorithm("follow_previous_winners", "follow the previous winners", equations, "won")
+    return _make_algorithm(
+        "follow_previous_winners", "follow the previous winners", equations, memory="won"
+    )
 
 
 def records() -> tuple[AlgorithmRecord, ...]:

@@ -74,9 +74,9 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
         ``[episode, round, n + 1]``.
     """
     kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
-    plain = kinds.astype(np.float64)
-    products = np.concatenate([plain, episodes.correct], axis=-1)
-    return RoundInputs((plain, products), kinds)
+    advice_and_label = kinds.astype(np.float64)
+    with_correct = np.concatenate([advice_and_label, episodes.correct], axis=-1)
+    return RoundInputs((advice_and_label, with_correct), kinds)
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -95,7 +95,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     counts = model.pick_state("counts", memory)
     if not model.has_layers:
         return Place(memory), Place(counts, outcome="state")
-    predicted = [
+    prediction_places = [
         Place(memory, ("latent@<z>",)),
         *model.below(memory, "p?"),
         Place(memory, ("embed@<w>",), control=True),
@@ -103,15 +103,15 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         Place("prediction", (model.final("p?"),)),
     ]
     state_places = [
-        Place(counts, ("latent@<z>",), "state"),
-        Place("label", ("embed@y",), "state"),
-        *model.below("label", "w?", "state"),
-        Place("label", ("embed@p?",), "state", control=True),
-        Place("match", (model.final("w?"),), "state"),
+        Place(counts, ("latent@<z>",), outcome="state"),
+        Place("label", ("embed@y",), outcome="state"),
+        *model.below("label", "w?", outcome="state"),
+        Place("label", ("embed@p?",), outcome="state", control=True),
+        Place("match", (model.final("w?"),), outcome="state"),
     ]
     if model.replaces:
-        state_places.append(Place(model.written, (model.final("w?"),), "state"))
-    return (*predicted, *state_places)
+        state_places.append(Place(model.written, (model.final("w?"),), outcome="state"))
+    return (*prediction_places, *state_places)
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
@@ -169,7 +169,7 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -
     t = corrupted_round(episodes, round)
     index = _find_expert(episodes, expert)
     advice = episodes.advice.copy()
-    advice[:, t, index] ^= 1
+    advice[:, t, index] ^= 1  # 0 becomes 1, and 1 becomes 0
     return episodes, replace(episodes, advice=advice)
 
 
@@ -200,23 +200,23 @@ def corruptions() -> tuple[Corruption, ...]:
         Corruption(
             "flip-vote",
             "flip one expert's vote",
-            0,
-            flip_vote,
+            delay=0,
+            build=flip_vote,
             each=lambda episodes: {label: {"expert": label} for label in _list_votes(episodes)},
         ),
-        Corruption("flip-label", "flip the label", 1, flip_label),
+        Corruption("flip-label", "flip the label", delay=1, build=flip_label),
         Corruption(
             "swap-histories",
             "swap two experts' histories",
-            0,
-            _swap_histories,
+            delay=0,
+            build=_swap_histories,
             changes_history=True,
         ),
         Corruption(
             "exchange-history",
             "take another episode's history",
-            0,
-            exchange_history,
+            delay=0,
+            build=exchange_history,
             changes_history=True,
         ),
     )

@@ -161,14 +161,17 @@ def sample(
     labels = _make_stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
     accuracies = _draw_accuracies(record, shape, seed)
     by_round = accuracies if accuracies.ndim == 3 else accuracies[:, None]
-    is_right = _make_stream(seed, _CORRECT).random(shape) < by_round
+    is_right = _make_stream(seed, _CORRECT).random(shape) < by_round  # [episode, round, expert]
     if record.correlation:
-        drawn, luck = _make_stream(seed, _SHARED).random((2, n_episodes, n_rounds))
-        are_right = luck < by_round.mean(axis=-1)
-        is_shared = drawn < record.correlation
-        is_right = np.where(is_shared[..., None], are_right[..., None], is_right)
-    advice = _advise(labels, is_right)
-    return ExpertEpisodes(advice, labels, accuracies, record.name, seed, record.params)
+        # In some rounds all experts are right or wrong together; all arrays are [episode, round].
+        sharing_draws, right_draws = _make_stream(seed, _SHARED).random((2, n_episodes, n_rounds))
+        all_right = right_draws < by_round.mean(axis=-1)
+        is_shared = sharing_draws < record.correlation
+        is_right = np.where(is_shared[..., None], all_right[..., None], is_right)
+    advice = _advise_by_truth(labels, is_right)
+    return ExpertEpisodes(
+        advice, labels, accuracies, regime=record.name, seed=seed, params=record.params
+    )
 
 
 @checked
@@ -253,7 +256,7 @@ def _make_stream(seed: int, stage: int) -> np.random.Generator:
     return np.random.default_rng([seed, stage])
 
 
-def _advise(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _advise_by_truth(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return what experts advise, ``[episode, round, expert]``: the true label or its opposite.
 
     Args:
@@ -289,10 +292,11 @@ def _draw_accuracies(
     if record.switch_every is None:
         return start
     # Every `switch_every` rounds accuracies rotate by a random non-zero shift, so the best expert changes.
-    segment = np.arange(n_rounds) // record.switch_every
+    segment = np.arange(n_rounds) // record.switch_every  # of each round
     shifts = motion.integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
     shifts[:, 0] = 0
-    total_shift = shifts.cumsum(axis=1)[:, segment]
+    total_shift = shifts.cumsum(axis=1)[:, segment]  # [episode, round]
+    # The expert that had each expert's accuracy at first, [episode, round, expert].
     source = (np.arange(n_experts) - total_shift[..., None]) % n_experts
     return np.take_along_axis(np.broadcast_to(start[:, None], shape), source, axis=-1)
 
@@ -321,28 +325,30 @@ def battery(
         A mapping {name of the set: episodes}.
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
+    # Accuracies, [episode, round, expert].
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)
     turncoat[:, : n_rounds // 2, 0] = 1.0
     graded = np.broadcast_to(np.linspace(0.05, 0.95, n_experts), turncoat.shape)
-    numbers = np.arange(n_experts)
-    source = np.where(numbers < (n_experts + 1) // 2, 0, numbers)
+    experts = np.arange(n_experts)
+    # The expert whose advice each expert gives: the first half copies expert 0.
+    source = np.where(experts < (n_experts + 1) // 2, 0, experts)
     copied = ExpertEpisodes(
         uniform.advice[..., source],
         uniform.labels,
         uniform.known_accuracies[..., source],
-        "copied",
-        uniform.seed,
+        regime="copied",
+        seed=uniform.seed,
     )
     return {
         "uniform": uniform,
         "wide": sample(n_episodes, n_rounds, n_experts, "wide", seed),
         "copied": copied,
-        "turncoat": _draw_with("turncoat", turncoat, seed),
-        "graded": _draw_with("graded", graded, seed),
+        "turncoat": _draw_permuted("turncoat", turncoat, seed),
+        "graded": _draw_permuted("graded", graded, seed),
     }
 
 
-def _draw_with(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:
+def _draw_permuted(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:
     """Sample episodes of experts with known accuracies, and permute the experts of each episode.
 
     Args:
@@ -350,10 +356,11 @@ def _draw_with(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertE
         accuracies: probability that an expert is right, ``[episode, round, expert]``.
         seed: seed of the random draws.
     """
-    rng = np.random.default_rng([seed, len(name)])
+    rng = np.random.default_rng([seed, len(name)])  # differs between the two sets of the battery
     n_episodes, n_rounds, n_experts = accuracies.shape
     order = rng.permuted(np.tile(np.arange(n_experts), (n_episodes, 1)), axis=1)
-    in_order = np.take_along_axis(accuracies, order[:, None], -1)
+    permuted = np.take_along_axis(accuracies, order[:, None], -1)
     labels = rng.integers(0, 2, (n_episodes, n_rounds))
-    is_right = rng.random(accuracies.shape) < in_order
-    return ExpertEpisodes(_advise(labels, is_right), labels, in_order, name, seed)
+    is_right = rng.random(accuracies.shape) < permuted
+    advice = _advise_by_truth(labels, is_right)
+    return ExpertEpisodes(advice, labels, permuted, regime=name, seed=seed)

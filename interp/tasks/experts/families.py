@@ -36,7 +36,7 @@ from interp.tasks.lapses import add_lapse, fading, late, stopped, window
 _Array = NDArray[Any]
 
 
-_SILENT = 0.5  # stands for the vote of an expert that is ignored
+_NO_VOTE = 0.5  # stands for the vote of an expert that is ignored
 
 
 def _require_inside(name: str, value: float) -> None:
@@ -44,7 +44,7 @@ def _require_inside(name: str, value: float) -> None:
     require(0 < value < 1, f"{name} must lie in (0, 1), got {value}")
 
 
-def _misses(v: Values) -> _Array:
+def _count_misses(v: Values) -> _Array:
     """Return how often each expert was wrong before this round, ``[..., expert]``.
 
     Args:
@@ -74,21 +74,26 @@ def bayes_mixture(
     check_bounds((other_low, other_high))
 
     def regime(v: Values) -> _Array:
-        misses = _misses(v)
+        misses = _count_misses(v)
+        # Log-probability of the record of all experts if one interval is the true one, [...].
         first = log_evidence(v["counts"], misses, (low, high)).sum(-1)
         second = log_evidence(v["counts"], misses, (other_low, other_high)).sum(-1)
-        return special.expit(special.logit(weight) + first - second)
+        log_odds = special.logit(weight) + first - second
+        return special.expit(log_odds)
 
     def evidence(v: Values) -> _Array:
         says_one = v["votes"] > 0.5
-        misses = _misses(v)
+        misses = _count_misses(v)
         means = [mean_accuracy(v["counts"], misses, interval) for interval in intervals]
         prior = np.stack([v["regime"], 1 - v["regime"]], -1)
-        return _vote_likelihood(says_one, means, prior) - _vote_likelihood(~says_one, means, prior)
+        if_one = _compute_vote_likelihood(says_one, means, prior)
+        if_zero = _compute_vote_likelihood(~says_one, means, prior)
+        return if_one - if_zero
 
     variables = [v for v in base.variables if v.key not in ("accuracies", "log_odds")]
-    place = [variable.key for variable in variables].index("evidence")
-    variables[place:place] = VARIABLES("bayes_mixture", {"regime": regime})
+    # Variables are in the order of computation, and "evidence" reads "regime".
+    index = [variable.key for variable in variables].index("evidence")
+    variables[index:index] = VARIABLES("bayes_mixture", {"regime": regime})
     parameters = {
         "low": low,
         "high": high,
@@ -107,7 +112,7 @@ def bayes_mixture(
     )
 
 
-def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
+def _compute_vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
     """Return the log-probability of a round's votes if the label is known, averaged over two
     possible intervals of the experts' accuracies.
 
@@ -117,12 +122,12 @@ def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -
             ``[..., expert]``.
         prior: probability that an interval is the true one, ``[..., interval]``.
     """
-    votes = []
+    by_interval = []
     for mean in means:
         accuracy = keep_uncertain(mean)
         by_expert = np.where(is_right, np.log(accuracy), np.log1p(-accuracy))
-        votes.append(by_expert.sum(-1))
-    return special.logsumexp(np.stack(votes, -1), b=prior, axis=-1)
+        by_interval.append(by_expert.sum(-1))
+    return special.logsumexp(np.stack(by_interval, -1), b=prior, axis=-1)
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
@@ -136,7 +141,7 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
 
     def accuracies(v: Values) -> _Array:
         hits = np.asarray(v["counts"], np.float64)
-        misses = np.maximum(_misses(v), 0.0)
+        misses = np.maximum(_count_misses(v), 0.0)  # below 0 by rounding, or if hits are edited
         return mean_accuracy(hits, misses, (low, high))
 
     faded = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
@@ -160,8 +165,8 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
     def share_out(v: Values) -> _Array:
         weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
-        evenly = alpha / weights.shape[-1]
-        return np.log((1 - alpha) * weights + evenly)
+        share_of_each = alpha / weights.shape[-1]
+        return np.log((1 - alpha) * weights + share_of_each)
 
     changes = {"next_log_weights": (("log_weights", "match"), share_out)}
     base = algorithms.weighted_majority(gain)
@@ -178,7 +183,8 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     """
 
     def log_odds(v: Values) -> _Array:
-        return gain * (2 * v["counts"] - v["elapsed"][..., None])
+        hits_minus_misses = 2 * v["counts"] - v["elapsed"][..., None]
+        return gain * hits_minus_misses
 
     base = algorithms.bayes()
     changes = {"log_odds": (("counts", "elapsed"), log_odds)}
@@ -198,15 +204,15 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     _require_inside("accuracy", accuracy)
 
     def predict(v: Values) -> _Array:
-        votes = (2 * v["votes"] - 1).sum(-1)
-        return special.expit(special.logit(accuracy) * votes)
+        signed_votes = (2 * v["votes"] - 1).sum(-1)
+        return special.expit(special.logit(accuracy) * signed_votes)
 
     changes = {"prediction": (("votes",), predict)}
     base, parameters = algorithms.majority_vote(), {"accuracy": accuracy}
     return base.make_variant("fixed_vote", "fixed log-odds vote", parameters, changes)
 
 
-def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
+def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _NO_VOTE) -> Algorithm:
     """Return a variant of Weighted Majority that ignores one expert's votes.
 
     Args:
@@ -219,22 +225,22 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
     require(
-        hears in (0, _SILENT, 1), f"hears must be 0, 1, or {_SILENT} for no vote, got {hears!r}"
+        hears in (0, _NO_VOTE, 1), f"hears must be 0, 1, or {_NO_VOTE} for no vote, got {hears!r}"
     )
 
     def weigh(v: Values) -> _Array:
         n_experts = v["votes"].shape[-1]
         log_weights = v["log_weights"]
-        if hears == _SILENT and n_experts > 1:
-            is_mute = np.arange(n_experts) == expert - 1
-            log_weights = np.where(is_mute, -np.inf, log_weights)
+        if hears == _NO_VOTE and n_experts > 1:  # weights of a single expert cannot all be 0
+            is_ignored = np.arange(n_experts) == expert - 1
+            log_weights = np.where(is_ignored, -np.inf, log_weights)
         weights: _Array = special.softmax(log_weights, axis=-1)
         return weights
 
     def hear(v: Values) -> _Array:
         votes = v["votes"]
-        is_unheard = np.arange(votes.shape[-1]) == expert - 1
-        return np.where(is_unheard, hears, votes)
+        is_ignored = np.arange(votes.shape[-1]) == expert - 1
+        return np.where(is_ignored, hears, votes)
 
     def match(v: Values) -> _Array:
         return (v["heard"] == v["label"][..., None]).astype(np.int64)
@@ -249,8 +255,8 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
         "match": (("heard", "label"), match),
     }
     base = algorithms.weighted_majority(gain)
-    inputs, others = base.variables[:2], base.variables[2:]
-    variables = (*inputs, *VARIABLES(key, {"heard": hear}), *others)
+    votes_and_label, others = base.variables[:2], base.variables[2:]
+    variables = (*votes_and_label, *VARIABLES(key, {"heard": hear}), *others)
     parameters = {"gain": gain, "expert": expert, "hears": hears}
     return base.make_variant(key, name, parameters, changes, variables=variables)
 
@@ -260,7 +266,7 @@ majority_window = add_lapse(window, algorithms.weighted_majority, "majority_wind
 fading_majority = add_lapse(fading, algorithms.weighted_majority, "fading_majority")
 
 
-def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+def _search_by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     """Return a version of ``make`` with a parameter ``room`` in place of ``high``, which makes
     every point of a parameter grid a valid interval.
 
@@ -273,7 +279,7 @@ def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
 
     def make_with_room(**parameters: float) -> Algorithm:
         for name in list(parameters):
-            if name.endswith("room"):
+            if name.endswith("room"):  # room or other_room
                 prefix = name.removesuffix("room")
                 require(
                     f"{prefix}low" in parameters, f"{name} is above a low end; give {prefix}low"
@@ -316,10 +322,10 @@ def families() -> tuple[Family, ...]:
     """Return the families of algorithms with which a model of expert advice is compared. The
     algorithms of a family differ only in their parameters.
     """
-    return (*_bayes_families(), *_majority_families(), *_other_families())
+    return (*_list_bayes_families(), *_list_majority_families(), *_list_other_families())
 
 
-def _bayes_families() -> tuple[Family, ...]:
+def _list_bayes_families() -> tuple[Family, ...]:
     """Return the family of the Bayes predictor, followed by the families that extend it."""
     plain = (
         Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), enters=("accuracies",)),
@@ -348,15 +354,16 @@ def _bayes_families() -> tuple[Family, ...]:
         ("bayes_late", "Bayes predictor, some rounds late", delayed, (_LAG, *few)),
         ("bayes_stopped", "Bayes predictor that stops learning", ended, (_LAST, *few)),
     )
-    listed = [Family("bayes", "Bayes predictor", _by_room(algorithms.bayes), plain)]
+    listed = [Family("bayes", "Bayes predictor", _search_by_room(algorithms.bayes), plain)]
     for key, name, make, searched in extensions:
-        listed.append(Family(key, name, _by_room(make), searched, extends="bayes"))
+        listed.append(Family(key, name, _search_by_room(make), searched, extends="bayes"))
     return tuple(listed)
 
 
-def _majority_families() -> tuple[Family, ...]:
+def _list_majority_families() -> tuple[Family, ...]:
     """Return the family of Weighted Majority, followed by the families that extend it."""
     plain = Searched("gain", _FINE_GAIN)
+    # This variant computes log_weights anew in each round, with the gain.
     windowed_gain = replace(_GAIN, enters=("log_weights",))
     stopped_majority = add_lapse(stopped, algorithms.weighted_majority, "stopped_majority")
     name = "Weighted Majority"
@@ -384,7 +391,7 @@ def _majority_families() -> tuple[Family, ...]:
     return tuple(listed)
 
 
-def _other_families() -> tuple[Family, ...]:
+def _list_other_families() -> tuple[Family, ...]:
     """Return the other families: the sigmoid vote, two algorithms that follow the best experts, and
     two without memory.
     """

@@ -68,10 +68,10 @@ class ExpertRound(SizedRound):
         self.require_fit(episodes)
         labels = torch.from_numpy(episodes.labels)
         tokens = self.blank(*labels.shape)
-        q0 = self.token_ids["q0"]
-        votes = slice(3, 3 + 2 * self.n_experts, 2)
-        tokens[..., votes] = q0 + torch.from_numpy(episodes.advice)
-        tokens[..., self.position("y")] = q0 + labels
+        label_0 = self.token_ids["q0"]
+        votes = slice(3, 3 + 2 * self.n_experts, 2)  # p_1, ..., p_n, after <w>, <z> and e_1
+        tokens[..., votes] = label_0 + torch.from_numpy(episodes.advice)
+        tokens[..., self.position("y")] = label_0 + labels
         return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(labels))
 
     # A prediction is P(y = 1) alone.

@@ -23,10 +23,10 @@ from interp.tasks.experts import algorithms
 from interp.tasks.experts.families import families
 
 _Array = NDArray[np.float64]
-_LIMITS = ("follow_the_leader", "follow_previous_winners")
+_LIMITS_OF_MAJORITY = ("follow_the_leader", "follow_previous_winners")
 
 
-def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
+def _follow_one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     """Return the algorithm that always chooses what one expert advises, or always the opposite.
 
     Args:
@@ -40,7 +40,8 @@ def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
 
     def predict(v: Values) -> _Array:
         votes = v["votes"].astype(np.float64)
-        vote = votes[..., min(expert, votes.shape[-1]) - 1]
+        index = min(expert, votes.shape[-1]) - 1  # the last expert if there are fewer
+        vote = votes[..., index]
         return vote if agrees else 1 - vote
 
     changes = {"prediction": (("votes",), predict)}
@@ -49,15 +50,15 @@ def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     return base.make_variant("one_expert", "what one expert says", parameters, changes)
 
 
-def _first_leader() -> Algorithm:
+def _follow_first_leader() -> Algorithm:
     """Return the algorithm that follows the expert who was right most often so far; of several such
     experts, the one with the lowest index.
     """
 
     def predict(v: Values) -> _Array:
-        first = v["leads"].argmax(-1)[..., None]
-        votes = np.take_along_axis(v["votes"], first, -1)
-        return votes[..., 0].astype(np.float64)
+        first_leader = v["leads"].argmax(-1)[..., None]  # [..., 1]
+        its_vote = np.take_along_axis(v["votes"], first_leader, -1)
+        return its_vote[..., 0].astype(np.float64)
 
     changes = {"prediction": (("leads", "votes"), predict)}
     base = algorithms.follow_the_leader()
@@ -72,26 +73,31 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
     known = {family.key: family for family in families()}
     players = []
     for key, grids in read_tables(Path(__file__).with_suffix(".toml")).items():
-        if "expert" in grids:
+        if "expert" in grids:  # an expert's number
             grids["expert"] = grids["expert"][:n_experts]
         family = known[key]
-        searched = tuple(replace(place, grid=tuple(grids[place.name])) for place in family.searched)
-        extends = "weighted_majority" if key in _LIMITS else family.extends
+        searched = tuple(
+            replace(parameter, grid=tuple(grids[parameter.name])) for parameter in family.searched
+        )
+        extends = "weighted_majority" if key in _LIMITS_OF_MAJORITY else family.extends
         players.append(replace(family, searched=searched, extends=extends))
-    experts = Searched(
+    expert = Searched(
         "expert", tuple(range(1, n_experts + 1)), kind="choice", enters=("prediction",)
     )
-    sides = Searched("agrees", (0, 1), kind="choice", enters=("prediction",))
+    agrees = Searched("agrees", (0, 1), kind="choice", enters=("prediction",))
     return (
         *players,
         Family(
-            "first_leader", "follow the first leader", _first_leader, extends="weighted_majority"
+            "first_leader",
+            "follow the first leader",
+            _follow_first_leader,
+            extends="weighted_majority",
         ),
         Family(
             "one_expert",
             "what one expert says, or its opposite",
-            _one_expert,
-            searched=(experts, sides),
+            _follow_one_expert,
+            searched=(expert, agrees),
             memoryless=True,
         ),
     )

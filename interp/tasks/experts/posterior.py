@@ -29,7 +29,7 @@ _Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]
 _Reals = Float[np.ndarray, "*shape"]
 
 _UNDERFLOW = 1e-250  # below this the tails are summed in logarithms
-_CERTAIN = 1e-15
+_SMALLEST_ACCURACY = 1e-15
 
 
 def check_bounds(bounds: Bounds) -> None:
@@ -61,12 +61,13 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     check_bounds(bounds)
     low, high = bounds
     if (low, high) == (0, 1):
-        ones, zeros = hits + 1.0, misses + 1.0
-        return ones / (ones + zeros)
+        p, r = hits + 1.0, misses + 1.0  # the posterior is Beta(p, r)
+        return p / (p + r)
     if low == high:
         return np.full(hits.shape, float(low))
 
     def mean(k: _Reals, m: _Reals) -> _Reals:
+        # Clipped, since rounding errors may lead out of the interval.
         return np.clip(_mean(k + 1, m + 1, low, high), low, high)
 
     return _apply_once_per_record(mean, hits, misses)
@@ -91,14 +92,14 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
         if low == high:
             return special.xlogy(k, low) + special.xlog1py(m, -low)
         p, r = k + 1, m + 1
-        return special.betaln(p, r) + _log_mass(p, r, low, high) - np.log(high - low)
+        return special.betaln(p, r) + _log_interval_mass(p, r, low, high) - np.log(high - low)
 
     return _apply_once_per_record(evidence, hits, misses)
 
 
 def keep_uncertain(accuracies: _Reals) -> _Reals:
     """Clip ``accuracies`` to [1e-15, 1 - 1e-15], so that their log-odds are finite."""
-    return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
+    return np.clip(accuracies, _SMALLEST_ACCURACY, 1 - _SMALLEST_ACCURACY)
 
 
 def _apply_once_per_record(
@@ -115,12 +116,14 @@ def _apply_once_per_record(
     """
     if hits.dtype.kind == "f":
         return function(hits, misses)
+    # One number for each pair, as if hits and misses were its digits. Misses are counted from the
+    # smallest number, which may be negative after an intervention on hits.
     fewest = misses.min(initial=0)
     base = int(misses.max(initial=0) - fewest) + 1
-    codes, places = np.unique(hits * base + misses - fewest, return_inverse=True)
+    codes, code_index = np.unique(hits * base + misses - fewest, return_inverse=True)
     k, m = np.divmod(codes, base)
     results = function(k.astype(float), m + float(fewest))
-    return results[places].reshape(hits.shape)
+    return results[code_index].reshape(hits.shape)
 
 
 class _Truncated:
@@ -165,12 +168,12 @@ class _Truncated:
         """
         p, r = self.p[self.tiny], self.r[self.tiny]
         lower, upper = self.lower[self.tiny], self.upper[self.tiny]
-        hits, misses = lower / upper, (1 - lower) / (1 - upper)
-        share = np.exp(special.xlogy(p, hits) + special.xlogy(r, misses))
-        return share, _compute_series(p, r, upper) - share * _compute_series(p, r, lower)
+        ratio, ratio_of_rests = lower / upper, (1 - lower) / (1 - upper)
+        factor = np.exp(special.xlogy(p, ratio) + special.xlogy(r, ratio_of_rests))
+        return factor, _compute_series(p, r, upper) - factor * _compute_series(p, r, lower)
 
 
-def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
+def _log_interval_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """Return the log-probability that a variable with distribution Beta(p, r) lies between ``low``
     and ``high``.
 
@@ -180,13 +183,13 @@ def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """
     beta = _Truncated(p, r, low, high)
     tiny = beta.tiny
-    result = np.log(np.where(tiny, 1.0, beta.mass))
+    result = np.log(np.where(tiny, 1.0, beta.mass))  # the 1.0 are replaced below
     if tiny.any():
         p, r, upper = beta.p[tiny], beta.r[tiny], beta.upper[tiny]
         density = special.xlogy(p, upper) + special.xlog1py(r, -upper)
         at_edge = density - np.log(p) - special.betaln(p, r)
-        share, series = beta.tails()
-        result[tiny] = at_edge + np.log(1 - share + series)
+        factor, series = beta.tails()
+        result[tiny] = at_edge + np.log(1 - factor + series)
     return result
 
 
@@ -203,8 +206,8 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     ratio = beta.mass_of(beta.p + 1) / np.where(tiny, 1.0, beta.mass)
     if tiny.any():
         # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
-        share, series = beta.tails()
-        ratio[tiny] = series / (1 - share + series)
+        factor, series = beta.tails()
+        ratio[tiny] = series / (1 - factor + series)
     mean = beta.p / (beta.p + beta.r) * ratio
     return np.where(beta.is_mirrored, 1 - mean, mean)
 
@@ -257,7 +260,7 @@ size.
 """
 
 
-def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
+def _list_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
     """Return the distinct intervals, and all distinct ways to assign them to experts.
 
     Args:
@@ -270,16 +273,16 @@ def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]
     tally = [slots.count(kind) for kind in kinds]
     n_orders = math.factorial(len(slots))
     for count in tally:
-        n_orders //= math.factorial(count)
+        n_orders //= math.factorial(count)  # equal intervals can be exchanged
     require(
         n_orders <= _MAX_ORDERS,
         f"{len(slots)} experts in {len(kinds)} kinds of slot have {n_orders} orders, more than "
         f"{_MAX_ORDERS}; give prior=(low, high), one interval for all experts",
     )
-    return kinds, np.array(_deal(tally))
+    return kinds, np.array(_list_arrangements(tally))
 
 
-def _deal(tally: list[int]) -> list[list[int]]:
+def _list_arrangements(tally: list[int]) -> list[list[int]]:
     """Return all distinct ways to put intervals in a row, as lists of indices of intervals.
 
     Args:
@@ -288,10 +291,10 @@ def _deal(tally: list[int]) -> list[list[int]]:
     if not any(tally):
         return [[]]
     orders = []
-    for kind, count in enumerate(tally):
+    for first, count in enumerate(tally):
         if count:
-            rest = [*tally[:kind], count - 1, *tally[kind + 1 :]]
-            orders += [[kind, *order] for order in _deal(rest)]
+            remaining = [*tally[:first], count - 1, *tally[first + 1 :]]
+            orders += [[first, *order] for order in _list_arrangements(remaining)]
     return orders
 
 
@@ -301,8 +304,9 @@ def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[
     Returns:
         Two arrays ``[episode, round, expert]``: hits and misses. Both are 0 in the first round.
     """
-    hits = episodes.correct.cumsum(axis=1) - episodes.correct
-    return hits, np.arange(episodes.n_rounds)[:, None] - hits
+    hits = episodes.correct.cumsum(axis=1) - episodes.correct  # without the round itself
+    n_earlier = np.arange(episodes.n_rounds)[:, None]
+    return hits, n_earlier - hits
 
 
 def average_orders(
@@ -319,29 +323,33 @@ def average_orders(
     """
     non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
-    dealt, log_priors = [], []
+    orders_by_set, log_priors = [], []
     for slots in alternatives:
-        slot_kinds, orders = _different_orders(slots)
-        numbers = np.array([kinds.index(kind) for kind in slot_kinds])
-        dealt.append(numbers[orders])
+        slot_kinds, orders = _list_orders(slots)
+        # From indices among this set's intervals to indices among all intervals.
+        kind_index = np.array([kinds.index(kind) for kind in slot_kinds])
+        orders_by_set.append(kind_index[orders])
         n_orders = len(orders)
         log_priors.append(np.full(n_orders, -np.log(n_orders)))
-    all_orders, log_prior = np.concatenate(dealt), np.concatenate(log_priors)
-    is_slot = all_orders[:, :, None] == np.arange(len(kinds))
-    deal = is_slot.reshape(len(all_orders), -1).astype(np.float64).T
+    all_orders, log_prior = np.concatenate(orders_by_set), np.concatenate(log_priors)
+    has_kind = all_orders[:, :, None] == np.arange(len(kinds))  # [order, expert, kind]
+    # A product with this matrix sums, for each order, over the experts' entries in that order.
+    to_orders = has_kind.reshape(len(all_orders), -1).astype(np.float64).T  # [expert kind, order]
     hits, misses = count_records(episodes)
 
     def average(block: slice) -> _Predictions:
         k, m = hits[block], misses[block]
+        # Evidence and means are [episode, round, expert, kind]; the posterior, and the
+        # log-probabilities of the advice if the label is 0 or 1, are [episode, round, order].
         evidence = np.stack([log_evidence(k, m, kind) for kind in kinds], axis=-1)
-        possible = _flat(np.maximum(evidence, _IMPOSSIBLE))
-        posterior = special.softmax(possible @ deal + log_prior, axis=-1)
+        possible = _flatten_last_two(np.maximum(evidence, _IMPOSSIBLE))
+        posterior = special.softmax(possible @ to_orders + log_prior, axis=-1)
         means = np.stack([mean_accuracy(k, m, kind) for kind in kinds], axis=-1)
         right, wrong = np.log(keep_uncertain(means)), np.log(keep_uncertain(1 - means))
         says_one = episodes.advice[block, ..., None] == 1
-        if_zero = _flat(np.where(says_one, wrong, right)) @ deal
-        if_one = _flat(np.where(says_one, right, wrong)) @ deal
-        return _predict(posterior, if_zero, if_one)
+        if_zero = _flatten_last_two(np.where(says_one, wrong, right)) @ to_orders
+        if_one = _flatten_last_two(np.where(says_one, right, wrong)) @ to_orders
+        return _apply_bayes_rule(posterior, if_zero, if_one)
 
     return _apply_in_blocks(average, episodes, len(all_orders))
 
@@ -371,17 +379,17 @@ def filter_switches(
         all(low == high for low, high in slots),
         f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}",
     )
-    kinds, orders = _different_orders(slots)
-    accuracies = np.array([low for low, _ in kinds])[orders]
+    kinds, orders = _list_orders(slots)
+    accuracies = np.array([low for low, _ in kinds])[orders]  # [order, expert]
     hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
     rotate = _compute_rotations(orders)
 
     def predict(block: slice) -> _Predictions:
         posterior = _compute_beliefs(episodes.correct[block], hit, miss, rotate, every)
-        says_one = episodes.advice[block, :, None] == 1
+        says_one = episodes.advice[block, :, None] == 1  # [episode, round, 1, expert]
         if_zero = np.where(says_one, miss, hit).sum(axis=-1)
         if_one = np.where(says_one, hit, miss).sum(axis=-1)
-        return _predict(posterior, if_zero, if_one)
+        return _apply_bayes_rule(posterior, if_zero, if_one)
 
     return _apply_in_blocks(predict, episodes, len(orders))
 
@@ -393,12 +401,12 @@ def _compute_rotations(orders: _Orders) -> NDArray[np.float64]:
     Args:
         orders: the assignments of accuracies to experts, ``[order, expert]``.
     """
-    numbers = {tuple(order): i for i, order in enumerate(orders)}
+    index_of_order = {tuple(order): i for i, order in enumerate(orders)}
     n_shifts = orders.shape[1] - 1
     rotate = np.zeros((len(orders), len(orders)))
     for i, order in enumerate(orders):
         for shift in range(1, n_shifts + 1):
-            rotate[i, numbers[tuple(np.roll(order, shift))]] += 1 / n_shifts
+            rotate[i, index_of_order[tuple(np.roll(order, shift))]] += 1 / n_shifts
     return rotate
 
 
@@ -419,30 +427,32 @@ def _compute_beliefs(
         rotate: transition matrix of a rotation, ``[order before, order after]``.
         every: number of rounds between two rotations.
     """
-    belief = np.full((len(correct), len(hit)), 1 / len(hit))
+    belief = np.full((len(correct), len(hit)), 1 / len(hit))  # [episode, order]
     segments = []
     for start in range(0, correct.shape[1], every):
         if start:
             belief = belief @ rotate
         right = correct[:, start : start + every].cumsum(axis=1)
         wrong = np.arange(1, right.shape[1] + 1)[:, None] - right
-        with np.errstate(divide="ignore"):
-            before = np.log(belief)[:, None]
-        after = before + right @ hit.T + wrong @ miss.T
-        segment = np.concatenate([belief[:, None], special.softmax(after, axis=-1)], axis=1)
+        with np.errstate(divide="ignore"):  # a belief may be 0
+            log_belief = np.log(belief)[:, None]
+        log_posterior = log_belief + right @ hit.T + wrong @ miss.T
+        updated = special.softmax(log_posterior, axis=-1)
+        # [episode, round + 1, order]; the last entry is the belief after the last of these rounds.
+        segment = np.concatenate([belief[:, None], updated], axis=1)
         segments.append(segment[:, :-1])
         belief = segment[:, -1]
     return np.concatenate(segments, axis=1)
 
 
-def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _flatten_last_two(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Flatten the last two axes of ``values``, an array ``[..., expert, interval]``, so that sums
     over experts can be computed as matrix products.
     """
     return values.reshape(*values.shape[:-2], -1)
 
 
-def _predict(
+def _apply_bayes_rule(
     posterior: NDArray[np.float64], if_zero: NDArray[np.float64], if_one: NDArray[np.float64]
 ) -> _Predictions:
     """Return P(y = 1) by Bayes' rule, averaged over assignments of intervals to experts ("orders").

@@ -43,7 +43,7 @@ Decision = Literal["threshold", "sample"]
 _Predictions = Float[np.ndarray, "episode round"]
 _States = Float[np.ndarray, "episode round_plus_1 expert"]
 
-_ETA = 100
+_ETA_STREAM = 100
 """Random stream of the learning rates U[.05, .5] (paper, appendix on LLM baselines)."""
 
 
@@ -87,8 +87,9 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
     is_rate = np.isfinite(rates) & (rates >= 0)
     require(is_rate.all(), f"eta must be finite and >= 0, got {eta!r}")
     is_right = episodes.correct & episodes.counted[..., None]
-    sums = (is_right * rates.reshape(-1, 1, 1)).cumsum(axis=1)
-    return np.pad(sums, ((0, 0), (1, 0), (0, 0)))
+    rates_by_episode = rates.reshape(-1, 1, 1)  # [episode or 1, 1, 1]
+    sums = (is_right * rates_by_episode).cumsum(axis=1)
+    return np.pad(sums, ((0, 0), (1, 0), (0, 0)))  # zeros before the first round
 
 
 @checked
@@ -101,7 +102,8 @@ def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertR
         eta: log gamma, the amount by which an expert's log-weight grows in a round in which the
             expert is right: one number, or one per episode.
     """
-    weights = special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1)
+    before_each_round = log_weights(episodes, eta)[:, :-1]
+    weights = special.softmax(before_each_round, axis=-1)
     return ExpertRun(share(weights, episodes.advice))
 
 
@@ -112,7 +114,7 @@ def horizon_eta(n_experts: int, n_rounds: int) -> float:
     return float(np.sqrt(np.log(n_experts) / n_rounds))
 
 
-def _run(
+def _make_predictor(
     algorithm: Algorithm, decision: Decision = "threshold"
 ) -> Callable[[ExpertEpisodes], ExpertRun]:
     """Return a function that maps episodes to the predictions of one of the task's algorithms.
@@ -162,6 +164,7 @@ def bayes(
             f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior",
         )
     alternatives = [regime.slots(episodes.n_experts) for regime in regimes]
+    # A regime that switches is alone, as was checked above.
     first_slots, every = alternatives[0], regimes[0].switch_every
     has_one_interval = len(regimes) == 1 and len(set(first_slots)) == 1
     if every is not None:
@@ -175,18 +178,18 @@ def bayes(
     if any(regime.drift_std for regime in regimes):
         ignored.append("drifting accuracies taken as fixed")
     if any(regime.correlation for regime in regimes):
-        ignored.append(_SHARED)
+        ignored.append(_IGNORES_SHARED)
     return ExpertRun(predictions, approximation="; ".join(ignored))
 
 
-_SHARED = "shared predictions"
+_IGNORES_SHARED = "shared predictions"
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
     """Return the predictions of an oracle, which knows the experts' true accuracies in each round,
     as an :class:`ExpertRun`. The oracle treats the experts as independent (:func:`vote`).
     """
-    ignored = _SHARED if episodes.params.get("correlation") else ""
+    ignored = _IGNORES_SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
 
@@ -209,7 +212,8 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
     ):
         np.broadcast_shapes(accuracies.shape, advice.shape)
     log_odds = special.logit(keep_uncertain(accuracies))
-    evidence = ((2 * advice - 1) * log_odds).sum(axis=-1)
+    signs = 2 * advice - 1
+    evidence = (signs * log_odds).sum(axis=-1)
     return special.expit(evidence)
 
 
@@ -244,34 +248,34 @@ class _Baseline:
     run: Callable[[ExpertEpisodes], ExpertRun]
 
 
-def _majority_with_horizon(episodes: ExpertEpisodes) -> ExpertRun:
+def _run_majority_with_horizon(episodes: ExpertEpisodes) -> ExpertRun:
     return weighted_majority(episodes, horizon_eta(episodes.n_experts, episodes.n_rounds))
 
 
-def _majority_of_the_paper(episodes: ExpertEpisodes) -> ExpertRun:
-    rng = np.random.default_rng([episodes.seed or 0, _ETA])
+def _run_majority_of_the_paper(episodes: ExpertEpisodes) -> ExpertRun:
+    rng = np.random.default_rng([episodes.seed or 0, _ETA_STREAM])
     return weighted_majority(episodes, rng.uniform(0.05, 0.5, len(episodes)))
 
 
-def _guess(episodes: ExpertEpisodes) -> ExpertRun:
-    return ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
+def _run_guessing(episodes: ExpertEpisodes) -> ExpertRun:
+    return ExpertRun(np.full(episodes.labels.shape, 0.5), decision="sample")
 
 
-_follow_leader = _run(algorithms.follow_the_leader(), "sample")
-_follow_winners = _run(algorithms.follow_previous_winners())
-_vote_evenly = _run(algorithms.majority_vote())
+_follow_leader = _make_predictor(algorithms.follow_the_leader(), decision="sample")
+_follow_winners = _make_predictor(algorithms.follow_previous_winners())
+_vote_evenly = _make_predictor(algorithms.majority_vote())
 PREDICTORS: Mapping[str, _Baseline] = {
     "weighted_majority": _Baseline("weighted majority, eta 1", weighted_majority),
     "weighted_majority_horizon": _Baseline(
-        "weighted majority, eta sqrt(ln n / T)", _majority_with_horizon
+        "weighted majority, eta sqrt(ln n / T)", _run_majority_with_horizon
     ),
     "weighted_majority_paper": _Baseline(
-        "weighted majority, eta U[.05, .5] per episode", _majority_of_the_paper
+        "weighted majority, eta U[.05, .5] per episode", _run_majority_of_the_paper
     ),
     "follow_the_leader": _Baseline("follow the leader", _follow_leader),
     "follow_previous_winners": _Baseline("follow previous winners", _follow_winners),
     "majority_vote": _Baseline("majority vote", _vote_evenly),
-    "random": _Baseline("random guessing", _guess),
+    "random": _Baseline("random guessing", _run_guessing),
     "bayes": _Baseline("Bayes predictor, the regime's own prior", bayes),
     "bayes_uniform": _Baseline(
         "Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))

@@ -115,7 +115,7 @@ def _next_values_after(v: Values) -> _Array:
     return rows_at(v["next_table"], v["next_state"])
 
 
-def _greedy_after(v: Values) -> _Array:
+def _choose_after(v: Values) -> _Array:
     """Return the index of the greedy action at the next state, ``[...]``, from the Q-table after
     the round's update; on ties, the lowest index.
 
@@ -125,7 +125,7 @@ def _greedy_after(v: Values) -> _Array:
     return _next_values_after(v).argmax(-1)
 
 
-def _has_one_greedy(v: Values) -> _Array:
+def _has_one_greedy_action(v: Values) -> _Array:
     """Return whether exactly one action is greedy at the next state, ``[...]``, by the Q-table
     after the round's update.
 
@@ -136,7 +136,7 @@ def _has_one_greedy(v: Values) -> _Array:
     return greedy.sum(-1) == 1
 
 
-def _error(v: Values) -> _Array:
+def _compute_td_error(v: Values) -> _Array:
     """Return the temporal-difference error, ``[...]``: reward plus bootstrapped value minus current
     value.
 
@@ -146,29 +146,29 @@ def _error(v: Values) -> _Array:
     return v["reward"] + v["bootstrapped_value"] - v["current_value"]
 
 
-_READ_TABLE: dict[str, Equation] = {
+_TABLE_EQUATIONS: dict[str, Equation] = {
     "table_visited": lambda v: v["table"],
     "state_values": lambda v: v["table"].max(-1),
     "column": lambda v: columns_at(v["table"], v["action"]),
     "column_visited": lambda v: v["column"],
 }
-_READ_ROWS: dict[str, Equation] = {
+_ROW_EQUATIONS: dict[str, Equation] = {
     "current_values": lambda v: rows_at(v["table"], v["state"]),
     "current_value": lambda v: entries_at(v["column"], v["state"]),
     "next_values": lambda v: rows_at(v["table"], v["next_state"]),
 }
-_WRITTEN: dict[str, Equation] = {
+_UPDATE_EQUATIONS: dict[str, Equation] = {
     "next_column": lambda v: v["column"] + v["change"],
     "next_table": _write_column,
     "next_visits": lambda v: v["visits"] + pair(v),
     "next_column_visited": lambda v: v["next_column"],
-    "greedy_action": _greedy_after,
+    "greedy_action": _choose_after,
 }
-_SCORED: dict[str, Equation] = {
+_SCORED_ENTRIES: dict[str, Equation] = {
     "table_visited": lambda v: v["visits"] > 0,
     "column_visited": lambda v: columns_at(v["visits"], v["action"]) > 0,
     "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
-    "greedy_action": _has_one_greedy,
+    "greedy_action": _has_one_greedy_action,
 }
 """Variable -> mask of its entries that count in a probe's score."""
 
@@ -206,7 +206,7 @@ def q_learning(
             f"{what} must be a finite number >= 0, or None, got {value}",
         )
 
-    def slope_values(v: Values) -> _Array:
+    def penalise_index(v: Values) -> _Array:
         next_values = v["next_values"]
         return next_values - tie_slope * np.arange(next_values.shape[-1])
 
@@ -214,13 +214,13 @@ def q_learning(
         if beta is not None:
             return special.softmax(beta * v["next_values"], axis=-1)
         if hardness is not None:
-            return special.softmax(hardness * slope_values(v), axis=-1)
+            return special.softmax(hardness * penalise_index(v), axis=-1)
         n_actions = v["next_values"].shape[-1]
         return np.eye(n_actions)[v["choice"]]
 
     def explore(v: Values) -> _Array:
         n_actions = v["next_values"].shape[-1]
-        random_action = np.eye(n_actions)[v["noise"] - 1]
+        random_action = np.eye(n_actions)[v["noise"] - 1]  # not used where the draw is 0
         return np.where(v["noise"][..., None] > 0, random_action, choose(v))
 
     def change(v: Values) -> _Array:
@@ -230,19 +230,19 @@ def q_learning(
 
     inputs = [key for key in _INPUTS if noise or key != "noise"]
     equations: dict[str, Equation | None] = dict.fromkeys((*inputs, "table", "visits"))
-    equations |= _READ_TABLE | _READ_ROWS
+    equations |= _TABLE_EQUATIONS | _ROW_EQUATIONS
     equations |= {
         "maximum": lambda v: v["next_values"].max(-1),
         "bootstrapped_value": lambda v: gamma * v["maximum"],
-        "choice": lambda v: slope_values(v).argmax(-1),
+        "choice": lambda v: penalise_index(v).argmax(-1),
         "policy": explore if noise else choose,
     }
     equations |= {
         "best_column": lambda v: columns_at(v["table"], v["choice"]),
-        "td_error": _error,
+        "td_error": _compute_td_error,
         "change": change,
     }
-    equations |= _WRITTEN
+    equations |= _UPDATE_EQUATIONS
     parameters = {
         "alpha": alpha,
         "gamma": gamma,
@@ -257,16 +257,16 @@ def q_learning(
         name="tabular Q-learning",
         task="qlearning",
         parameters=parameters,
-        variables=VARIABLES("noisy" if noise else "q_learning", equations, _SCORED),
+        variables=VARIABLES("noisy" if noise else "q_learning", equations, _SCORED_ENTRIES),
         inputs=partial(_read, inputs=inputs),
-        initial=_start,
+        initial=_make_initial_state,
         distribution=lambda v: v["policy"],
         memory="table",
         written="next_column",
     )
 
 
-def _start(episodes: MDPEpisodes) -> dict[str, _Array]:
+def _make_initial_state(episodes: MDPEpisodes) -> dict[str, _Array]:
     """Return the state before the first round: "table", the first Q-tables of the episodes, and
     "visits", zeros, both ``[episode, state, action]``.
     """
@@ -293,7 +293,7 @@ def records() -> tuple[AlgorithmRecord, ...]:
     They are in order of preference: if several algorithms have a variable of the same name, the
     first one defines it.
     """
-    plain = "Q-learning without bootstrapping"
+    name_without_bootstrap = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(
             "q_learning",
@@ -303,6 +303,10 @@ def records() -> tuple[AlgorithmRecord, ...]:
             lambda e: {"alpha": e.alpha, "gamma": e.gamma},
         ),
         AlgorithmRecord(
-            "no_bootstrap", plain, "Q, gamma 0", no_bootstrap, lambda e: {"alpha": e.alpha}
+            "no_bootstrap",
+            name_without_bootstrap,
+            "Q, gamma 0",
+            no_bootstrap,
+            lambda e: {"alpha": e.alpha},
         ),
     )

@@ -86,10 +86,13 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     state_indicators, action_indicators = np.eye(n_states), np.eye(n_actions)
     rewards = episodes.rewards[..., None]
     tokens = [state_indicators[states], action_indicators[actions], state_indicators[next_states]]
-    plain = np.concatenate([*tokens, rewards], axis=-1)
-    pairs = np.eye(n_states * n_actions)[states * n_actions + actions]
-    products = np.concatenate([plain, pairs, pairs * rewards], axis=-1)
-    return RoundInputs((plain, products), np.stack([states, actions, next_states], axis=-1))
+    tokens_and_reward = np.concatenate([*tokens, rewards], axis=-1)
+    pair_index = states * n_actions + actions
+    pairs = np.eye(n_states * n_actions)[pair_index]
+    with_products = np.concatenate([tokens_and_reward, pairs, pairs * rewards], axis=-1)
+    return RoundInputs(
+        (tokens_and_reward, with_products), np.stack([states, actions, next_states], axis=-1)
+    )
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -117,19 +120,19 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         places.append(Place("noise", ("embed@n",)))
     places += [
         Place("choice", (model.final("Select"),)),
-        Place("table", ("latent",), "state"),
-        Place("state", ("embed@s",), "state"),
-        Place("reward", ("embed@r",), "state"),
-        Place("next_state", next_state, "state"),
+        Place("table", ("latent",), outcome="state"),
+        Place("state", ("embed@s",), outcome="state"),
+        Place("reward", ("embed@r",), outcome="state"),
+        Place("next_state", next_state, outcome="state"),
     ]
     if model.replaces:
-        places.append(Place("action", ("embed@a",), "state"))
+        places.append(Place("action", ("embed@a",), outcome="state"))
     places += [
-        Place("reward", ("embed@<BOS>",), "state", control=True),
-        Place("change", (model.final("Update"),), "state"),
+        Place("reward", ("embed@<BOS>",), outcome="state", control=True),
+        Place("change", (model.final("Update"),), outcome="state"),
     ]
     if model.replaces:
-        places.append(Place("next_column", (model.final("Update"),), "state"))
+        places.append(Place("next_column", (model.final("Update"),), outcome="state"))
     return tuple(places)
 
 
@@ -216,9 +219,9 @@ def corruptions() -> tuple[Corruption, ...]:
         Corruption(
             "exchange-history",
             "take another episode's history",
-            0,
-            exchange_history,
+            delay=0,
+            build=exchange_history,
             changes_history=True,
         ),
-        Corruption("change-reward", "change the reward", 1, _change_reward),
+        Corruption("change-reward", "change the reward", delay=1, build=_change_reward),
     )

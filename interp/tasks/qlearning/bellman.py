@@ -89,8 +89,8 @@ def replay_tables(
     tables = np.empty((n_episodes, n_rounds + 1, *initial.shape[1:]))
     tables[:, 0] = initial
     for t in range(n_rounds):
-        step = states[:, t], actions[:, t], rewards[:, t], next_states[:, t]
-        tables[:, t + 1] = q_update(tables[:, t], *step, alpha, gamma)
+        transition = states[:, t], actions[:, t], rewards[:, t], next_states[:, t]
+        tables[:, t + 1] = q_update(tables[:, t], *transition, alpha, gamma)
         if missing is not None:
             tables[missing[:, t], t + 1] = tables[missing[:, t], t]
     return tables
@@ -203,4 +203,5 @@ def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps sta
 def _lookahead(
     mdps: MDPs, values: Float[np.ndarray, "mdp state"]
 ) -> Float[np.ndarray, "mdp state action"]:
+    # Axes: MDP b, state s, action a, next state n.
     return mdps.rewards + np.einsum("bsan,bn->bsa", mdps.transitions, values)

@@ -41,7 +41,7 @@ _TABLE_TOLERANCE = 1e-9
 
 _TRANSITIONS = ("states", "actions", "rewards", "next_states")
 """Names of the arrays ``[episode, round]`` that describe what happened."""
-_PASSED_ON = (
+_KEPT_BY_RELEARN = (
     "alpha",
     "gamma",
     "epsilon",
@@ -132,22 +132,23 @@ class MDPEpisodes(BaseEpisodes):
         ``greedy`` is not greedy.
         """
         before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
-        visited = (*np.indices(self.states.shape), self.states, self.actions)
+        # Index of the entry that each round updates; arrays at it are [episode, round].
+        updated = (*np.indices(self.states.shape), self.states, self.actions)
         target = self.rewards + self.gamma * self.next_values_before.max(-1)
         expected = before.copy()
-        error = target - before[visited]
-        expected[visited] += self.alpha * error * self.counted
-        wrong = np.abs(after - expected).max(initial=0)
+        td_error = target - before[updated]
+        expected[updated] += self.alpha * td_error * self.counted
+        largest_gap = np.abs(after - expected).max(initial=0)
         tolerance = _TABLE_TOLERANCE * (1 + np.abs(self.q_tables).max(initial=0))
         require(
-            wrong <= tolerance,
+            largest_gap <= tolerance,
             f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
-            f"to {wrong:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
+            f"to {largest_gap:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
         )
         values = self.next_values_after
-        short_of = values.max(-1) - bellman.entries_at(values, self.greedy)
+        shortfall = values.max(-1) - bellman.entries_at(values, self.greedy)
         require(
-            (short_of <= tolerance)[self.counted].all(),
+            (shortfall <= tolerance)[self.counted].all(),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
             "build the episodes with MDPEpisodes.from_transitions",
         )
@@ -267,8 +268,8 @@ class MDPEpisodes(BaseEpisodes):
         changed = {} if transitions is None else transitions
         for name in changed:
             require_known("array of transitions", name, (*_TRANSITIONS, "missing"))
-        names = [*_TRANSITIONS, *_PASSED_ON]
-        if self.mdps is None:
+        names = [*_TRANSITIONS, *_KEPT_BY_RELEARN]
+        if self.mdps is None:  # else the MDPs have the sizes
             names += ["n_states", "n_actions"]
         fields = {name: getattr(self, name) for name in names} | dict(changed)
         if alpha is not None:
@@ -326,18 +327,19 @@ class MDPEpisodes(BaseEpisodes):
             states: new number of each state, ``[episode, state]``.
             actions: new number of each action, ``[episode, action]``.
         """
-        rows = np.arange(len(self))[:, None]
+        rows = np.arange(len(self))[:, None]  # [episode, 1]
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
-        tables = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
-        tables = np.take_along_axis(tables, old_actions[:, None, None, :], 3)
+        new_by_state = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
+        tables = np.take_along_axis(new_by_state, old_actions[:, None, None, :], 3)
         mdps = None if self.mdps is None else self.mdps.permute(states, actions)
         new_states, new_actions = states[rows, self.states], actions[rows, self.actions]
         next_states = states[rows, self.next_states]
         noise = self.noise
         if noise is not None:
-            greedy_or_action = np.pad(actions + 1, ((0, 0), (1, 0)))
-            noise = greedy_or_action[rows, noise]
+            # New draw for every old draw, [episode, draw]: 0 stays 0, since it means no action.
+            new_draws = np.pad(actions + 1, ((0, 0), (1, 0)))
+            noise = new_draws[rows, noise]
         return replace(
             self,
             states=new_states,
@@ -378,21 +380,20 @@ def read(
     named, options = split_options(columns)
     roles = ("state", "next_state", "action", "reward")
     table = open_trials(path, roles, named, options, lists=("reward", "session"))
-    places = [table.texts("state"), table.texts("next_state")]
-    (state, next_state), states = table.code("state", places)
+    state_frames = [table.texts("state"), table.texts("next_state")]
+    (state, next_state), states = table.code("state", state_frames)
     (action,), actions = table.code("action", [table.texts("action")])
-    moves = pd.concat([state, action, next_state], axis=1)
-    acted = moves.notna().all(axis=1)
-    rewards = table.rewards(acted)
-    counted = acted & rewards.notna()
+    labels_of_trial = pd.concat([state, action, next_state], axis=1)
+    is_complete = labels_of_trial.notna().all(axis=1)
+    rewards = table.rewards(is_complete)
+    counted = is_complete & rewards.notna()
+    # Rewards of incomplete trials are left out, so that the scale does not depend on them.
     scaled, scale = table.scale_rewards(rewards.where(counted))
     sessions = table.select_sessions(
         table.sessions(), counted, "state, next_state, action and reward"
     )
-    columns_of = {"states": state, "actions": action, "next_states": next_state}
-    labels = {
-        name: table.by_session(sessions, cells.iloc[:, 0]) for name, cells in columns_of.items()
-    }
+    frames = {"states": state, "actions": action, "next_states": next_state}
+    labels = {name: table.by_session(sessions, cells.iloc[:, 0]) for name, cells in frames.items()}
     return MDPEpisodes.of(
         **labels,
         rewards=table.by_session(sessions, scaled),
@@ -418,7 +419,7 @@ def _check_rounds(
         n_states: number of states.
         n_actions: number of actions.
     """
-    largest = {
+    largest_number = {
         "states": n_states - 1,
         "next_states": n_states - 1,
         "actions": n_actions - 1,
@@ -427,8 +428,10 @@ def _check_rounds(
     }
     checked_arrays: dict[str, NDArray[Any]] = {}
     for name, values in arrays.items():
-        if name in largest:
-            array = episode_array(name, values, "episode, round", 0, largest[name], whole=True)
+        if name in largest_number:
+            array = episode_array(
+                name, values, "episode, round", 0, largest_number[name], whole=True
+            )
         else:
             array = episode_array(name, values, "episode, round")
         checked_arrays[name] = array
@@ -469,7 +472,7 @@ def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_acti
         shape: shape of the transitions, (number of episodes, number of rounds).
         n_states, n_actions: numbers of states and of actions.
     """
-    n_rounds = shape[1] if len(shape) > 1 else 1
+    n_rounds = shape[1] if len(shape) > 1 else 1  # a wrong shape is refused later
     n_numbers = n_episodes * (n_rounds + 1) * n_states * n_actions
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",

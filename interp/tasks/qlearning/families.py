@@ -30,7 +30,7 @@ from interp.tasks.qlearning.algorithms import VARIABLES, no_bootstrap, pair, q_l
 _Array = NDArray[Any]
 
 
-def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
+def _q_learning_by_rates(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """Return tabular Q-learning whose record lists no parameters except the learning rate ``alpha``
     and the discount ``gamma``.
     """
@@ -39,7 +39,10 @@ def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     )
 
 
-late_q, stopped_q = add_lapse(late, _plain, "late_q"), add_lapse(stopped, _plain, "stopped_q")
+late_q, stopped_q = (
+    add_lapse(late, _q_learning_by_rates, "late_q"),
+    add_lapse(stopped, _q_learning_by_rates, "stopped_q"),
+)
 
 
 # The grid of each parameter in a fit, unless a family has its own.
@@ -48,7 +51,7 @@ _GAMMA = Searched("gamma", (0.2, 0.5, 0.7, 0.9, 0.97))
 _LAG = Searched("lag", (1, 2), kind="choice")
 _LAST = Searched("last", (1, 2, 3, 5, 7, 10, 12, 15, 20, 25), kind="choice")
 _SIGN = Searched("sign", (-1.0, 1.0), kind="choice")
-_AFTER = Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",))
+_ACTS_AFTER = Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",))
 _SHARED_TIES = Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",))
 _TEMPERATURE = Searched("temperature", (0.0, 0.003, 0.01, 0.03, 0.1, 0.3), enters=("policy",))
 
@@ -62,16 +65,16 @@ _STEP_KEEP = Searched("keep", (0.9, 0.99, 1.0))
 _STEP_TRACE = Searched("trace", (0.0, 0.075, 0.15, 0.3, 0.6, 0.9))
 
 
-_ACTS = (_AFTER, _SHARED_TIES, _TEMPERATURE)
+_ACTING = (_ACTS_AFTER, _SHARED_TIES, _TEMPERATURE)
 _FEW_RATES = (Searched("alpha", (0.1, 0.3)), Searched("gamma", (0.5, 0.9)))
-_BEFORE = Searched("after", (0.0,), kind="choice", enters=("acting_values",))
+_ACTS_BEFORE = Searched("after", (0.0,), kind="choice", enters=("acting_values",))
 _FEW_TEMPERATURES = Searched(
     "temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", enters=("policy",)
 )
-_OF_COUNTS = Searched("temperature", (0.0, 0.3, 1.0, 3.0, 10.0), enters=("policy",))
+_COUNT_TEMPERATURES = Searched("temperature", (0.0, 0.3, 1.0, 3.0, 10.0), enters=("policy",))
 
 
-def _family(
+def _make_family(
     key: str,
     name: str,
     learner: Callable[..., Algorithm],
@@ -92,7 +95,10 @@ def _family(
     def make(
         temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **parameters: Any
     ) -> Algorithm:
-        return acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
+        # A grid has numbers, so these two are 0 or 1.
+        return acting(
+            learner(**parameters), temperature, shared_ties=bool(shared_ties), after=bool(after)
+        )
 
     return Family(key, name, make, searched, extends=extends, tempered=not extends)
 
@@ -108,26 +114,30 @@ def families() -> tuple[Family, ...]:
     after the update, a lag of one round would be the same as ordinary Q-learning that chooses
     before the update.
     """
-    late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
-    stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
-    plain = (_ALPHA, _GAMMA, *_ACTS)
+    late_searched = (_LAG, *_FEW_RATES, _ACTS_BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
+    stopped_searched = (_LAST, *_FEW_RATES, _ACTS_AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
+    rates_searched = (_ALPHA, _GAMMA, *_ACTING)
     mean_name = "Q-learning with the mean in place of the maximum"
-    counted = (_SIGN, _AFTER, _SHARED_TIES, _OF_COUNTS)
+    counts_searched = (_SIGN, _ACTS_AFTER, _SHARED_TIES, _COUNT_TEMPERATURES)
     return (
-        _family("q_learning", "tabular Q-learning", q_learning, plain),
-        _family("late_q", "Q-learning, some rounds late", late_q, late_by, extends="q_learning"),
-        _family(
+        _make_family("q_learning", "tabular Q-learning", q_learning, rates_searched),
+        _make_family(
+            "late_q", "Q-learning, some rounds late", late_q, late_searched, extends="q_learning"
+        ),
+        _make_family(
             "stopped_q",
             "Q-learning that stops learning",
             stopped_q,
-            stopped_at,
+            stopped_searched,
             extends="q_learning",
         ),
-        _family("no_bootstrap", "Q-learning without bootstrapping", no_bootstrap, (_ALPHA, *_ACTS)),
-        _family("mean_bootstrap", mean_name, mean_bootstrap, plain),
-        _family("sarsa", "SARSA, on-policy", sarsa, plain),
-        _family("mean_reward", "mean reward of every pair", _mean_reward, _ACTS),
-        _family("visit_counts", "counts of visits", visit_counts, counted),
+        _make_family(
+            "no_bootstrap", "Q-learning without bootstrapping", no_bootstrap, (_ALPHA, *_ACTING)
+        ),
+        _make_family("mean_bootstrap", mean_name, mean_bootstrap, rates_searched),
+        _make_family("sarsa", "SARSA, on-policy", sarsa, rates_searched),
+        _make_family("mean_reward", "mean reward of every pair", _mean_reward, _ACTING),
+        _make_family("visit_counts", "counts of visits", visit_counts, counts_searched),
     )
 
 
@@ -183,11 +193,11 @@ def acting(
             the handwired construction uses.
     """
     require(temperature >= 0, f"temperature must be at least 0, got {temperature}")
-    moment = "acting_after" if after else "acting_before"
-    table = "next_table" if after else "table"
+    rows = "acting_after" if after else "acting_before"  # of variables.csv
+    table_key = "next_table" if after else "table"
 
     def acting_values(v: Values) -> _Array:
-        return bellman.rows_at(v[table], v["next_state"])
+        return bellman.rows_at(v[table_key], v["next_state"])
 
     def policy(v: Values) -> _Array:
         if temperature > 0:
@@ -203,17 +213,17 @@ def acting(
     variables = [variable for variable in algorithm.variables if variable.key not in equations]
     parameters = {"temperature": temperature, "shared_ties": shared_ties, "after": after}
     for name, value in algorithm.parameters.items():
-        if name not in ("tie_slope", "beta", "hardness"):
+        if name not in ("tie_slope", "beta", "hardness"):  # of the policy that is replaced
             parameters.setdefault(name, value)
     return replace(
         algorithm,
         parameters=parameters,
-        variables=(*variables, *VARIABLES(moment, equations)),
+        variables=(*variables, *VARIABLES(rows, equations)),
         distribution=lambda v: v["policy"],
     )
 
 
-_Q = q_learning()  # whose inputs, table and visits the rivals share
+_BASE = q_learning()  # whose inputs, table and visits the rivals share
 
 
 @dataclass(frozen=True)
@@ -231,7 +241,7 @@ class _Memory:
     after: Equation
 
 
-def _learner(
+def _make_learner(
     key: str, name: str, table: Equation, *memories: _Memory, **parameters: Any
 ) -> Algorithm:
     """Make a learner that chooses greedily by its table.
@@ -243,18 +253,20 @@ def _learner(
         memories: further tables that the learner carries.
         parameters: the algorithm's parameters by name, which its record shows.
     """
-    variables = [v for v in _Q.variables if v.role in ("input", "state")]
+    variables = [v for v in _BASE.variables if v.role in ("input", "state")]
     for memory in memories:
-        variables.append(_of_pairs(memory.key, memory.meaning, role="state"))
+        variables.append(_make_pair_variable(memory.key, memory.meaning, role="state"))
     states = [variable.key for variable in variables if variable.role == "state"]
     tables = [_Memory("visits", "visits, this round included", lambda v: v["visits"] + pair(v))]
     for memory in memories:
         tables.append(replace(memory, meaning=f"{memory.meaning}, after the round"))
     tables.append(_Memory("table", "every entry of the table after the round", table))
-    for after in tables:
-        parents = tuple(variable.key for variable in variables)
+    for written in tables:
+        parents = tuple(variable.key for variable in variables)  # all that are computed before
         variables.append(
-            _of_pairs(NEXT + after.key, after.meaning, parents=parents, equation=after.after)
+            _make_pair_variable(
+                NEXT + written.key, written.meaning, parents=parents, equation=written.after
+            )
         )
     write = {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])}
 
@@ -263,7 +275,7 @@ def _learner(
         return dict.fromkeys(states, empty)
 
     learner = replace(
-        _Q,
+        _BASE,
         key=key,
         name=name,
         parameters=parameters,
@@ -273,7 +285,7 @@ def _learner(
     return acting(learner)
 
 
-def _of_pairs(key: str, meaning: str, **rest: Any) -> Variable:
+def _make_pair_variable(key: str, meaning: str, **rest: Any) -> Variable:
     """Return a variable with one number for every state-action pair.
 
     Args:
@@ -281,7 +293,7 @@ def _of_pairs(key: str, meaning: str, **rest: Any) -> Variable:
         meaning: description in words.
         rest: further fields of the :class:`Variable`.
     """
-    outputs = _Q.variable("table").outputs
+    outputs = _BASE.variable("table").outputs
     return Variable(key, key, meaning, "reward", outputs=outputs, **rest)
 
 
@@ -293,11 +305,11 @@ def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
         rate: share of the distance to the target by which the entry moves.
         target: one number per table, ``[...]``.
     """
-    gap = target[..., None, None] - v["table"]
+    gap = target[..., None, None] - v["table"]  # [..., state, action]
     return v["table"] + rate * pair(v) * gap
 
 
-def _bootstrapping(
+def _make_bootstrapping(
     key: str,
     name: str,
     value: Callable[[_Array], _Array],
@@ -321,11 +333,11 @@ def _bootstrapping(
     keep = parameters.get("keep", 1.0)
 
     def table(v: Values) -> _Array:
-        reached = bellman.rows_at(v["table"], v["next_state"])
-        target = v["reward"] + gamma * value(reached)
+        next_values = bellman.rows_at(v["table"], v["next_state"])
+        target = v["reward"] + gamma * value(next_values)
         return keep * _move_towards(v, alpha, target)
 
-    return _learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
+    return _make_learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
 
 
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -337,7 +349,7 @@ def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
         gamma: discount.
     """
     name = "Q-learning with the mean in place of the maximum"
-    return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
+    return _make_bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
 
 
 def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
@@ -358,7 +370,7 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
         return maximum
 
     name = "Q-learning with a soft maximum"
-    return _bootstrapping(
+    return _make_bootstrapping(
         "soft_bootstrap", name, soft_maximum, alpha, gamma, temperature=temperature
     )
 
@@ -373,7 +385,9 @@ def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Alg
     """
     number("keep", keep, 0, 1)
     name = "Q-learning that forgets"
-    return _bootstrapping("fading_q", name, lambda values: values.max(-1), alpha, gamma, keep=keep)
+    return _make_bootstrapping(
+        "fading_q", name, lambda values: values.max(-1), alpha, gamma, keep=keep
+    )
 
 
 def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algorithm:
@@ -400,7 +414,9 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
         "traces of the pairs before",
         lambda v: gamma * trace * v["eligible"] + pair(v),
     )
-    return _learner("trace_q", "Q(lambda)", table, eligible, alpha=alpha, gamma=gamma, trace=trace)
+    return _make_learner(
+        "trace_q", "Q(lambda)", table, eligible, alpha=alpha, gamma=gamma, trace=trace
+    )
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -414,14 +430,15 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     bellman.check_rates(alpha, gamma)
 
     def table(v: Values) -> _Array:
-        here = pair(v)
-        current = (v["table"] * here).sum((-1, -2), keepdims=True)
-        bootstrapped = v["table"] + alpha * gamma * current * v["last_pair"]
+        this_pair = pair(v)
+        current = (v["table"] * this_pair).sum((-1, -2), keepdims=True)
+        # The round before still lacks the value of the action that is taken now.
+        completed = v["table"] + alpha * gamma * current * v["last_pair"]
         gap = v["reward"][..., None, None] - v["table"]
-        return bootstrapped + alpha * here * gap
+        return completed + alpha * this_pair * gap
 
     last = _Memory("last_pair", "the pair of the round before", pair)
-    return _learner("sarsa", "SARSA, on-policy", table, last, alpha=alpha, gamma=gamma)
+    return _make_learner("sarsa", "SARSA, on-policy", table, last, alpha=alpha, gamma=gamma)
 
 
 def _mean_reward() -> Algorithm:
@@ -430,9 +447,10 @@ def _mean_reward() -> Algorithm:
     """
 
     def table(v: Values) -> _Array:
-        return _move_towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
+        rate = 1 / np.maximum(v["next_visits"], 1)  # makes the entry a running mean
+        return _move_towards(v, rate, v["reward"])
 
-    return _learner("mean_reward", "mean reward of every pair", table)
+    return _make_learner("mean_reward", "mean reward of every pair", table)
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
@@ -443,6 +461,6 @@ def visit_counts(sign: float = 1.0) -> Algorithm:
         sign: 1 to choose the action that was taken most often (a habit), -1 to choose the action
             that was taken least often.
     """
-    return _learner(
+    return _make_learner(
         "visit_counts", "counts of visits", lambda v: sign * v["next_visits"], sign=sign
     )

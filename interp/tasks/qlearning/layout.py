@@ -117,7 +117,7 @@ class QLearningRound(SizedRound):
         tokens[..., place("s")] = first_state + torch.from_numpy(episodes.states)
         tokens[..., place("a")] = first_action + actions
         tokens[..., place("s'")] = first_state + next_states
-        copies = slice(place("s'_1"), place("Select"), 2)
+        copies = slice(place("s'_1"), place("Select"), 2)  # s'_1, s'_2, ...; a_i are in between
         tokens[..., copies] = first_state + next_states[..., None]
         tokens[..., place("a*")] = first_action + torch.from_numpy(episodes.greedy)
         if self.noise:
@@ -156,8 +156,8 @@ class QLearningRound(SizedRound):
             slots: index of the action that was taken, ``[...]``.
         """
         try:
-            column = slots[..., None, None].expand(*state.shape[:-1], 1)
-            return state.gather(-1, column).squeeze(-1)
+            index = slots[..., None, None].expand(*state.shape[:-1], 1)  # [..., state, 1]
+            return state.gather(-1, index).squeeze(-1)
         except RuntimeError as error:
             raise InputError(
                 f"slots of shape {tuple(slots.shape)} name no column of states of shape {tuple(state.shape)}"

@@ -68,17 +68,17 @@ class MDPs:
         )
         rewards = episode_array("rewards", self.rewards, "episode, state, action")
         n, n_states, n_actions = rewards.shape
-        few = f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}"
-        require(n_states >= 1 and n_actions >= 1, few)
-        wanted = (n, n_states, n_actions, n_states)
+        too_few = f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}"
+        require(n_states >= 1 and n_actions >= 1, too_few)
+        expected = (n, n_states, n_actions, n_states)
         require(
-            transitions.shape == wanted,
-            f"transitions must have shape [episode, state, action, state] = {wanted} to go with rewards "
+            transitions.shape == expected,
+            f"transitions must have shape [episode, state, action, state] = {expected} to go with rewards "
             f"{rewards.shape}, got {transitions.shape}",
         )
         sums = transitions.sum(-1)
         is_wrong = np.abs(sums - 1) > _ROW_TOLERANCE
-        for where in np.argwhere(is_wrong)[:1].tolist():
+        for where in np.argwhere(is_wrong)[:1].tolist():  # the first wrong row, if there is one
             raise InputError(
                 f"transitions{where} (episode, state, action) sums to {sums[tuple(where)]:.6g}, not 1; normalise the "
                 "rows, and write a terminal state as one that moves to itself, since episodes do not end"
@@ -95,9 +95,9 @@ class MDPs:
                 len(values) == n,
                 f"{name} must have one entry for each of the {n} MDPs, got {len(values)}",
             )
-        chances = rewards[bernoulli]
+        success_probabilities = rewards[bernoulli]
         require(
-            ((chances >= 0) & (chances <= 1)).all(),
+            ((success_probabilities >= 0) & (success_probabilities <= 1)).all(),
             "Bernoulli rewards are probabilities of success and must lie in [0, 1]",
         )
         freeze(
@@ -154,7 +154,7 @@ class MDPs:
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
         rows = np.arange(len(self))[:, None, None]
-        pairs = (rows, old_states[:, :, None], old_actions[:, None, :])
+        pairs = (rows, old_states[:, :, None], old_actions[:, None, :])  # [episode, state, action]
         next_states = old_states[:, None, None, :]
         transitions = np.take_along_axis(self.transitions[pairs], next_states, axis=3)
         return replace(self, transitions=transitions, rewards=self.rewards[pairs])
@@ -184,7 +184,7 @@ def inverse_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArra
         is_permutation,
         f"{name} must hold a permutation of 0 to {size - 1} for each of the {n_episodes} episodes, shape {wanted}",
     )
-    return np.argsort(array, 1)
+    return np.argsort(array, 1)  # sorting a permutation gives its inverse
 
 
 _BETAS = {
@@ -249,7 +249,7 @@ def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
     Args:
         n_states, n_actions: numbers of states and of actions, at least 2 each.
     """
-    transitions = _steps("chain", n_states, n_actions, down=1)
+    transitions = _make_line("chain", n_states, n_actions, down=1)
     rewards = np.zeros((1, n_states, n_actions))
     rewards[0, n_states - 1, 0] = 1
     return MDPs(transitions, rewards, families=("chain",))
@@ -265,11 +265,13 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
     Args:
         n_states, n_actions: numbers of states and of actions, at least 2 each.
     """
-    transitions = _steps("ladder", n_states, n_actions, down=2)
-    return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))
+    transitions = _make_line("ladder", n_states, n_actions, down=2)
+    heights = np.linspace(0, 1, n_states)
+    rewards = transitions @ heights**2
+    return MDPs(transitions, rewards, families=("ladder",))
 
 
-def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
+def _make_line(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
     """Return the transitions on a line of states: action 0 steps up by one state, every other
     action steps down by ``down`` states.
 
@@ -298,14 +300,14 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.fl
 
 
 _GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
-_GRID_KAPPAS = (0.1, 1.0, 5.0)
+_GRID_CONCENTRATIONS = (0.1, 1.0, 5.0)
 
 
-def _draw_regime(
+def _make_drawn_regime(
     key: str,
     name: str,
     families: tuple[str, ...],
-    kappas: tuple[float, ...] = _GRID_KAPPAS,
+    kappas: tuple[float, ...] = _GRID_CONCENTRATIONS,
 ) -> MDPRegime:
     """Make a regime that combines every reward family with every concentration.
 
@@ -317,49 +319,49 @@ def _draw_regime(
     return MDPRegime(key, name, cells=tuple(product(families, kappas)))
 
 
-_drawn = (
-    _draw_regime("grid", "6 x 3 training grid", _GRID_FAMILIES),
-    _draw_regime("peaked", "peaked rewards, Beta(2, 2)", ("peaked",)),
-    _draw_regime("bimodal", "bimodal rewards, Beta(.5, .5)", ("bimodal",)),
-    _draw_regime("uniform", "uniform rewards, U(0, 1)", ("uniform",)),
-    _draw_regime("sparse", "sparse rewards, Beta(.2, 2)", ("sparse",)),
-    _draw_regime("dense", "dense rewards, Beta(2, .2)", ("dense",)),
-    _draw_regime("bernoulli", "rewards U(.1, .9)", ("bernoulli",)),
-    _draw_regime(
+_DRAWN_REGIMES = (
+    _make_drawn_regime("grid", "6 x 3 training grid", _GRID_FAMILIES),
+    _make_drawn_regime("peaked", "peaked rewards, Beta(2, 2)", ("peaked",)),
+    _make_drawn_regime("bimodal", "bimodal rewards, Beta(.5, .5)", ("bimodal",)),
+    _make_drawn_regime("uniform", "uniform rewards, U(0, 1)", ("uniform",)),
+    _make_drawn_regime("sparse", "sparse rewards, Beta(.2, 2)", ("sparse",)),
+    _make_drawn_regime("dense", "dense rewards, Beta(2, .2)", ("dense",)),
+    _make_drawn_regime("bernoulli", "rewards U(.1, .9)", ("bernoulli",)),
+    _make_drawn_regime(
         "bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", ("bernoulli-draws",)
     ),
-    _draw_regime("very-sparse", "very sparse rewards, Beta(.1, 2)", ("very-sparse",)),
-    _draw_regime("concentrated", "concentrated rewards, Beta(10, 10)", ("concentrated",)),
-    _draw_regime("high-variance", "high-variance rewards, Beta(.1, .1)", ("high-variance",)),
-    _draw_regime("coin", "rewards 0 or 1, fixed by a fair coin", ("coin",)),
-    _draw_regime("deterministic", "deterministic transitions", _GRID_FAMILIES, (0.001,)),
-    _draw_regime(
+    _make_drawn_regime("very-sparse", "very sparse rewards, Beta(.1, 2)", ("very-sparse",)),
+    _make_drawn_regime("concentrated", "concentrated rewards, Beta(10, 10)", ("concentrated",)),
+    _make_drawn_regime("high-variance", "high-variance rewards, Beta(.1, .1)", ("high-variance",)),
+    _make_drawn_regime("coin", "rewards 0 or 1, fixed by a fair coin", ("coin",)),
+    _make_drawn_regime("deterministic", "deterministic transitions", _GRID_FAMILIES, (0.001,)),
+    _make_drawn_regime(
         "adversarial", "deterministic transitions, uniform rewards", ("uniform",), (0.001,)
     ),
-    _draw_regime(
+    _make_drawn_regime(
         "sparse-shift",
         "very sparse rewards, Beta(.1, 2), uniform transitions",
         ("very-sparse",),
         (1.0,),
     ),
-    _draw_regime(
+    _make_drawn_regime(
         "dense-shift",
         "concentrated rewards, Beta(10, 10), uniform transitions",
         ("concentrated",),
         (1.0,),
     ),
-    _draw_regime(
+    _make_drawn_regime(
         "high-variance-shift",
         "high-variance rewards, Beta(.1, .1), transitions of concentration .5",
         ("high-variance",),
         (0.5,),
     ),
 )
-_built = (
+_BUILT_REGIMES = (
     MDPRegime("chain", "linear chain", build=chain),
     MDPRegime("ladder", "ladder", build=ladder),
 )
-REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
+REGIMES: dict[str, MDPRegime] = unique((*_DRAWN_REGIMES, *_BUILT_REGIMES), "MDP regime")
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
 SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")
@@ -391,8 +393,9 @@ def draw(
         built = regime.build(n_states, n_actions)
         return built.select(np.zeros(n, np.int64))
     n_cells = len(regime.cells)
+    # Shuffled twice: which kinds occur once more if n is no multiple, and which MDP is of a kind.
     in_turn = shares.permutation(n_cells)[np.arange(n) % n_cells]
-    cells = shares.permutation(in_turn)
+    cells = shares.permutation(in_turn)  # index of each MDP's kind
     rewards = np.empty((n, n_states, n_actions))
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):

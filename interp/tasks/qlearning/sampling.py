@@ -40,7 +40,7 @@ With this value the tables for discounts .9 and 0 disagree most (.09 nats a roun
 
 _PEAK_BYTES = 60.0
 """Measured peak memory while sampling, in bytes per entry of all tables and transitions."""
-_SECONDS_OF_A_NUMBER = 1e-7
+_SECONDS_PER_NUMBER = 1e-7
 """Least seconds to sample one transition probability; 1.4e-7 were measured."""
 
 _Epsilon = float | Literal["uniform"]
@@ -130,16 +130,17 @@ class Interaction:
         self.round = 0
         self.epsilon = np.broadcast_to(rates, (n_mdps,))
         shape = (n_mdps, n_rounds)
-        self._explore = stream(seed, "explore").random(shape) < self.epsilon[:, None]
-        self._random_action = stream(seed, "action").integers(n_actions, size=shape)
-        drawn = np.where(self._explore, self._random_action + 1, 0)
-        self._noise = np.pad(drawn[:, 1:], ((0, 0), (0, 1)))
-        self._told = told
-        self._luck = stream(seed, "transition").random(shape)
+        self._explores = stream(seed, "explore").random(shape) < self.epsilon[:, None]
+        self._random_actions = stream(seed, "action").integers(n_actions, size=shape)
+        draws = np.where(self._explores, self._random_actions + 1, 0)
+        # Each round has the draw for the next round's action, and the last round has 0.
+        self._noise = np.pad(draws[:, 1:], ((0, 0), (0, 1)))
+        self._agents_explore = told
+        self._transition_luck = stream(seed, "transition").random(shape)
         self._reward_luck = stream(seed, "reward").random(shape)
-        total = mdps.transitions.cumsum(-1)
+        total = mdps.transitions.cumsum(-1)  # [episode, state, action, next state]
         # The last entry is exactly 1, so that no draw in [0, 1) selects an impossible state.
-        self._reach = total / total[..., -1:]
+        self._cumulative = total / total[..., -1:]
         self._rows = np.arange(n_mdps)
         self._states = np.zeros((n_mdps, n_rounds + 1), np.int64)
         self._states[:, 0] = stream(seed, "start").integers(n_states, size=n_mdps)
@@ -191,8 +192,8 @@ class Interaction:
         rewards = self.mdps.rewards[rows, states, actions]
         is_paid = self._reward_luck[:, t] < rewards
         rewards = np.where(self.mdps.bernoulli, is_paid, rewards)
-        reach = self._reach[rows, states, actions]
-        next_states = (reach > self._luck[:, t, None]).argmax(-1)
+        cumulative = self._cumulative[rows, states, actions]  # [episode, next state]
+        next_states = (cumulative > self._transition_luck[:, t, None]).argmax(-1)
         self._actions[:, t] = actions
         self._rewards[:, t] = rewards
         self._states[:, t + 1] = next_states
@@ -215,9 +216,13 @@ class Interaction:
             len(agents) == n_episodes,
             f"choices must be one for each of {n_episodes} episodes, got {len(agents)}",
         )
-        if self._told and choices is not None:
+        # Without choices, as in a first round, no agent could explore itself.
+        if self._agents_explore and choices is not None:
             return agents
-        explores, random_actions = self._explore[:, self.round], self._random_action[:, self.round]
+        explores, random_actions = (
+            self._explores[:, self.round],
+            self._random_actions[:, self.round],
+        )
         return np.where(explores, random_actions, agents)
 
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
@@ -289,15 +294,15 @@ def sample(
     (64, 51, 4, 3)
     """
     check_sizes(n_episodes=n_episodes, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
-    rate: Any = epsilon
+    rates: Any = epsilon
     if isinstance(epsilon, str):
         require(
             epsilon == "uniform",
             f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}",
         )
-        rate = stream(seed, "epsilon").random(n_episodes)
+        rates = stream(seed, "epsilon").random(n_episodes)
     mdps = _draw_mdps(n_episodes, n_states, n_actions, seed, regime)
-    return _play(mdps, n_rounds, seed, rate, alpha, gamma, regime)
+    return _play(mdps, n_rounds, seed, rates, alpha, gamma, regime)
 
 
 @checked
@@ -347,7 +352,7 @@ def battery(
         "explored": draw_from(regime="deterministic", epsilon=1.0),
         "draws": draw_from(regime="bernoulli-draws", epsilon=1.0),
         "chain": draw_from(regime="chain", epsilon=0.5),
-        "delayed": _play(delayed, n_rounds, seed, 1.0),
+        "delayed": _play(delayed, n_rounds, seed, epsilon=1.0),
     }
 
 
@@ -363,20 +368,22 @@ def _draw_late_rewards(n_mdps: int, n_states: int, n_actions: int, seed: int) ->
     """
     rng = stream(seed, "mdps")
     n_hubs = n_states // 2
-    is_hub = (np.arange(n_states) < n_hubs)[:, None]
+    is_hub = (np.arange(n_states) < n_hubs)[:, None]  # [state, 1]
     shape = (n_mdps, n_states, n_actions)
     leaves = n_hubs + rng.integers(0, n_states - n_hubs, shape)
     hubs = rng.integers(0, n_hubs, shape)
     next_states = np.where(is_hub, leaves, hubs)
-    small = _HUB_REWARD * rng.random(shape)
-    rewards = np.where(is_hub, small, rng.beta(0.5, 0.5, shape))
-    return MDPs(np.eye(n_states)[next_states], rewards, families=("delayed",) * n_mdps)
+    hub_rewards = _HUB_REWARD * rng.random(shape)
+    leaf_rewards = rng.beta(0.5, 0.5, shape)  # most are large or small
+    rewards = np.where(is_hub, hub_rewards, leaf_rewards)
+    transitions = np.eye(n_states)[next_states]  # every action leads to one state for certain
+    return MDPs(transitions, rewards, families=("delayed",) * n_mdps)
 
 
 def _draw_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int, regime: str) -> MDPs:
     require_known("MDP regime", regime, REGIMES)
-    cells, mdps = stream(seed, "cells"), stream(seed, "mdps")
-    return draw(REGIMES[regime], n_mdps, n_states, n_actions, cells, mdps)
+    cell_rng, mdp_rng = stream(seed, "cells"), stream(seed, "mdps")
+    return draw(REGIMES[regime], n_mdps, n_states, n_actions, shares=cell_rng, rng=mdp_rng)
 
 
 def _play(
@@ -442,4 +449,4 @@ def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 
         _PEAK_BYTES * n_numbers,
     )
     what = f"MDPs of {n_states} states and {n_actions} actions"
-    refuse_slow(what, _SECONDS_OF_A_NUMBER * n_states**2 * n_actions)
+    refuse_slow(what, _SECONDS_PER_NUMBER * n_states**2 * n_actions)

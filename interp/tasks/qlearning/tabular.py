@@ -65,6 +65,7 @@ class QLearner:
         def choose() -> _Choices:
             values = interaction.values_before if self.before_update else interaction.values
             if self.random_ties:
+                # Uniform numbers at tied actions, 0 elsewhere: the largest is at a random tied one.
                 luck = bellman.greedy_sets(values) * rng.random(values.shape)
                 return luck.argmax(-1)
             return values.argmax(-1)
@@ -81,8 +82,8 @@ class OptimalAgent(QLearner):
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
         rows = np.arange(len(interaction.mdps))
-        plan = finite_horizon(interaction.mdps, interaction.n_rounds).policy
-        return lambda: plan[rows, interaction.round, interaction.states]
+        policy = finite_horizon(interaction.mdps, interaction.n_rounds).policy
+        return lambda: policy[rows, interaction.round, interaction.states]
 
 
 AGENTS: Mapping[str, QLearner] = {

@@ -15,7 +15,7 @@ from interp.support.errors import InputError
 from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.posterior import (
-    _different_orders,
+    _list_orders,
     filter_switches,
     log_evidence,
     mean_accuracy,
@@ -241,12 +241,12 @@ def test_blocks_of_episodes_change_nothing(name, monkeypatch):
 
 
 def test_orders_are_counted_before_they_are_listed():
-    assert len(_different_orders(REGIMES["stratified"].slots(4))[1]) == 24
-    assert len(_different_orders(REGIMES["2-real"].slots(7))[1]) == 21
+    assert len(_list_orders(REGIMES["stratified"].slots(4))[1]) == 24
+    assert len(_list_orders(REGIMES["2-real"].slots(7))[1]) == 21
     with pytest.raises(
         InputError, match="30 experts in 4 kinds of slot have 24360 orders, more than 1000"
     ):
-        _different_orders(REGIMES["stratified"].slots(30))
+        _list_orders(REGIMES["stratified"].slots(30))
 
 
 def test_switching_between_unknown_accuracies_is_refused():
