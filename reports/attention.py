@@ -88,13 +88,13 @@ class AttentionView:
     kind: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
-        n_layers, n_named = len(self.patterns), len(self.heads)
-        require(n_layers == n_named, f"{n_layers} layers, names for {n_named}")
+        n_layers, n_named_layers = len(self.patterns), len(self.heads)
+        require(n_layers == n_named_layers, f"{n_layers} layers, names for {n_named_layers}")
         n_positions = len(self.labels)
         for layer, (pattern, names) in enumerate(zip(self.patterns, self.heads, strict=True)):
             shape = np.shape(pattern)
-            rounds = (len(self.episodes), len(self.rounds))
-            wanted = (*rounds, len(names), n_positions, n_positions)
+            n_runs = (len(self.episodes), len(self.rounds))
+            wanted = (*n_runs, len(names), n_positions, n_positions)
             require(
                 shape == wanted,
                 f"layer {layer}: an attention pattern of shape {shape} does not fit {len(names)} head "
@@ -110,14 +110,15 @@ class AttentionView:
     def data(self) -> str:
         """The data of the interactive view, as a JSON text that is safe inside a ``<script>``."""
         layers = []
-        cells = []
+        steps_by_layer = []  # of each layer [episode, round, head, cell of the lower triangle]
         for pattern, names in zip(self.patterns, self.heads, strict=True):
             weights = np.asarray(pattern, dtype=np.float64)
-            scale = float(np.abs(weights).max(initial=0)) or 1.0
+            scale = float(np.abs(weights).max(initial=0)) or 1.0  # 1 if all weights are 0
             is_signed = bool((weights < 0).any())
             rows, columns = np.tril_indices(len(self.labels))  # at or below the diagonal
             steps = np.round(weights[..., rows, columns] / scale * _LEVELS)
-            cells.append((steps + _LEVELS * is_signed).astype("<u2"))
+            # Unsigned integers: signed steps, from -_LEVELS to _LEVELS, are shifted to start at 0.
+            steps_by_layer.append((steps + _LEVELS * is_signed).astype("<u2"))
             layer = {"heads": list(names), "scale": float(f"{scale:.6g}"), "signed": is_signed}
             layers.append(layer)
         record = {
@@ -127,9 +128,10 @@ class AttentionView:
             "rounds": list(self.rounds),
             "colours": [LIGHT["blue"], LIGHT["vermilion"]],
             "levels": _LEVELS,
-            "weights": _pack(np.concatenate(cells, axis=2).tobytes()),
+            "weights": _pack(np.concatenate(steps_by_layer, axis=2).tobytes()),
         }
-        return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
+        text = json.dumps(record, separators=(",", ":"))
+        return text.replace("<", "\\u003c")  # a label with "</script>" would end the script
 
     def html(self, prefix: str, number: int = 0) -> str:
         """Return HTML with the static picture and the interactive view.
@@ -141,8 +143,9 @@ class AttentionView:
         from interp.results.style import inline_svg
         from reports.panels import attention
 
-        shown = [np.asarray(pattern)[self.first] for pattern in self.patterns]
-        picture = inline_svg(attention(shown, self.labels, self.heads), self.title, prefix)
+        # Of each layer [head, query, key], in the round that is shown first.
+        first_patterns = [np.asarray(pattern)[self.first] for pattern in self.patterns]
+        picture = inline_svg(attention(first_patterns, self.labels, self.heads), self.title, prefix)
         template = environment().get_template("attention.html.j2")
         return str(template.render(view=self, id=prefix, picture=picture, number=number))
 
@@ -189,18 +192,19 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
         require(round in cached, why)
         chosen.add(round)
     rounds = sorted(chosen)
-    rows = [cached.index(t) for t in rounds]
+    cache_rows = [cached.index(t) for t in rounds]
     patterns = []
     names = []
     for hook in sorted(hooks, key=_find_layer):
         layer = _find_layer(hook)
-        pattern = run.cache[hook][:N_EPISODES, rows].numpy(force=True)
+        # [episode, round, head, query, key]
+        pattern = run.cache[hook][:N_EPISODES, cache_rows].numpy(force=True)
         addresses = [f"L{layer}H{head}" for head in range(pattern.shape[2])]
         layer_names = addresses if heads is None else list(heads[layer])
         patterns.append(pattern[:, :, : len(layer_names)])
         names.append(layer_names)
     model = run.settings.get("model", "a model")
-    first = 0 if round is None else rounds.index(round)
+    first_round = 0 if round is None else rounds.index(round)
     return AttentionView(
         patterns,
         run.layout.labels,
@@ -208,7 +212,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
         f"Attention of {model}",
         episodes=tuple(range(len(patterns[0]))),
         rounds=tuple(rounds),
-        first=(0, first),
+        first=(0, first_round),
         opened=True,
     )
 
@@ -258,6 +262,7 @@ def get_template_variables(*others: str) -> dict[str, Any]:
     library = library_script()
     scripts = [(TEMPLATES / "attention.js").read_text("utf-8"), *others]
     wheel = distribution("circuitsvis")
+    # Where the licence is depends on the tool that built the wheel.
     texts = [wheel.read_text(name) for name in ("LICENSE.txt", "licenses/LICENSE.txt")]
     licence = texts[0] or texts[1] or "MIT License"
     notice = TEXTS["attention"]["notice"].format(version=wheel.version)
@@ -286,18 +291,19 @@ def heads_of(model: Machine) -> Heads:
         For each layer, a mapping from the layer and index of a head to its name, such as ``{"L0H0":
         "bind (step 1.1)"}``. Names are "" if the machine has none.
     """
-    why = lacks(model, "pattern")
-    require(not why, why)
-    kind = model.points["pattern"]
+    refusal = lacks(model, "pattern")  # "" if it has attention patterns
+    require(not refusal, refusal)
+    hook_points = model.points["pattern"]
     config = getattr(model, "config", None)
-    names = getattr(config, "head_names", ()) or [[""] * kind.n_heads] * kind.n_layers
+    unnamed = [[""] * hook_points.n_heads] * hook_points.n_layers
+    names = getattr(config, "head_names", ()) or unnamed  # [layer][head]
     heads = []
-    for layer, of_layer in enumerate(names):
-        words = {}
-        for head, name in enumerate(of_layer):
+    for layer, layer_names in enumerate(names):
+        heads_of_layer = {}
+        for head, name in enumerate(layer_names):
             if name != "-":
-                words[f"L{layer}H{head}"] = format_head_name(name)
-        heads.append(words)
+                heads_of_layer[f"L{layer}H{head}"] = format_head_name(name)
+        heads.append(heads_of_layer)
     return heads
 
 

@@ -34,12 +34,14 @@ from reports.claims import CLAIMS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_SMALL = 1e-3  # an interval of numbers all smaller than this is shown in powers of ten
+_FIXED_POINT_FROM = 1e-3  # an interval of numbers all smaller than this is shown in powers of ten
 
 
 _LINK = f"\ue000{secrets.token_hex(8)}"
 """Marks a link in prose and table cells. It is random, so that text from outside cannot contain it.
 """
+_LINK_PATTERN = f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002"
+"""Matches what :func:`link` returns; its groups are the words and the target."""
 
 
 def link(text: str, target: str) -> str:
@@ -176,7 +178,7 @@ def curves(
     from reports import panels
 
     options = dict(record)
-    caption = options.pop("caption", "")
+    caption = options.pop("caption", "")  # formatted last: it needs the ends of the curves
     for key, value in options.items():
         if isinstance(value, str):
             options[key] = value.format(of=of, **words)
@@ -185,8 +187,8 @@ def curves(
     paper = options.pop("paper", "")
     ends = ""
     if quantity:
-        ended = frame[frame[options["by"]] == of] if of else frame
-        ends = figures.ends(ended, quantity, options.get("x", "round"))
+        described_rows = frame[frame[options["by"]] == of] if of else frame
+        ends = figures.ends(described_rows, quantity, options.get("x", "round"))
     text = caption.format(ends=ends, bands=figures.BANDS, **words)
     if paper:
         text = add_figure_number(paper, text)
@@ -275,20 +277,20 @@ def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     ['0.5 [0.4, 0.6]']
     """
     names = list(frame.columns)
-    bounds: dict[str, list[str]] = {}
-    for name, following in zip(names, [*names[1:], ""], strict=True):
-        pair = ["low", "high"] if following == "low" else [f"{name}_low", f"{name}_high"]
+    bounds: dict[str, list[str]] = {}  # name of an estimate -> names of its two bounds
+    for name, next_name in zip(names, [*names[1:], ""], strict=True):
+        pair = ["low", "high"] if next_name == "low" else [f"{name}_low", f"{name}_high"]
         if set(pair) <= set(names) and is_numeric_dtype(frame[name]):
             bounds[name] = pair
     intervals = frame.drop(columns=[bound for pair in bounds.values() for bound in pair])
     for name, pair in bounds.items():
-        rows = frame[[name, *pair]].astype(float).to_numpy()
+        rows = frame[[name, *pair]].astype(float).to_numpy()  # estimate, low, high
         values = [Interval(*row) for row in rows.tolist()]
         intervals[name] = pd.Series(values, dtype=object, index=frame.index)
     return intervals
 
 
-def _csv_of(frame: pd.DataFrame) -> str:
+def _format_csv(frame: pd.DataFrame) -> str:
     """Return a data frame as CSV text, with six significant digits.
 
     A column of intervals becomes three columns, and a measure is written as its verdict.
@@ -296,8 +298,8 @@ def _csv_of(frame: pd.DataFrame) -> str:
     columns: dict[str, list[Any]] = {}
     for name, values in frame.items():
         if any(isinstance(value, Interval) for value in values):
-            for suffix, end in (("", "estimate"), (" low", "low"), (" high", "high")):
-                columns[f"{name}{suffix}"] = [getattr(value, end, None) for value in values]
+            for suffix, attribute in (("", "estimate"), (" low", "low"), (" high", "high")):
+                columns[f"{name}{suffix}"] = [getattr(value, attribute, None) for value in values]
         else:
             columns[str(name)] = [_write_value(value) for value in values]
     return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
@@ -310,7 +312,7 @@ def _write_value(value: Any) -> Any:
     if isinstance(value, Measure):
         return value.verdict
     if isinstance(value, str):
-        return re.sub(f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002", r"[\1](\2)", value)
+        return re.sub(_LINK_PATTERN, r"[\1](\2)", value)
     return value
 
 
@@ -363,7 +365,7 @@ def _write_interval(value: Interval, spec: str | None) -> str:
     if 1e-5 < width < math.inf:
         decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
     texts = [_format_sign(format(x, spec or f".{decimals}f")) for x in numbers]
-    if spec is None and 0 < max(map(abs, numbers)) < _SMALL:
+    if spec is None and 0 < max(map(abs, numbers)) < _FIXED_POINT_FROM:
         texts = [number(x) for x in numbers]
     estimate, low, high = texts
     if not math.isfinite(value.low + value.high):
@@ -390,7 +392,7 @@ def number(value: float | np.number[Any]) -> str:
     size = abs(value)
     if math.isinf(value):
         text = "∞" if value > 0 else "-∞"
-    elif value == 0 or 1e-3 <= size < 9999.5:
+    elif value == 0 or 1e-3 <= size < 9999.5:  # from 9999.5 on, four digits round to 1e+04
         text = f"{value:,.4g}"
     elif 1 < size < 1e6:
         text = f"{value:,.0f}"
@@ -399,7 +401,9 @@ def number(value: float | np.number[Any]) -> str:
     return text.replace("-", "−")
 
 
-_PLAIN = "no claim depends on it"  # why the word of a number that is only shown is "not applicable"
+_NOT_A_CLAIM = (
+    "no claim depends on it"  # why the word of a number that is only shown is "not applicable"
+)
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
@@ -412,7 +416,7 @@ def plain(name: str, number: Interval, controls: Mapping[str, float] | None = No
         controls: name of a control -> its number; NaN is not drawn.
     """
     drawn = {key: Control(value) for key, value in (controls or {}).items()}
-    return Measure(name, name, number, controls=drawn, lacking=_PLAIN)
+    return Measure(name, name, number, controls=drawn, lacking=_NOT_A_CLAIM)
 
 
 def colour(measure: Measure) -> str:
@@ -454,7 +458,7 @@ class Measures:
     @property
     def judged(self) -> bool:
         """True if at least one of the measures has a verdict."""
-        return any(measure.lacking != _PLAIN for measure in self.measures)
+        return any(measure.lacking != _NOT_A_CLAIM for measure in self.measures)
 
     @property
     def kinds(self) -> set[str]:
@@ -474,6 +478,7 @@ class Measures:
         """
         measures = self.measures
         frame = to_frame(measures)
+        # Measures in place of words: the page shows the verdict of a measure as a badge.
         frame["verdict"] = pd.Series(list(measures), dtype=object)
         if any(slug for slug, _ in self.sections):
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
@@ -494,7 +499,7 @@ class Measures:
         number = measure.number
         if math.isnan(number.estimate) or not measure.is_share:
             return []
-        marks = []
+        marks = []  # in the order of drawing: the number covers all others
         low, high = _convert_percent(number.low), _convert_percent(number.high)
         if not math.isnan(low + high):
             marks.append(("span", low, high - low))
@@ -505,8 +510,8 @@ class Measures:
         for name, value in self.controls(measure).items():
             points.append(("untrained" if name == UNTRAINED else "control", value))
         for kind, value in [*points, ("dot", number.estimate)]:
-            shown = kind if 0 <= value <= 1 else f"{kind} beyond"
-            marks.append((shown, _convert_percent(value), 0.0))
+            placed_kind = kind if 0 <= value <= 1 else f"{kind} beyond"
+            marks.append((placed_kind, _convert_percent(value), 0.0))
         return marks
 
     @checked
@@ -535,7 +540,7 @@ class Measures:
             bound = f"at most {number(threshold)}"
             if measure.side == "above":
                 bound = f"at least {number(threshold)}"
-                if 0 < threshold < 1e-6:
+                if 0 < threshold < 1e-6:  # so small a threshold stands for "not 0"
                     bound = "more than 0"
             parts.append(bound)
         for name, value in self.controls(measure).items():
@@ -592,7 +597,7 @@ def environment() -> Environment:
         return Markup('<a href="{}">{}</a>').format(target, mark_up(words))
 
     def prose(text: str) -> Markup:
-        pieces = re.split(f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002", text)
+        pieces = re.split(_LINK_PATTERN, text)
         marked = mark_up(pieces[0])
         for i in range(1, len(pieces), 3):  # the words of a link, its target, what follows it
             marked += write_link(pieces[i], pieces[i + 1]) + mark_up(pieces[i + 2])
@@ -607,7 +612,7 @@ def environment() -> Environment:
         return value
 
     def download(frame: pd.DataFrame) -> str:
-        return "data:text/csv;charset=utf-8," + quote(_csv_of(frame), " ,:;/()[]")
+        return "data:text/csv;charset=utf-8," + quote(_format_csv(frame), " ,:;/()[]")
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -620,5 +625,5 @@ def environment() -> Environment:
     filters = (prose, paragraphs, cell, colour, download)
     environment.filters |= {function.__name__: function for function in filters}
     environment.filters["short"] = lambda value: cell(value, ".3f")
-    environment.globals["identity"] = id
+    environment.globals["identity"] = id  # templates find the data of a block by its id
     return environment

@@ -105,7 +105,7 @@ def write(
         source = subject
         subject = load(subject)
     task = tasks.of(subject)
-    chosen = parts_for(task) if parts is None else fit("parts", parts, Sequence[Part])
+    candidates = parts_for(task) if parts is None else fit("parts", parts, Sequence[Part])
     context = Context(
         subject,
         source,
@@ -118,9 +118,9 @@ def write(
         quick=quick,
         folder=writable(out),
     )
-    chosen = list(unique(chosen, "part of a report").values())
+    parts_by_key = unique(candidates, "part of a report")
     _ = context.episodes  # what cannot be sampled is refused here, before any work
-    _choose_parts(context, chosen)
+    _choose_parts(context, list(parts_by_key.values()))
     path = _write_page(context)
     failures = {}
     for part in context.parts:
@@ -128,6 +128,7 @@ def write(
             failures[part.title] = context.reason(part.key)
     if failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in failures.items())
+        # Level 3 is the caller of write; level 2 is the decorator's wrapper.
         warnings.warn(f"parts of {path} were not computed: {listed}", stacklevel=3)
     measures = chain.from_iterable(context.measures.values())
     return _Written(path, tuple(measures), failures)
@@ -146,6 +147,7 @@ def _choose_rounds(
         quick: True for the default of a quick report.
         fewest: smallest number that the parts of the report can use.
     """
+    # The number of rounds after which a growing channel is full.
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
         n_rounds = min([task.at_most(20 if quick else 100), *rooms])
@@ -154,7 +156,7 @@ def _choose_rounds(
         n_rounds >= n_needed,
         f"a report needs at least {n_needed} rounds an episode, got {n_rounds}",
     )
-    refuse_endless("n_rounds", n_rounds, 1e-2)
+    refuse_endless("n_rounds", n_rounds, seconds=1e-2)
     room = min(rooms, default=n_rounds)
     require(
         n_rounds <= room, f"{model.name!r} has room for {room} rounds an episode, got {n_rounds}"
@@ -162,7 +164,7 @@ def _choose_rounds(
     return n_rounds
 
 
-def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
+def _choose_parts(context: Context, candidates: Sequence[Part]) -> None:
     """Choose the parts of the report, and store them in the context: those that apply, without slow
     ones in a quick report.
 
@@ -170,13 +172,13 @@ def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
 
     Args:
         context: context of the report, which is changed in place.
-        chosen: the possible parts, in page order.
+        candidates: the possible parts, in page order.
     """
     parts = []
     missing = {}
     left_out = []
     with theirs("what a part says of itself"):
-        for part in chosen:
+        for part in candidates:
             if not fit(f"{part.key!r} applies", part.applies(context), bool):
                 continue
             lacking = fit(f"what {part.key!r} lacks", part.lacking(context), str)
@@ -199,28 +201,30 @@ def _write_page(context: Context) -> Path:
     assert folder is not None
     title = f"Report on {context.model.name}"
     total = len(context.parts)
+    # Each part advances the bar when it begins, so before the first one the bar is at -1.
     with session(), one_thread(), display(title, total, completed=-1) as update:
         path = folder / _name_page(context)
-        file_to_write(path)
+        file_to_write(path)  # refuses a path that cannot be written, before any work
         file_to_write(folder / INDEX)
-        report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
-        listed = None if context.keys == ("audit",) else folder / INDEX
-        written = write_with_index(report, path, listed)
+        report = _compute_report(context, lambda what: update(advance=1, text=f"{title}: {what}"))
+        # An audit is listed only if there is an index page already: write_with_index looks for it.
+        index_path = None if context.keys == ("audit",) else folder / INDEX
+        written = write_with_index(report, path, index_path)
         update(completed=total)
     return written
 
 
-def _compose(context: Context, step: Callable[[str], None]) -> Report:
+def _compute_report(context: Context, show_progress: Callable[[str], None]) -> Report:
     """Compute and draw every part, and return the report.
 
     Args:
         context: context of the report, which stores results and failures.
-        step: function that shows progress; it is called with the part's title and the time that the
+        show_progress: function that shows progress; it is called with the part's title and the time that the
             previous part took.
     """
-    took = ""
+    took = ""  # the time of the previous part, as text
     for part in context.parts:
-        step(part.title + took)
+        show_progress(part.title + took)
         began = perf_counter()
         summary = partial(_call, part, "summary", Sequence[Measure])
         sentence_of_part = partial(_call, part, "sentence", str)
@@ -228,13 +232,13 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
         context.sentence = context.sentence or _attempt(context, part, sentence_of_part) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
         _free_memory()
-    step("drawing" + took)
+    show_progress("drawing" + took)
     hero: list[Figure] = []
     for part in context.parts:
         hero += _attempt(context, part, partial(_call, part, "hero", Sequence[Figure])) or ()
     # The summary stands first and is drawn last, when it is known which parts failed.
-    drawn = {part.key: _draw_sections(context, part) for part in reversed(context.parts)}
-    sections = list(chain.from_iterable(drawn[key] for key in context.keys))
+    sections_of = {part.key: _draw_sections(context, part) for part in reversed(context.parts)}
+    sections = list(chain.from_iterable(sections_of[key] for key in context.keys))
     from reports.parts.overview import describe_episodes, measures_of
 
     measures = measures_of(context).measures
@@ -306,7 +310,7 @@ def _get_kind(context: Context) -> str:
     return "handwired" if context.model.is_handwired else "learned"
 
 
-_FIRST = ("interchange", "probes")
+_MECHANISM_PARTS = ("interchange", "probes")
 """Parts whose measures come first in a page's summary sentence, since they are about the mechanism.
 """
 
@@ -321,30 +325,33 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
         failed: undecided measures of the parts that failed.
     """
     pairs = []
-    for key in sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared")):
+    for key in sorted(
+        context.measures, key=lambda key: (key not in _MECHANISM_PARTS, key == "compared")
+    ):
         pairs += [(key, measure) for measure in context.measures[key]]
     pairs += [("", measure) for measure in failed]
     if not pairs:
         return ""
-    read = _find_read(context.measures.get("probes", ()))
+    decoded = _find_decoded_noun(context.measures.get("probes", ()))
     measures: list[Measure] = []
-    phrased: list[tuple[str, str]] = []  # part and word of each phrase
+    phrased: list[tuple[str, str]] = []  # part and verdict of each phrase
     for key, measure in pairs:
         word = measure.verdict
-        if read and (key, word) == ("interchange", "yes"):
-            pronoun = "them" if read.endswith("s") else "it"
-            phrase = re.sub(rf"\b(from|by) {re.escape(read)}", rf"\1 {pronoun}", measure.yes)
+        if decoded and (key, word) == ("interchange", "yes"):
+            # The phrase of the probes names the variable already.
+            pronoun = "them" if decoded.endswith("s") else "it"
+            phrase = re.sub(rf"\b(from|by) {re.escape(decoded)}", rf"\1 {pronoun}", measure.yes)
             measure = replace(measure, yes=phrase)
         n_of_word = [phrased_word for _, phrased_word in phrased].count(word)
         if (key, word) in phrased or n_of_word >= 2:
-            measure = replace(measure, yes="", no="")
+            measure = replace(measure, yes="", no="")  # it counts, but adds no phrase
         if measure.phrase:
             phrased.append((key, word))
         measures.append(measure)
     return sentence(context.model.name, measures, context.sentence)
 
 
-def _find_read(probed: Sequence[Measure]) -> str:
+def _find_decoded_noun(probed: Sequence[Measure]) -> str:
     """Return what the first successful probe decodes, such as "the log-weights"; "" if no probe
     succeeds.
 

@@ -99,11 +99,11 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
     """Draw a network's choices ``[episode, round]`` from its predictions, among the arms on offer;
     NaN in rounds that do not count.
     """
-    chances = predictor(network)(episodes) * episodes.offered
-    waits = np.random.default_rng(seed).exponential(size=chances.shape)
+    probabilities = predictor(network)(episodes) * episodes.offered  # [episode, round, arm]
+    waits = np.random.default_rng(seed).exponential(size=probabilities.shape)
     # Of exponential waits at rates p, that of arm i is the shortest with a chance proportional to p_i.
-    first = (chances / waits).argmax(-1)
-    return np.where(episodes.counted, first, np.nan)
+    chosen_arms = (probabilities / waits).argmax(-1)
+    return np.where(episodes.counted, chosen_arms, np.nan)
 
 
 def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -120,9 +120,10 @@ def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[]
     """
     makers: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, player in players.items():
-        for number, rows in enumerate(split_people(player.episodes, player.choices), 1):
-            part = player.episodes.select(rows)
-            makers[f"{name} {number}"] = partial(explain_part, part, player.choices[rows], seed)
+        groups = split_people(player.episodes, player.choices)  # rows: one per episode
+        for number, rows in enumerate(groups, 1):
+            episodes = player.episodes.select(rows)
+            makers[f"{name} {number}"] = partial(explain_part, episodes, player.choices[rows], seed)
     return makers
 
 
@@ -189,17 +190,17 @@ def write(
         makers = {} if quick else makers_of(players, seed)
         parts = {name: make() for name, make in makers.items()}
     parts_of: dict[str, list[Any]] = defaultdict(list)
-    for key, part in parts.items():
-        player_name, _, _ = key.rpartition(" ")
+    for job, part in parts.items():
+        player_name, _, _ = job.rpartition(" ")  # "participants 1": the player, a number
         parts_of[player_name].append(part)
     explained = {}
     for name, player in players.items():
-        cell_units = units if name == PEOPLE and not quick else 0
+        cell_units = units if name == PEOPLE and not quick else 0  # 0: no GRU
         rows, drawn = draw_people(player.episodes, player.choices, seed)
-        together = replace(
+        drawn_player = replace(
             player, episodes=player.episodes.select(rows), choices=player.choices[rows]
         )
-        explanation, sources = _explain(name, together, cell_units, seed)
+        explanation, sources = _explain_together(name, drawn_player, cell_units, seed)
         participants = recovered = None
         if parts_of[name]:
             participants = EachParticipant.join(parts_of[name])
@@ -213,13 +214,13 @@ def write(
             recovered=recovered,
             sources=sources,
         )
-    how = {"units": units, "seed": seed, "quick": quick, "beside": list(beside or ())}
-    report = _build(explained, table, _write_commands(table, columns, how))
+    options = {"units": units, "seed": seed, "quick": quick, "beside": list(beside or ())}
+    report = _build_report(explained, table, _write_commands(table, columns, options))
     written = write_with_index(report, page)
-    return written, {name: known.explanation for name, known in explained.items()}
+    return written, {name: analysis.explanation for name, analysis in explained.items()}
 
 
-def _explain(
+def _explain_together(
     name: str, player: Player, cell_units: int, seed: int
 ) -> tuple[ChoiceExplanation, dict[str, Any]]:
     """Explain all choices of a player, treating them as one player's.
@@ -239,13 +240,13 @@ def _explain(
     people, _ = participants_of(episodes)
     sources: dict[str, Any] = {}
     rivals = {}
-    if cell_units and len(people) > 1:
+    if cell_units and len(people) > 1:  # a GRU predicts participants that it was not fitted to
         cell = fit_cell(episodes, units=cell_units, seed=seed)
-        untrained = predictor(cell.machine.untrained(seed))(episodes)
-        untrained = np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms)
+        predictions = predictor(cell.machine.untrained(seed))(episodes)  # [episode, round, arm]
+        control = np.where(episodes.counted[..., None], predictions, 1 / episodes.n_arms)
         cell_name = f"a GRU of {cell_units} units"
         sources[cell_name] = cell.machine
-        rivals[cell_name] = (cell.held_out, untrained)
+        rivals[cell_name] = (cell.held_out, control)
     explanation = explain_choices(episodes, player.choices, beside=rivals, seed=seed)
     if player.network is not None:
         sources[name] = player.network
@@ -302,30 +303,32 @@ class _Explained:
         return frame
 
 
-def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> Report:
+def _build_report(
+    explained: Mapping[str, _Explained], path: Path, commands_section: Section
+) -> Report:
     """Build the page on a table of choices.
 
     Args:
         explained: the analysis of each player by name, the participants of the table first.
         path: path of the table.
-        again: the section with the commands that reproduce the numbers.
+        commands_section: the section with the commands that reproduce the numbers.
     """
     people = explained[PEOPLE]
     episodes = people.player.episodes
     sources: dict[str, Any] = {}
-    sentences: dict[str, None] = {}
-    for known in explained.values():
-        sources |= known.sources
-        if known.player.episodes.reading is not None:
-            sentences |= dict.fromkeys(known.player.episodes.reading.sentences)
-        if known.drawn:
-            sentences[known.drawn] = None
+    sentences: dict[str, None] = {}  # a set in order: players may share their sentences
+    for analysis in explained.values():
+        sources |= analysis.sources
+        if analysis.player.episodes.reading is not None:
+            sentences |= dict.fromkeys(analysis.player.episodes.reading.sentences)
+        if analysis.drawn:
+            sentences[analysis.drawn] = None
     sections = [Section("What was read", [Prose(sentence) for sentence in sentences])]
     sections += [_list_findings(people), _show_families(people.explanation)]
     if len(explained) > 1:
         sections.append(_show_side_by_side(explained))
     if people.participants is not None:
-        sections.append(_participants(people.participants))
+        sections.append(_show_participants(people.participants))
     if people.recovered is not None:
         sections.append(_describe_resolution(people.recovered))
     hero = []
@@ -335,7 +338,7 @@ def _build(explained: Mapping[str, _Explained], path: Path, again: Section) -> R
         hero.append(Figure(portrait.plot(), "Phase portrait", caption))
         bins = Table(portrait.to_frame(), "The bins", collapsed=True)
         sections.append(Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
-    sections.append(again)
+    sections.append(commands_section)
     n_choices = int(episodes.counted.sum())
     sentence = people.explanation.sentence
     name = path.name
@@ -370,7 +373,7 @@ def _show_families(explanation: ChoiceExplanation) -> Section:
     return Section("Families", [Prose(_TEXTS["families"]), table, checks])
 
 
-def _participants(participants: EachParticipant) -> Section:
+def _show_participants(participants: EachParticipant) -> Section:
     group = Table(participants.group(), participants.sentence)
     people = Table(participants.to_frame(), "Each participant", collapsed=True)
     return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
@@ -402,9 +405,9 @@ def _list_findings(people: _Explained) -> Section:
 
 def _show_side_by_side(explained: Mapping[str, _Explained]) -> Section:
     """Make the section "Side by side": tables of results with one column for each player."""
-    sentences = pd.DataFrame({name: known.sentences for name, known in explained.items()})
-    by_player = {name: known.families for name, known in explained.items()}
-    families = pd.concat(by_player, axis=1)
+    sentences = pd.DataFrame({name: analysis.sentences for name, analysis in explained.items()})
+    by_player = {name: analysis.families for name, analysis in explained.items()}
+    families = pd.concat(by_player, axis=1)  # columns: (player, result)
     families.columns = [", ".join(names) for names in families.columns]
     blocks = [
         Prose(_TEXTS["beside"]),
@@ -434,18 +437,18 @@ def _describe_resolution(recovered: Recovery) -> Section:
     return Section("Recovery", blocks)
 
 
-def _write_commands(path: Path, columns: Mapping[str, Any], how: Mapping[str, Any]) -> Section:
+def _write_commands(path: Path, columns: Mapping[str, Any], settings: Mapping[str, Any]) -> Section:
     """Make the section with the command and the Python code that reproduce the numbers.
 
     Args:
         path: path of the table.
         columns: names of its columns, by role.
-        how: values of the other options of the command, by name.
+        settings: values of the other options of the command, by name.
     """
     named = {key: value for key, value in columns.items() if value is not None}
-    options = write_shell_options({**named, **how})
+    options = write_shell_options({**named, **settings})
     shell = shlex.join(["interp", "choices", str(path), *options])
     python = _TEXTS["python"].format(
-        path=str(path), columns=write_arguments(named), seed=how["seed"]
+        path=str(path), columns=write_arguments(named), seed=settings["seed"]
     )
     return commands(shell, python)

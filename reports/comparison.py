@@ -37,9 +37,9 @@ _RESOLUTION = Path(__file__).with_name("resolution.json")
 ``lab/resolution.py`` measures them.
 """
 _LEAD, _DISTANCES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["distances"]
-_QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
+_CONTROL_COLUMNS = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a result's table that hold controls of its number."""
-_MOST = 12  # numbers of one quantity that are drawn; its table has all
+_MOST_DRAWN = 12  # numbers of one quantity that are drawn; its table has all
 
 
 def page(comparison: Comparison) -> Report:
@@ -47,7 +47,8 @@ def page(comparison: Comparison) -> Report:
     measures, then a section for each question of the comparison that has a result.
     """
     measures = comparison.measures
-    sections = [_find(comparison)]
+    sections = [_show_findings(comparison)]
+    # In the order of OF_COMPARISONS; questions that are not in it come last.
     for key in sorted(comparison.parts, key=lambda key: [*OF_COMPARISONS, key].index(key)):
         section = _show_part(key, comparison)
         if section is not None:
@@ -63,11 +64,11 @@ def page(comparison: Comparison) -> Report:
     }
     hero = []
     if comparison.reference:
-        reference = comparison.reference
-        if reference == model:
-            reference += " (reference)"
-        picture = machines(model, reference, measures)
-        hero = [Figure(picture, sentence, _JOINED)]
+        reference_name = comparison.reference
+        if reference_name == model:
+            reference_name += " (reference)"
+        picture = machines(model, reference_name, measures)
+        hero = [Figure(picture, sentence, _HERO_CAPTION)]
     return Report(
         title,
         _LEAD,
@@ -79,28 +80,28 @@ def page(comparison: Comparison) -> Report:
     )
 
 
-_JOINED = (
+_HERO_CAPTION = (
     "Each line between the two machines says whether they have a part in common, with the number "
     "that decided."
 )
 
 
-def _find(comparison: Comparison) -> Section:
+def _show_findings(comparison: Comparison) -> Section:
     """Make the section "What was found": the measures, the algorithm that explains the model, and
     which differences such a comparison can detect.
     """
     measures = comparison.measures
     places = []
     for measure in measures:
-        section = Section(_get_title(measure.key), [])
+        section = Section(_get_title(measure.key), [])  # only for its slug
         places.append((section.slug, section.title))
     blocks = [
         Measures(measures, f"{counts(measures)}.", places),
         Prose(f"**Which algorithm.** {comparison.algorithm}"),
     ]
-    full = Budget()
+    full_budget = Budget()
     sizes = ("known", "test", "scored", "edits")
-    is_quick = any(comparison.settings[size] < getattr(full, size) for size in sizes)
+    is_quick = any(comparison.settings[size] < getattr(full_budget, size) for size in sizes)
     budget = "quick" if is_quick else "full"
     resolutions = json.loads(_RESOLUTION.read_text("utf-8"))
     resolution = resolutions.get(_find_task(comparison).key, {}).get(budget)
@@ -198,10 +199,11 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         title = str(name).capitalize()
         has_intervals = {"number", "number_low", "number_high"} <= set(shown)
         if has_intervals and key not in _PICTURES:
-            lowest = pick_number_column(shown)[1].head(_MOST)
+            _, ascending = pick_number_column(shown)
+            lowest = ascending.head(_MOST_DRAWN)
             measures = [_measure_row(row) for row in lowest.to_dict("records")]
-            many = f" The lowest {_MOST} of {len(shown)}." if len(shown) > _MOST else ""
-            yield Measures(measures, f"{title}.{many}")
+            note = f" The lowest {_MOST_DRAWN} of {len(shown)}." if len(shown) > _MOST_DRAWN else ""
+            yield Measures(measures, f"{title}.{note}")
         yield Table(join_intervals(shown), f"{title}: every number", collapsed=True)
 
 
@@ -209,7 +211,7 @@ def _measure_row(row: Mapping[Any, Any]) -> Measure:
     """Return a row of a result's table as a measure without a verdict, so that its number and its
     controls are drawn.
     """
-    controls = {column: row[column] for column in _QUANTITIES if column in row}
+    controls = {column: row[column] for column in _CONTROL_COLUMNS if column in row}
     return plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
 
 
@@ -232,7 +234,7 @@ def _draw_state(part: StatePart) -> list[Any]:
     measures = []
     for stitching in part.stitchings:
         if stitching.control:
-            continue
+            continue  # controls are only in the table of the section
         name = f"Latents of {stitching.source} in {stitching.target}"
         if stitching.supplied:
             name += ", given the round number"
@@ -261,7 +263,7 @@ LOOKS: dict[Verdict, tuple[str, Any]] = {
     "not applicable": (LIGHT["grey"], ""),
 }
 """Colour and dash pattern of the connecting line, by verdict."""
-_WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 4.5, 0.85, 3.65, 0.54, 0.66
+_WIDTH, _LEFT_CENTRE, _RIGHT_CENTRE, _HALF_WIDTH, _BOX_HEIGHT = 4.5, 0.85, 3.65, 0.54, 0.66
 """Inches: width of the picture (narrow enough for a phone), centres of the two machines, half the
 width of a box, and its height.
 """
@@ -288,11 +290,11 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
     figure = Picture(figsize=(_WIDTH, 0.5 + 0.62 * n_parts))
     axes = figure.subplots()
     above: dict[str, Any] = {"ha": "center", "va": "bottom"}
-    name_at = n_parts - 0.22
-    for x, name in ((_LEFT, model), (_RIGHT, reference)):
-        _draw_box(axes, x, (n_parts - 1) / 2, 2 * _HALF + 0.16, n_parts + 0.15, LIGHT["grey"])
-        axes.text(x, name_at, name, fontsize=9.5, fontweight="bold", color=INK, **above)
-    axes.text(_WIDTH / 2, name_at, "the same?", fontsize=9, color=LIGHT["grey"], **above)
+    name_height = n_parts - 0.22  # above the uppermost box, centred at n_parts - 1
+    for x, name in ((_LEFT_CENTRE, model), (_RIGHT_CENTRE, reference)):
+        _draw_box(axes, x, (n_parts - 1) / 2, 2 * _HALF_WIDTH + 0.16, n_parts + 0.15, LIGHT["grey"])
+        axes.text(x, name_height, name, fontsize=9.5, fontweight="bold", color=INK, **above)
+    axes.text(_WIDTH / 2, name_height, "the same?", fontsize=9, color=LIGHT["grey"], **above)
     for i, key in enumerate(drawn):
         _draw_link(axes, n_parts - 1 - i, PARTS[key], by_key[key])
     axes.set(xlim=(0, _WIDTH), ylim=(-0.66, n_parts + 0.08))
@@ -312,8 +314,8 @@ def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
     """
     colour, dash = LOOKS[measure.verdict]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
-    if dash:
-        ends = [_LEFT + _HALF, _RIGHT - _HALF]
+    if dash:  # without a verdict there is no line
+        ends = [_LEFT_CENTRE + _HALF_WIDTH, _RIGHT_CENTRE - _HALF_WIDTH]
         axes.plot(ends, [y, y], color=colour, linestyle=dash, linewidth=2.4, zorder=1)
     word: str = measure.verdict
     below = measure.condition
@@ -324,8 +326,8 @@ def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
     label = axes.text(_WIDTH / 2, y, word, color=colour, fontweight="bold", fontsize=9.5, **middle)
     label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
     axes.text(_WIDTH / 2, y - 0.27, below, color=LIGHT["grey"], fontsize=8.5, **middle)
-    for x in (_LEFT, _RIGHT):
-        _draw_box(axes, x, y, 2 * _HALF, _HIGH, colour)
+    for x in (_LEFT_CENTRE, _RIGHT_CENTRE):
+        _draw_box(axes, x, y, 2 * _HALF_WIDTH, _BOX_HEIGHT, colour)
         axes.text(x, y, part, color=INK, fontsize=9.5, **middle)
 
 

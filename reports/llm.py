@@ -58,13 +58,13 @@ def write(
             None.
     """
     page = file_to_write(writable(out) / "llm.html")
-    others = {name: transformer(name) for name in models}
+    transformers = {name: transformer(name) for name in models}
     reading = read(path, regime, duplicates)
     if acts is None:
         acts = behaviour(reading.runs, seed)
-    scores = score(reading.runs, others, seed)
-    ways = {"regime": regime, "duplicates": duplicates}
-    report = _Page(reading, scores, acts).build(Path(path), ways, seed)
+    scores = score(reading.runs, transformers, seed)
+    reading_options = {"regime": regime, "duplicates": duplicates}
+    report = _Page(reading, scores, acts).build(Path(path), reading_options, seed)
     return write_with_index(report, page)
 
 
@@ -83,10 +83,11 @@ def transformer(name: str) -> Predictor:
         task == "experts",
         f"{name!r} is a model of {task}; the comparison needs a model of expert advice",
     )
-    is_wired = name in [record.name for record in circuits.models()]
+    is_handwired = name in [record.name for record in circuits.models()]
 
     def predict_episodes(episodes: ExpertEpisodes) -> Any:
-        sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if is_wired else {}
+        # A handwired model is built for one number of experts; a learned one takes several.
+        sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if is_handwired else {}
         return predict(load(name, **sizes), episodes)
 
     return predict_episodes
@@ -111,18 +112,18 @@ class _Page:
         self.acts = acts
         self.notes = note_table(reading.runs)
 
-    def build(self, path: Path, ways: Mapping[str, Any], seed: int) -> Report:
+    def build(self, path: Path, reading_options: Mapping[str, Any], seed: int) -> Report:
         """Build the page from the results.
 
         Args:
             path: path of the recorded answers.
-            ways: options with which they were read, by name.
+            reading_options: options with which they were read, by name.
             seed: seed of the bootstrap.
         """
-        first, *by_model = _draw_regret(self.scores)
+        overview, *by_model = _draw_regret(self.scores)
         sections = [
             Section("Summary", [Summary(self._describe())]),
-            Section("Regret over rounds", [Prose(_SAYS["regret"]), *by_model]),
+            Section("Regret over rounds", [Prose(_TEXTS["regret"]), *by_model]),
             _list_final(self.scores),
             _list_answers(self.scores),
         ]
@@ -133,14 +134,14 @@ class _Page:
             sections.append(_show_notes(self.notes))
         runs = self.runs
         sections.append(_list_prompts(runs))
-        if len(self.reading.sentences) > 1:
+        if len(self.reading.sentences) > 1:  # the first one counts what was read
             table = self.reading.table
             aside = table.loc[table["status"] == "set aside", ["path", "part", "why"]]
             listed = Table(aside, "Files, and parts of files, that were not used", collapsed=True)
             sections.append(
-                Section("Files that were not read", [Prose(_SAYS["set_aside"]), listed])
+                Section("Files that were not read", [Prose(_TEXTS["set_aside"]), listed])
             )
-        sections.append(self._write_commands(path, ways, seed))
+        sections.append(self._write_commands(path, reading_options, seed))
         sentence = _write_sentence(acts)
         description = {
             "kind": "llm",
@@ -152,12 +153,12 @@ class _Page:
         settings = provenance(bootstrap_seed=seed, wording=wordings, runs=len(runs))
         return Report(
             "Language models as online learners",
-            _SAYS["lead"],
+            _TEXTS["lead"],
             sections,
             settings,
             about=description,
             sentence=sentence,
-            hero=[first],
+            hero=[overview],
         )
 
     def _describe(self) -> dict[str, Any]:
@@ -177,20 +178,20 @@ class _Page:
         facts["Missing predictions"] = f"{n_missing} of {n_rounds} rounds"
         return facts
 
-    def _write_commands(self, path: Path, ways: Mapping[str, Any], seed: int) -> Section:
+    def _write_commands(self, path: Path, reading_options: Mapping[str, Any], seed: int) -> Section:
         """Make the section with the command and the Python code that reproduce the numbers.
 
         Args:
             path: path of the recorded answers.
-            ways: options with which they were read, by name.
+            reading_options: options with which they were read, by name.
             seed: seed of the bootstrap.
         """
         final = self.scores.final
         models = list(final.loc[final["kind"] == "model", "model"].unique())
-        options = write_shell_options({"models": models, **ways, "seed": seed})
+        options = write_shell_options({"models": models, **reading_options, "seed": seed})
         shell = shlex.join(["interp", "llm", "report", str(path), *options])
-        reading = write_arguments(ways)
-        python = _SAYS["python"].format(path=str(path), reading=reading, seed=seed, models=models)
+        reading = write_arguments(reading_options)
+        python = _TEXTS["python"].format(path=str(path), reading=reading, seed=seed, models=models)
         return commands(shell, python)
 
 
@@ -224,14 +225,16 @@ def _list_final(scores: LLMScores) -> Section:
     the paper prints.
     """
     printed = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper has
-    blocks: list[Any] = [Prose(_SAYS["final"])]
+    blocks: list[Any] = [Prose(_TEXTS["final"])]
     for regime, final in scores.final.groupby("regime", sort=False):
+        # Language models have two rows: missing predictions count as wrong, or are skipped.
         is_skipped = final["missing"] == "skipped"
         skipped = final[is_skipped].set_index(["model", "condition"])["mean"]
         rows = final[~is_skipped]
         frame = rows.rename(columns={"model": "predictor", "mean": "regret"})
-        frame = join_intervals(frame[_FINAL])
+        frame = join_intervals(frame[_FINAL_COLUMNS])
         groups = zip(rows["model"], rows["condition"], strict=True)
+        # Between std and accuracy: the regret without the rounds of missing predictions.
         frame.insert(5, "missing left out", [skipped.get(group) for group in groups])
         paper = printed[printed["regime"] == regime]
         paper = paper.rename(columns={"model": "predictor", "mean": "paper"})
@@ -243,7 +246,7 @@ def _list_final(scores: LLMScores) -> Section:
     return Section("Regret after the last round", blocks)
 
 
-_FINAL = ["predictor", "condition", "n", "regret", "low", "high", "std", "accuracy"]
+_FINAL_COLUMNS = ["predictor", "condition", "n", "regret", "low", "high", "std", "accuracy"]
 _FORMATS = {
     "regret": ".2f",
     "std": ".2f",
@@ -257,12 +260,12 @@ def _list_answers(scores: LLMScores) -> Section:
     """Make the section with a table that counts calls, malformed answers and tokens."""
     final = scores.final
     is_shown = (final["kind"] == "llm") & (final["missing"] == "wrong")
-    frame = final.loc[is_shown, _ANSWERS].astype(dict.fromkeys(_COUNTS, int))
+    frame = final.loc[is_shown, _CALL_COLUMNS].astype(dict.fromkeys(_COUNT_COLUMNS, int))
     table = Table(frame, "Calls", formats={"malformed_share": ".2%"})
-    return Section("Answers and tokens", [Prose(_SAYS["answers"]), table])
+    return Section("Answers and tokens", [Prose(_TEXTS["answers"]), table])
 
 
-_ANSWERS = [
+_CALL_COLUMNS = [
     "model",
     "condition",
     "regime",
@@ -277,7 +280,7 @@ _ANSWERS = [
     "completion_tokens_per_run",
     "seconds_per_call",
 ]
-_COUNTS = [
+_COUNT_COLUMNS = [
     "runs",
     "overflowed",
     "calls",
@@ -293,7 +296,7 @@ def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
     caption = (
         "The algorithm that explains the model's choices, for each model, condition and regime"
     )
-    blocks: list[Any] = [Prose(_SAYS["acts"]), Table(join_intervals(tables["behaviour"]), caption)]
+    blocks: list[Any] = [Prose(_TEXTS["acts"]), Table(join_intervals(tables["behaviour"]), caption)]
     if len(tables["families"]):
         blocks.append(
             Table(
@@ -307,13 +310,13 @@ def _show_notes(notes: NoteTable) -> Section:
     """Make the section on the notes that language models write to themselves: the last note, growth
     over rounds, and examples.
     """
-    blocks: list[Any] = [Prose(_SAYS["notes"]), Table(notes.final(), _LAST_NOTE)]
+    blocks: list[Any] = [Prose(_TEXTS["notes"]), Table(notes.final(), _LAST_NOTE)]
     growth = notes.over_rounds()
     groups = growth["model"] + ", " + growth["condition"] + ", " + growth["regime"]
     for column, name in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
         drawn = growth.assign(mean=growth[column], algorithm=groups).dropna(subset="mean")
         if len(drawn):
-            record = _SAYS["over_rounds"]
+            record = _TEXTS["over_rounds"]
             blocks.append(curves(record, drawn, what=name, call=name.capitalize()))
     examples = _find_examples(notes.notes)
     blocks.append(
@@ -336,9 +339,9 @@ def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
     Args:
         notes: table with one row per note.
     """
-    first = notes.groupby(["model", "condition", "regime"])["index"].transform("min")
+    first_episode = notes.groupby(["model", "condition", "regime"])["index"].transform("min")
     is_last = notes["round"] == notes["last_round"]
-    is_shown = (notes["index"] == first) & (notes["round"].isin((1, 6)) | is_last)
+    is_shown = (notes["index"] == first_episode) & (notes["round"].isin((1, 6)) | is_last)
     columns = ["model", "condition", "regime", "round", "note"]
     examples = notes.loc[is_shown, columns].copy()
     is_long = examples["note"].str.len() > _LONGEST_NOTE
@@ -356,7 +359,7 @@ def _list_prompts(runs: Sequence[LLMRun]) -> Section:
         names = conditions.setdefault(run.prompt or "(not recorded)", [])
         if run.condition.name not in names:
             names.append(run.condition.name)
-    blocks: list[Any] = [Prose(_SAYS["prompts"])]
+    blocks: list[Any] = [Prose(_TEXTS["prompts"])]
     for text, names in conditions.items():
         lines = pd.DataFrame({"prompt": text.splitlines()})
         blocks.append(Table(lines, ", ".join(names), collapsed=True))
@@ -364,47 +367,48 @@ def _list_prompts(runs: Sequence[LLMRun]) -> Section:
 
 
 _LONGEST_NOTE = 400
-_SAYS = TEXTS["llm"]
+_TEXTS = TEXTS["llm"]
 
-_DRAWN = _SAYS["drawn"]
-_KEYS = {name: key for name, (key, _) in _DRAWN.items()}
-_KEYS |= {"wma-handwired": "handwired", "wma-learned": "learned"}
-_NAMES = {name: short for name, (_, short) in _DRAWN.items()}
+_DRAWN = _TEXTS["drawn"]
+_CURVE_KEYS = {name: key for name, (key, _) in _DRAWN.items()}
+_CURVE_KEYS |= {"wma-handwired": "handwired", "wma-learned": "learned"}
+_CURVE_NAMES = {name: short for name, (_, short) in _DRAWN.items()}
 
 
 def _draw_regret(scores: LLMScores) -> list[Figure]:
     """Draw regret over rounds: first a figure of all models with a panel per regime, then one
     figure for each language model.
     """
-    over = scores.curves[scores.curves["missing"] != "skipped"]
-    llm = over[over["kind"] == "llm"]
-    beside = over[(over["kind"] == "model") | over["model"].isin(list(_DRAWN))]
-    shown = pd.concat([llm, beside])
+    regret = scores.curves[scores.curves["missing"] != "skipped"]
+    llm = regret[regret["kind"] == "llm"]
+    baselines = regret[(regret["kind"] == "model") | regret["model"].isin(list(_DRAWN))]
+    shown = pd.concat([llm, baselines])
     groups = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)
-    mean = groups[["mean"]].mean()
-    drawn = _add_bands(mean.assign(std=np.nan), mean["model"])
-    figures = [curves(_SAYS["first"], drawn, data=mean)]
+    mean = groups[["mean"]].mean()  # over the conditions of a language model
+    drawn = _add_bands(mean.assign(std=np.nan), mean["model"])  # NaN: no bands
+    figures = [curves(_TEXTS["first"], drawn, data=mean)]
     for model, of_model in llm.groupby("model", sort=False):
-        frame = _panel_framings(of_model, beside)
-        record = {**_SAYS["curves"], "columns": frame["framing"].nunique()}
+        frame = _panel_framings(of_model, baselines)
+        record = {**_TEXTS["curves"], "columns": frame["framing"].nunique()}
         n = int(of_model["n"].max())
         figures.append(curves(record, frame, data=frame, model=model, n=n))
     return figures
 
 
-def _panel_framings(of_model: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
+def _panel_framings(of_model: pd.DataFrame, baselines: pd.DataFrame) -> pd.DataFrame:
     """Return the curves of a language model and of its baselines as a table; its column "panel"
     names a panel for each regime and framing of the prompt.
 
     Args:
         of_model: the language model's curves.
-        beside: curves of the baselines and the transformers, for comparison.
+        baselines: curves of the baselines and the transformers, for comparison.
     """
+    # A condition is "framing-memory": a panel for each framing has a curve for each memory.
     words = of_model["condition"].str.split("-", n=1, expand=True)
     framed = _add_bands(of_model, words[1]).assign(framing=words[0])
     panels = framed[["regime", "framing"]].drop_duplicates()
-    baselines = panels.merge(_add_bands(beside, beside["model"]), on="regime")
-    drawn = pd.concat([framed, baselines], ignore_index=True)
+    repeated = panels.merge(_add_bands(baselines, baselines["model"]), on="regime")
+    drawn = pd.concat([framed, repeated], ignore_index=True)
     return drawn.assign(panel=drawn["regime"] + ", " + drawn["framing"] + " framing")
 
 
@@ -420,8 +424,8 @@ def _add_bands(frame: pd.DataFrame, names: pd.Series[Any]) -> pd.DataFrame:
     """
     has_band = frame["kind"] != "baseline"
     deviation = frame["std"].where(has_band)
-    shown = frame.assign(algorithm=names.map(_KEYS).fillna(names))
-    shown["name"] = names.map(_NAMES).fillna(names)
+    shown = frame.assign(algorithm=names.map(_CURVE_KEYS).fillna(names))
+    shown["name"] = names.map(_CURVE_NAMES).fillna(names)
     shown["low"] = frame["mean"] - deviation
     shown["high"] = frame["mean"] + deviation
     return shown

@@ -61,12 +61,12 @@ class _Cards:
         """Pairs of a report's metadata and a line of text with its verdicts, task and episodes."""
         rows = []
         for page in self.pages:
-            known = [page.get(key) for key in ("words", "task", "run")]
-            rows.append((page, " · ".join(filter(None, known))))
+            texts = [page.get(key) for key in ("words", "task", "run")]
+            rows.append((page, " · ".join(filter(None, texts))))
         return rows
 
 
-_SMALL = 260  # pixels: how wide the picture of a page is in the list
+_PICTURE_WIDTH = 260  # pixels: how wide the picture of a page is in the list
 
 
 _BLOCKS = (
@@ -120,7 +120,9 @@ class Section:
         for block in self.blocks:
             texts.append(block.text if isinstance(block, Prose) else getattr(block, "why", ""))
         text = next(filter(None, texts), "")
-        return re.split(r"(?<=\w\w\.) (?=[A-Z])", text)[0]
+        # A sentence ends after a word of two letters or more: not after an initial.
+        sentences = re.split(r"(?<=\w\w\.) (?=[A-Z])", text)
+        return sentences[0]
 
 
 @dataclass(frozen=True)
@@ -156,16 +158,16 @@ class Report:
         blocks = list(self.hero) + list(self._list_blocks())
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         script = (TEMPLATES / "contents.js").read_text("utf-8").strip()
-        carried: dict[str, Any] = {"library": "", "notices": []}
-        carried |= {"scripts": [script], "policy": policy([script])}
+        script_variables: dict[str, Any] = {"library": "", "notices": []}
+        script_variables |= {"scripts": [script], "policy": policy([script])}
         if views:
-            carried = attention.get_template_variables(script)
+            script_variables = attention.get_template_variables(script)
         figures = [block for block in blocks if isinstance(block, Figure)]
-        drawn = {}
+        pictures = {}  # blocks are found by id: most cannot be hashed
         for i, figure in enumerate(figures, 1):
             from interp.results.style import inline_svg  # matplotlib is heavy
 
-            drawn[id(figure)] = inline_svg(figure.figure, figure.title, f"f{i}")
+            pictures[id(figure)] = inline_svg(figure.figure, figure.title, f"f{i}")
         description = dict(self.about)
         if figures and description:
             description["picture"] = _shrink(figures[0].figure)
@@ -173,14 +175,14 @@ class Report:
         text = template.render(
             report=self,
             style=stylesheet(),
-            drawn=drawn,
-            words=_count_words(blocks),
+            drawn=pictures,
+            words=_count_verdicts(blocks),
             ids={id(view): f"attention-{i}" for i, view in enumerate(views, 1)},
             numbers=_number_blocks(blocks),
             tasks=_list_tasks(blocks),
             about=json.dumps(description) if description else "",
             provenance=list(_flatten(self.provenance)),
-            **carried,
+            **script_variables,
         )
         return str(text)
 
@@ -199,7 +201,7 @@ class Report:
         return files.write_text(path, self.html())
 
 
-def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
+def _count_verdicts(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
     """Count the verdicts of the measures that each section explains.
 
     Args:
@@ -246,7 +248,7 @@ def _list_tasks(blocks: Sequence[Any]) -> list[str]:
 def _shrink(figure: Any) -> str:
     """Return a small PNG picture of a figure, as a data URL."""
     buffer = io.BytesIO()
-    dpi = _SMALL / figure.get_figwidth()
+    dpi = _PICTURE_WIDTH / figure.get_figwidth()
     with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
         figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     encoded = base64.b64encode(buffer.getvalue())
@@ -263,8 +265,10 @@ def _flatten(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     """
     for name, value in record.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, "" if name == "versions" else f"{prefix}{name} ")
+            # A library's version is listed under the library's name alone.
+            yield from _flatten(value, prefix="" if name == "versions" else f"{prefix}{name} ")
         else:
+            # Floats unrounded: they reproduce the page.
             text = value if isinstance(value, float) else cell(value)
             yield f"{prefix}{name}".replace("_", " "), str(text)
 
@@ -272,8 +276,8 @@ def _flatten(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 INDEX = "index.html"
 COMPARISONS = "comparisons"
 """Name of the folder beside the reports that has one folder for each comparison."""
-_PAGES, _KINDS = TEXTS["page"]["below"], TEXTS["page"]["kinds"]
-_HEAD = 200_000  # characters of a page in which it says what it is
+_PAGE_PATTERNS, _KIND_TITLES = TEXTS["page"]["below"], TEXTS["page"]["kinds"]
+_HEAD_LENGTH = 200_000  # characters of a page in which it says what it is
 _LEAD = "Every report in this folder. Each page is complete and opens offline."
 
 
@@ -290,7 +294,7 @@ def write_index(folder: str | Path) -> Path:
         shown = title if titles[title] == 1 else f"{title} ({where.removesuffix('.html')})"
         page["report"] = link(shown, quote(os.fsencode(where)))
     sections = []
-    for kind, title in _KINDS.items():
+    for kind, title in _KIND_TITLES.items():
         of_kind = [page for page in pages if page["kind"] == kind]
         if of_kind:
             sections.append(Section(title, [_Cards(of_kind)], opened=True))
@@ -332,7 +336,7 @@ def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
     files.
     """
     paths: list[Path] = []
-    for pattern in _PAGES:
+    for pattern in _PAGE_PATTERNS:
         paths += folder.glob(pattern)
     for path in sorted(paths):
         if not path.is_file():
@@ -348,7 +352,7 @@ def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
 def _read_about(path: Path) -> dict[str, str] | None:
     """Return the metadata that a page contains; None if the file is not a report of this package."""
     with path.open(encoding="utf-8", errors="replace") as page:
-        head = page.read(_HEAD)
+        head = page.read(_HEAD_LENGTH)
     title = re.search(r"<title>(.*?)</title>", head)
     description = re.search(r'<meta name="report" content="(.*?)">', head)
     if title is None or description is None:
@@ -359,7 +363,8 @@ def _read_about(path: Path) -> dict[str, str] | None:
     if not all(isinstance(value, str) for value in record.values()):
         return None
     is_drawn = record.get("picture", _PNG).startswith(_PNG)
-    if not is_drawn or "report" in record or record.get("kind") not in _KINDS:
+    # Only write_index sets "report": it is shown as a link.
+    if not is_drawn or "report" in record or record.get("kind") not in _KIND_TITLES:
         return None
     return record | {"title": unescape(title[1])}
 

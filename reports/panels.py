@@ -20,8 +20,8 @@ from interp.results.style import WIDTH, styled
 from interp.support.checks import require_columns
 from interp.support.errors import require
 
-_IN_A_ROW = 8  # heads, at most
-_SMALL = 7.5  # points: the smallest text in a panel
+_MOST_HEADS_IN_ROW = 8  # heads, at most
+_SMALLEST_TEXT = 7.5  # points: the smallest text in a panel
 
 
 @styled
@@ -45,8 +45,8 @@ def attention(
         sum(n_names) > 0 and n_patterns == n_names,
         f"a pattern and a name for each head of each layer, got {n_patterns} patterns and {n_names} names",
     )
-    columns = min(_IN_A_ROW, max(n_names))
-    rows: list[list[tuple[NDArray[Any], str]]] = []
+    columns = min(_MOST_HEADS_IN_ROW, max(n_names))
+    rows: list[list[tuple[NDArray[Any], str]]] = []  # (pattern, name) of each panel in the row
     for pattern, names in zip(patterns, heads, strict=True):
         panels = list(zip(pattern, names, strict=True))
         rows += [panels[start : start + columns] for start in range(0, len(panels), columns)]
@@ -54,7 +54,8 @@ def attention(
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
     grid = figure.subplots(len(rows), columns, squeeze=False, sharex=True, sharey=True)
     norm = _scale([np.asarray(pattern) for pattern in patterns])
-    step = max(1, math.ceil(len(labels) * (_SMALL + 1.5) / (72 * side * 0.9)))
+    # Inches to points: 72. A label needs 1.5 points more than its text; the cells fill 0.9 of a panel.
+    step = max(1, math.ceil(len(labels) * (_SMALLEST_TEXT + 1.5) / (72 * side * 0.9)))
     places = range(0, len(labels), step)
     names_shown = labels[::step]
     image: Any = None
@@ -65,8 +66,8 @@ def attention(
             axes.set_title(name, fontsize=8.5, pad=2)
             axes.tick_params(pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
-            axes.set_yticks(places, names_shown, fontsize=_SMALL)
-            axes.set_xticks(places, names_shown, fontsize=_SMALL, rotation=90)
+            axes.set_yticks(places, names_shown, fontsize=_SMALLEST_TEXT)
+            axes.set_xticks(places, names_shown, fontsize=_SMALLEST_TEXT, rotation=90)
         for axes in grid[i, len(row) :]:
             axes.axis("off")
     figure.supxlabel("position that is read", fontsize=9)
@@ -115,8 +116,8 @@ def curves(
     columns = min(columns, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     keys = list(frame["algorithm"].unique())
-    in_row = round(width / 3)  # names in a row of the legend
-    legend_height = 0.35 + 0.22 * math.ceil(len(keys) / in_row)
+    names_in_row = round(width / 3)  # of the legend, 3 inches each
+    legend_height = 0.35 + 0.22 * math.ceil(len(keys) / names_in_row)
     figure = Figure(figsize=(width, (height + 0.25) * n_rows + legend_height))
     grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
     look = looks(keys)
@@ -133,18 +134,19 @@ def curves(
         if is_lowest:
             axes.set_xlabel("round")
         if direct:
-            name_ends(axes, shown, "round", {key: look[key].colour for key in keys}, _SMALL)
+            name_ends(axes, shown, "round", {key: look[key].colour for key in keys}, _SMALLEST_TEXT)
     for axes in grid[len(panels) :]:
         axes.axis("off")
     figure.supylabel(ylabel, fontsize=9.5)
     if not direct:
-        of_curves = frame.assign(name=frame.get("name", frame["algorithm"]))
-        names = of_curves.groupby("algorithm", sort=False)["name"].first().tolist()
+        named_rows = frame.assign(name=frame.get("name", frame["algorithm"]))
+        names = named_rows.groupby("algorithm", sort=False)["name"].first().tolist()
         handles = []
         for i, key in enumerate(keys):
-            line_width = 2.4 if i == 0 else 1.5
+            line_width = 2.4 if i == 0 else 1.5  # as in the panels
             colour, dash = look[key].colour, look[key].dash
+            # An empty curve, for the legend: the first panel may lack some algorithms.
             handles += grid[0].plot([], [], color=colour, linestyle=dash, linewidth=line_width)
-        columns = min(in_row, len(keys))
-        figure.legend(handles, names, loc="outside lower left", ncols=columns)
+        n_names = min(names_in_row, len(keys))
+        figure.legend(handles, names, loc="outside lower left", ncols=n_names)
     return figure

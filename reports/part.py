@@ -206,9 +206,10 @@ class Context:
         """
         hooks: list[str] = []
         for key in ("pattern", "v"):
-            kind = self.model.points.get(key)
-            if kind is not None:
-                hooks += [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
+            hook_points = self.model.points.get(key)  # one point in every layer
+            if hook_points is not None:
+                layers = range(hook_points.n_layers)
+                hooks += [hook_points.hook.format(layer=layer) for layer in layers]
         rounds = [self.looked_at]
         return rollout(self.model, self.episodes, names_filter=hooks or None, rounds=rounds)
 
@@ -248,11 +249,12 @@ class Context:
         come from participants that no decoder is fitted on.
         """
         n_episodes = QUICK_EPISODES if self.quick else _CAUSAL_EPISODES
-        n_rounds = self.looked_at + 3
-        sample_for = self.task.half(1).sample_for
+        n_rounds = self.looked_at + 3  # with two rounds after that one, to see later effects
+        sample_for = self.task.half(1).sample_for  # decoders are fitted on half 0
         settings = (self.regime, self.given)
         bases = sample_for(self.model, n_episodes, n_rounds, self.seed, *settings)
-        return bases, sample_for(self.model, n_episodes, n_rounds, self.seed + 1, *settings)
+        sources = sample_for(self.model, n_episodes, n_rounds, self.seed + 1, *settings)
+        return bases, sources
 
     @cached_property
     def smooth(self) -> Machine:
@@ -274,7 +276,7 @@ class Context:
         key = algorithm.memory
         if not key:
             return 0
-        values = algorithm.run(self.episodes)
+        values = algorithm.run(self.episodes)  # [episode, round, ...] by key
         is_changed = values[NEXT + key][:, -1] != values[key][:, 0]
         n_changed = is_changed.reshape(len(is_changed), -1).sum(1)
         return int(n_changed.argmax())
@@ -298,10 +300,10 @@ class Context:
             raise self.failures[key]
         require(key not in self.missing, self.missing.get(key, ""))
         if key not in self._results:
-            known = {part.key: part for part in self.parts}
-            require_known("part of this report", key, known, limit=20)
+            parts = {part.key: part for part in self.parts}
+            require_known("part of this report", key, parts, limit=20)
             try:
-                self._results[key] = known[key].compute(self)
+                self._results[key] = parts[key].compute(self)
             except Exception as error:
                 self.failures[key] = error
                 raise

@@ -23,7 +23,7 @@ from interp.model.checkpoints import save_checkpoint
 from interp.support import foreign
 from interp.support.files import file_to_write, write_figure, write_text
 from reports import blocks
-from reports.blocks import Prose, Table, _csv_of, link
+from reports.blocks import Prose, Table, _format_csv, link
 from reports.page import Report, Section, write_index
 from tests.cases import cases
 from tests.refusals import refuses
@@ -86,7 +86,7 @@ def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_pat
             )
         axis.set_axis_off()  # paths of title and legend show what those of ticks would
     plt.close(figure)
-    no_formulas(no_commands(_csv_of(frame)))
+    no_formulas(no_commands(_format_csv(frame)))
     no_formulas(no_commands(foreign.csv(frame)))
     from rich.console import Console
 
@@ -115,7 +115,7 @@ def test_a_link_is_what_link_made():
         'See <a href="a/b%20c.html#x">the [x](y.html) edges</a> and evil, <code>code</code>' in html
     )
     cells = pd.DataFrame({"report": [links[0]]})
-    assert _csv_of(cells) == "report\n[the [x](y.html) edges](a/b%20c.html#x)\n"
+    assert _format_csv(cells) == "report\n[the [x](y.html) edges](a/b%20c.html#x)\n"
     page = Report("R", "L", [Section("S", [Table(cells, "one")])]).html()
     assert blocks._LINK not in page
     assert blocks._LINK[1:] not in page

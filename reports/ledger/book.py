@@ -147,16 +147,17 @@ def make(
         )
     parts = _list_parts(claims, models, digests)
     finished = Finished(folder_to_write(folder) / "parts", {"sizes": asdict(sizes)})
+    # The names of all parts of the share; those that are stored are read again, not measured.
     names = finished.divide(parts, list[dict[str, Any]], shard)
     entries: dict[str, list[Measure]] = {}
-    with bar("measuring the paper's claims", len(names)) as done, session():
+    with bar("measuring the paper's claims", len(names)) as advance, session():
         for name in names:
             claim, model = parts[name]
             measure = partial(_measure, claim, model, sizes)
             records = finished.part(name, list[dict[str, Any]], measure)
             measures = [Measure.from_dict(fields) for fields in records]
             entries.setdefault(claim.key, []).extend(measures)
-            done(1)
+            advance(1)
     settings = provenance(sizes=asdict(sizes), models=digests)
     return Ledger(entries, settings)
 

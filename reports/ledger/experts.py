@@ -49,8 +49,8 @@ def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]
     """
     episodes = _sample("uniform", sizes)
     behind = _measure_behind_weighted_majority(_final_regret(model, episodes), episodes)
-    majority = _get_regret(PREDICTORS["majority_vote"].run(episodes).predictions, episodes)
-    without_memory = _measure_behind_weighted_majority(majority, episodes)
+    vote_regret = _get_regret(PREDICTORS["majority_vote"].run(episodes).predictions, episodes)
+    vote_behind = _measure_behind_weighted_majority(vote_regret, episodes)
     measure = Measure(
         key="regret",
         claim=(
@@ -62,7 +62,7 @@ def regret_like_weighted_majority(model: Machine, sizes: Sizes) -> list[Measure]
         side="below",
         unit=f"more mistakes after {_ROUNDS} rounds",
         is_share=False,
-        controls={"a majority vote": Control(float(without_memory.mean()))},
+        controls={"a majority vote": Control(float(vote_behind.mean()))},
         about=model.name,
     )
     return [measure]
@@ -82,15 +82,15 @@ def needs_latent(model: Machine, sizes: Sizes) -> list[Measure]:
     """
     episodes = _sample("uniform", sizes)
     seed = sizes.seed
-    lost = latent_control(model, episodes, seed=seed).get("lost when cut")
-    fresh = latent_control(untrained(model, seed), episodes, seed=seed)
+    scores = latent_control(model, episodes, seed=seed)
+    untrained_scores = latent_control(untrained(model, seed), episodes, seed=seed)
     measure = Measure(
         key="needs latent",
         claim="The model is right less often when its latent is reset in every round",
-        number=lost,
+        number=scores.get("lost when cut"),
         threshold=0.01,
         unit="accuracy lost",
-        controls={UNTRAINED: Control(fresh.get("lost when cut").estimate)},
+        controls={UNTRAINED: Control(untrained_scores.get("lost when cut").estimate)},
         about=model.name,
     )
     return [measure]
@@ -131,15 +131,15 @@ def measure_attention_to_latent(model: Machine, sizes: Sizes) -> list[Measure]:
         return [Measure("latent attended", _LATENT_ATTENDED, lacking=missing, about=model.name)]
     episodes = _sample("uniform", replace(sizes, n_episodes=min(sizes.n_episodes, 32)))
     layout = model.layout.fit(episodes)
-    uniform = 1 / (layout.predict_position + 1)
-    fresh = _find_largest_share(untrained(model, sizes.seed), episodes)
+    uniform = 1 / (layout.predict_position + 1)  # over itself and all earlier positions
+    untrained_share = _find_largest_share(untrained(model, sizes.seed), episodes)
     measure = Measure(
         key="latent attended",
         claim=_LATENT_ATTENDED,
         number=_find_largest_share(model, episodes),
         threshold=TIMES_UNIFORM * uniform,
         unit="share of attention",
-        controls={UNTRAINED: Control(fresh.estimate)},
+        controls={UNTRAINED: Control(untrained_share.estimate)},
         about=model.name,
         caution="what a head attends to, not what it moves",
     )
@@ -160,7 +160,7 @@ def three_good_experts(model: Machine, sizes: Sizes) -> list[Measure]:
         the model minus mistakes of Weighted Majority at its best learning rate.
     """
     return [
-        _growth(
+        _measure_growth(
             model,
             sizes,
             key="three good experts",
@@ -187,7 +187,7 @@ def correlated_experts(model: Machine, sizes: Sizes) -> list[Measure]:
         mistakes of Weighted Majority at its best learning rate.
     """
     return [
-        _growth(
+        _measure_growth(
             model,
             sizes,
             key="correlated experts",
@@ -212,7 +212,7 @@ def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
     measures = []
     for regime, published in BEST_LANGUAGE_MODEL.items():
         episodes = _sample(regime, sizes)
-        ideal = _get_regret(bayes(episodes).predictions, episodes)
+        bayes_regret = _get_regret(bayes(episodes).predictions, episodes)
         measure = Measure(
             key="language models",
             claim=f"In the {regime} regime, the model makes fewer mistakes than the best language model",
@@ -223,7 +223,7 @@ def language_models(model: Machine, sizes: Sizes) -> list[Measure]:
             is_share=False,
             needs_control=False,
             about=model.name,
-            note=f"the Bayes predictor of the regime has {ideal.mean():.2f}; the language model's "
+            note=f"the Bayes predictor of the regime has {bayes_regret.mean():.2f}; the language model's "
             "number is from the paper, for 30 other instances",
         )
         measures.append(measure)
@@ -243,7 +243,7 @@ def _sample(regime: str, sizes: Sizes) -> ExpertEpisodes:
         regime: regime of the episodes.
         sizes: number of episodes and the seed.
     """
-    return experts.sample(sizes.n_episodes, _ROUNDS, 4, regime=regime, seed=sizes.seed)
+    return experts.sample(sizes.n_episodes, _ROUNDS, n_experts=4, regime=regime, seed=sizes.seed)
 
 
 def _get_regret(predictions: NDArray[np.float64], episodes: ExpertEpisodes) -> NDArray[np.float64]:
@@ -272,11 +272,11 @@ def _measure_behind_weighted_majority(
         episodes: the episodes.
     """
     eta = by_regime.best_eta(episodes)
-    rival = _get_regret(weighted_majority(episodes, eta=eta).predictions, episodes)
-    return final_regret - rival
+    majority_regret = _get_regret(weighted_majority(episodes, eta=eta).predictions, episodes)
+    return final_regret - majority_regret
 
 
-def _growth(
+def _measure_growth(
     model: Machine, sizes: Sizes, *, key: str, claim: str, regimes: tuple[str, str]
 ) -> Measure:
     """Measure how much larger the model's disadvantage to Weighted Majority, in mistakes, is in a

@@ -26,7 +26,7 @@ NEARLY_EVERY_STEP = 0.95
 """Share of untied steps that counts as agreement "at nearly every step"."""
 NINE_TENTHS = 0.9
 """Share of tabular Q-learning's score that counts as earning the same."""
-_LONG = 500
+_LONG_EPISODE = 500
 """Number of rounds of a long episode; its last third is scored."""
 _UPDATE_TERMS = {
     "reward": "the reward",
@@ -82,17 +82,18 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
         A list with one measure: the share of steps, without steps in which the best actions tie.
         Its control is the same share for a Q-table that does not bootstrap (discount 0).
     """
-    n_episodes = max(sizes.n_episodes // 8, 16)
-    rounds = (_LONG, _LONG)
+    n_episodes = max(sizes.n_episodes // 8, 16)  # fewer, since these episodes are long
     scores = evaluation.evaluate(
-        model, ["grid"], n_episodes=n_episodes, n_rounds=rounds, seed=sizes.seed
+        model,
+        ["grid"],
+        n_episodes=n_episodes,
+        n_rounds=(_LONG_EPISODE, _LONG_EPISODE),  # lowest and highest number
+        seed=sizes.seed,
     )
     measure = _measure_agreement(
         scores, "grid", phase="late", key="long horizon", model_name=model.name
     )
-    claim = (
-        f"The model's choices agree with those of the Q-table in the last third of {_LONG} rounds"
-    )
+    claim = f"The model's choices agree with those of the Q-table in the last third of {_LONG_EPISODE} rounds"
     return [replace(measure, claim=claim)]
 
 
@@ -109,23 +110,23 @@ def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
         policy and 1 that of the optimal one. Its threshold is nine tenths of Q-learning's return on
         this scale, and its control a random policy.
     """
-    n_episodes = max(sizes.n_episodes // 8, 16)
+    n_episodes = max(sizes.n_episodes // 8, 16)  # fewer, since every regime has several policies
     horizon = returns.HORIZONS[-1]
     regimes = ("chain", "ladder", "grid")
     played = returns.evaluate(model, regimes, n_episodes=n_episodes, seed=sizes.seed)["returns"]
     measures = []
     for regime in regimes:
-        tabular = played.get(regime, "greedy", horizon, "score").estimate
-        by_chance = played.get(regime, "random", horizon, "score").estimate
+        tabular_return = played.get(regime, "greedy", horizon, "score").estimate
+        random_return = played.get(regime, "random", horizon, "score").estimate
         measure = Measure(
             key="reward",
             claim=f"In MDPs of the {regime}, the model earns nine tenths of what tabular Q-learning earns",
             number=played.get(regime, MODEL, horizon, "score"),
-            threshold=NINE_TENTHS * tabular,
+            threshold=NINE_TENTHS * tabular_return,
             unit=f"share of the way from random to optimal, {horizon} rounds",
-            controls={"a random policy": Control(by_chance)},
+            controls={"a random policy": Control(random_return)},
             about=model.name,
-            note=f"tabular Q-learning, greedy: {tabular:.3f}",
+            note=f"tabular Q-learning, greedy: {tabular_return:.3f}",
         )
         measures.append(measure)
     return measures
@@ -181,15 +182,18 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
     if missing:
         claim = "The Update token attends to the operands of the TD error"
         return [Measure("update attends", claim, lacking=missing, about=model.name)]
-    episodes = mdp.sample(16, 50, 4, 2, regime="chain", seed=sizes.seed)
+    episodes = mdp.sample(
+        n_episodes=16, n_rounds=50, n_states=4, n_actions=2, regime="chain", seed=sizes.seed
+    )
     attention = _find_most_attention(model, episodes)
     untrained_attention = _find_most_attention(untrained(model, sizes.seed), episodes)
     measures = []
     for label, noun in _OPERANDS.items():
+        share = attention[label]
         measure = Measure(
             key="update attends",
             claim=f"In some head, the Update token attends strongly to {noun}",
-            number=Interval(attention[label], attention[label], attention[label]),
+            number=Interval(share, share, share),
             threshold=STRONG_ATTENTION,
             unit="share of attention on the chain",
             controls={UNTRAINED: Control(untrained_attention[label])},
@@ -257,7 +261,7 @@ def _fit_probe(
         nouns: names of the targets in sentences, by target.
     """
     n_episodes = min(sizes.n_episodes, 64)
-    episodes = mdp.sample(n_episodes, 50, 4, 3, seed=sizes.seed)
+    episodes = mdp.sample(n_episodes, n_rounds=50, n_states=4, n_actions=3, seed=sizes.seed)
     results = probes.probe(model, episodes, list(nouns), sites=site, seed=sizes.seed)
     measures = []
     for result in results:

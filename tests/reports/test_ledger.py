@@ -66,7 +66,7 @@ def test_growth_is_the_second_regime_less_the_first():
     model = interp.load("wma-handwired", n_experts=4)
     regimes = ("1-high-quality", "3-high-quality")
     there, back = (
-        of_experts._growth(model, SIZES, key="k", claim="C", regimes=pair)
+        of_experts._measure_growth(model, SIZES, key="k", claim="C", regimes=pair)
         for pair in (regimes, regimes[::-1])
     )
     assert there.number.estimate == pytest.approx(-back.number.estimate)
