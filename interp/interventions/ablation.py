@@ -44,11 +44,11 @@ from interp.support.checks import checked, fit, integer, non_empty, number, refu
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 
-_Keep = Bool[np.ndarray, "source destination"]
+_EdgeMask = Bool[np.ndarray, "source destination"]
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
-_AT_ONCE = 8  # number of circuits that are run as one batch
+_CIRCUITS_PER_BATCH = 8  # number of circuits that are run as one batch
 
 
 class CircuitScorer:
@@ -79,12 +79,14 @@ class CircuitScorer:
         self.measure = find_metric(metric, pair.layout)
         self.ablation = ablation
         self.graph = EdgeGraph(pair.model)
-        written = self.graph.contributions(pair.clean, round)
-        self.other = _ablate_outputs(self.graph.contributions(pair.corrupted, round), ablation)
+        clean_written = self.graph.contributions(pair.clean, round)
+        corrupted_written = self.graph.contributions(pair.corrupted, round)
+        self.other = _ablate_outputs(corrupted_written, ablation)
         layers = range(self.graph.model.config.n_layers)
         names = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
         _, _, cache = replay(pair.model, pair.clean, rounds=round, names_filter=names)
-        self.clean = written, [cache[name][:, 0] for name in names]
+        # Index 0: the only replayed round.
+        self.clean = clean_written, [cache[name][:, 0] for name in names]
         self.participants = participants_of(pair.clean_episodes)
         self.settings = provenance(
             pair.model,
@@ -110,7 +112,7 @@ class CircuitScorer:
         scorer.settings = {**self.settings, "metric": scorer.measure.key}
         return scorer
 
-    def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
+    def run(self, keeps: Sequence[_EdgeMask | Tensor]) -> list[Readout]:
         """Run the round once per circuit, with all edges outside the circuit cut. Results are
         cached.
 
@@ -124,26 +126,28 @@ class CircuitScorer:
             after the round, as a :class:`~interp.interventions.pairs.Readout`.
         """
         keys: list[bytes] = []
-        missing: dict[bytes, NDArray[Any]] = {}
+        not_run: dict[bytes, NDArray[Any]] = {}
         for keep in fit("keeps", keeps, Sequence[Any]):
             circuit = self.graph.require_edge_values("keep", keep, 0, 1)
+            # With the type: the same bytes mean other numbers in another type.
             key = circuit.tobytes() + str(circuit.dtype).encode()
             keys.append(key)
             if key not in self._readouts:
-                missing[key] = circuit
-        names = list(missing)
+                not_run[key] = circuit
+        new_keys = list(not_run)
         pair = self.pair
-        for start in range(0, len(names), _AT_ONCE):
-            batch = names[start : start + _AT_ONCE]
-            circuits = [missing[key] for key in batch]
+        for start in range(0, len(new_keys), _CIRCUITS_PER_BATCH):
+            batch = new_keys[start : start + _CIRCUITS_PER_BATCH]
+            circuits = [not_run[key] for key in batch]
             predictions, latents = self.graph.run(
-                pair.clean, pair.round, circuits, self.other, self.clean
+                pair.clean, pair.round, circuits, ablated=self.other, clean=self.clean
             )
             for key, prediction, carried in zip(batch, predictions, latents, strict=True):
+                # A readout has an axis of rounds, here of one round.
                 self._readouts[key] = Readout(prediction.unsqueeze(1), carried)
         return [self._readouts[key] for key in keys]
 
-    def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
+    def values(self, keep: _EdgeMask | Tensor) -> Float[np.ndarray, " episode"]:
         """Return the metric in each clean episode, ``[episode]``, with all edges outside a circuit
         cut. Results are cached.
 
@@ -179,7 +183,7 @@ class CircuitScorer:
         )
         return gap
 
-    def faithfulness(self, keep: _Keep) -> float:
+    def faithfulness(self, keep: _EdgeMask) -> float:
         """Return a circuit's faithfulness: its mean metric, scaled so that the empty circuit has 0
         and the whole model 1.
 
@@ -205,7 +209,7 @@ def _ablate_outputs(written: Tensor, ablation: str) -> Tensor:
     return written
 
 
-def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
+def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_EdgeMask]:
     """Draw random sets of edges, the control for a circuit with as many edges.
 
     Args:
@@ -220,7 +224,7 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
     integer("size", size, 0, len(graph.edges))
     refuse_endless("n", integer("n", n, 0))
     generator = np.random.default_rng(seed)
-    circuits: list[_Keep] = []
+    circuits: list[_EdgeMask] = []
     for _ in range(n):
         drawn = generator.choice(len(graph.edges), size, replace=False)
         circuits.append(graph.mask([graph.edges[i] for i in drawn]))
@@ -240,7 +244,7 @@ def ablate(scorer: CircuitScorer) -> pd.DataFrame:
     rows = []
     for i, name in enumerate(scorer.graph.sources):
         keep = scorer.graph.mask()
-        keep[i] = False
+        keep[i] = False  # all edges that leave the node
         drop = scorer.full - scorer.values(keep)
         mean, low, high = bootstrap_mean(drop, participants=scorer.participants)
         rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
@@ -252,7 +256,7 @@ def ablate(scorer: CircuitScorer) -> pd.DataFrame:
 @checked
 def evaluate(
     scorer: CircuitScorer,
-    keep: _Keep,
+    keep: _EdgeMask,
     *,
     n_random: int = 20,
     n_sets: int = 10,
@@ -295,41 +299,41 @@ def evaluate(
     )
     graph = scorer.graph
     keep = graph.require_edge_values("keep", keep, 0, 1)
-    whole = keep.astype(bool)
+    is_kept = keep.astype(bool)
     require(
-        (whole == keep).all(),
+        (is_kept == keep).all(),
         "a circuit keeps an edge or cuts it: keep must be 0 or 1, or truth values",
     )
-    keep = whole & graph.exists
-    n_edges = int(keep.sum())
-    interval = _bootstrap_faithfulness(scorer, keep, seed)
-    missing, smallest_worth = _leave_out(
-        scorer, keep, n_sets=n_sets, minimality=minimality, seed=seed
+    circuit = is_kept & graph.exists
+    n_edges = int(circuit.sum())
+    interval = _bootstrap_faithfulness(scorer, circuit, seed)
+    differences, smallest_effect = _remove_random_sets(
+        scorer, circuit, n_sets=n_sets, minimality=minimality, seed=seed
     )
-    circuits = random_circuits(graph, n_edges, n_random, seed)
-    random = np.array([scorer.faithfulness(circuit) for circuit in circuits])
-    n_whole = len(graph.edges)
+    of_same_size = random_circuits(graph, n_edges, n_random, seed)
+    random = np.array([scorer.faithfulness(drawn) for drawn in of_same_size])
+    n_edges_of_model = len(graph.edges)
     mean_random = float(random.mean())
     best_random = float(random.max())
-    incompleteness = float(np.mean(missing))
+    incompleteness = float(np.mean(differences))
     row: dict[str, float] = {
         "size": n_edges,
-        "of": n_whole,
+        "of": n_edges_of_model,
         "faithfulness": interval.estimate,
         "low": interval.low,
         "high": interval.high,
         "random_mean": mean_random,
         "random_max": best_random,
         "incompleteness": incompleteness,
-        "least_minimal": smallest_worth,
+        "least_minimal": smallest_effect,
     }
     rows = {"circuit": interval}
     for i, share in enumerate(random.tolist()):
-        rows[f"random {i + 1}"] = Interval(share, share, share)
+        rows[f"random {i + 1}"] = Interval(share, share, share)  # a point in the figure
     frame = pd.DataFrame([row])
     frame = frame.assign(metric=scorer.measure.key, ablation=scorer.ablation)
     sentence = (
-        f"{n_edges} of {n_whole} edges keep {interval.estimate:.0%} of the difference to the "
+        f"{n_edges} of {n_edges_of_model} edges keep {interval.estimate:.0%} of the difference to the "
         f"empty circuit; the best random circuit {best_random:.0%}."
     )
     return Tabulated(
@@ -340,7 +344,7 @@ def evaluate(
     )
 
 
-def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> Interval:
+def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _EdgeMask, seed: int) -> Interval:
     """Return the faithfulness of a circuit with its 95 % bootstrap interval over episodes.
 
     Args:
@@ -351,13 +355,13 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> In
     of_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
     weights = resample_weights(len(of_circuit), seed=seed, participants=scorer.participants)
     with np.errstate(invalid="ignore", divide="ignore"):
-        # A resample may hold no episode that differs.
+        # [resample]; 0 / 0 if a resample holds no episode in which model and empty circuit differ
         samples = (weights @ (of_circuit - empty)) / (weights @ (full - empty))
     return Interval.of_samples(samples, scorer.faithfulness(keep))
 
 
-def _leave_out(
-    scorer: CircuitScorer, keep: _Keep, *, n_sets: int, minimality: bool, seed: int
+def _remove_random_sets(
+    scorer: CircuitScorer, keep: _EdgeMask, *, n_sets: int, minimality: bool, seed: int
 ) -> tuple[list[float], float]:
     """Remove random sets of edges both from a circuit and from the whole model, to measure
     completeness and minimality.
@@ -379,22 +383,22 @@ def _leave_out(
     """
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
-    missing: list[float] = []
-    worth = dict.fromkeys(edges if minimality else (), 0.0)
+    differences: list[float] = []
+    largest_change = dict.fromkeys(edges if minimality else (), 0.0)  # of each edge, over the sets
     for removed in _draw_sets(edges, n_sets, seed):
         circuit, model = keep.copy(), graph.mask()
         for edge in removed:
             circuit[edge] = model[edge] = False
-        without = scorer.values(circuit).mean()
-        model_without = scorer.values(model).mean()
-        missing.append(abs(without - model_without) / gap)
-        for edge in worth:
+        circuit_mean = scorer.values(circuit).mean()
+        model_mean = scorer.values(model).mean()
+        differences.append(abs(circuit_mean - model_mean) / gap)
+        for edge in largest_change:
             if circuit[edge]:
-                smaller = circuit.copy()
-                smaller[edge] = False
-                change = abs(without - scorer.values(smaller).mean()) / gap
-                worth[edge] = max(worth[edge], change)
-    return missing, min(worth.values(), default=float("nan"))
+                without_edge = circuit.copy()
+                without_edge[edge] = False
+                change = abs(circuit_mean - scorer.values(without_edge).mean()) / gap
+                largest_change[edge] = max(largest_change[edge], change)
+    return differences, min(largest_change.values(), default=float("nan"))
 
 
 def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list[tuple[int, int]]]:
@@ -405,7 +409,7 @@ def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list
         n: number of sets, including the empty one.
         seed: seed of the draws.
     """
-    generator = np.random.default_rng([seed, 1])
+    generator = np.random.default_rng([seed, 1])  # not the stream of random_circuits
     sets: list[list[tuple[int, int]]] = [[]]
     for _ in range(n - 1):
         sets.append([edge for edge in edges if generator.random() < 0.5])
@@ -425,7 +429,7 @@ def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float,
     Returns:
         The pair (CPR, CMD), by the trapezoid rule.
     """
-    by_share = np.asarray(faithfulness).reshape(len(shares), -1)
+    by_share = np.asarray(faithfulness).reshape(len(shares), -1)  # [share, circuit]
     cpr = np.trapezoid(by_share.mean(1), shares)
     cmd = np.trapezoid(np.abs(1 - by_share).mean(1), shares)
     return float(cpr), float(cmd)
@@ -466,11 +470,11 @@ def faithfulness_curve(
     graph.require_edge_values("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_select_top_edges(graph, scores, size)) for size in sizes])
-    at_random: list[list[float]] = []
+    random_by_size: list[list[float]] = []
     for size in sizes:
         circuits = random_circuits(graph, size, n_random, seed)
-        at_random.append([scorer.faithfulness(circuit) for circuit in circuits])
-    random = np.array(at_random)
+        random_by_size.append([scorer.faithfulness(circuit) for circuit in circuits])
+    random = np.array(random_by_size)  # [size, circuit]
     cpr, cmd = find_areas(shares, best)
     random_cpr, random_cmd = find_areas(shares, random)
     frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
@@ -497,7 +501,7 @@ def faithfulness_curve(
 
 def _select_top_edges(
     graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int
-) -> _Keep:
+) -> _EdgeMask:
     """Return the circuit of the edges with the largest absolute scores.
 
     Args:
@@ -515,7 +519,7 @@ def _select_top_edges(
 @checked
 def smallest(
     scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float
-) -> _Keep:
+) -> _EdgeMask:
     """Find the smallest faithful circuit of the edges with the highest scores. Faithful means that
     its faithfulness (0 for no edges, 1 for the whole model) is within ``tolerance`` of 1.
 
@@ -532,10 +536,11 @@ def smallest(
     """
     number("tolerance", tolerance, 0)
     scorer.graph.require_edge_values("scores", scores)
-    best = partial(_select_top_edges, scorer.graph, scores)
+    select_top = partial(_select_top_edges, scorer.graph, scores)
 
     def suffices(size: int) -> bool:
-        return abs(1 - scorer.faithfulness(best(size))) <= tolerance
+        return abs(1 - scorer.faithfulness(select_top(size))) <= tolerance
 
+    # If no smaller circuit suffices, bisect_left returns the number of edges: the whole model.
     sizes = range(len(scorer.graph.edges))
-    return best(bisect_left(sizes, True, key=suffices))
+    return select_top(bisect_left(sizes, True, key=suffices))

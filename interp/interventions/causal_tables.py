@@ -138,42 +138,45 @@ def patch(
     layout = model.layout
     measures = [find_metric(metric, layout) for metric in metrics or exits(layout)]
     if not propagate and record.delay > 0:
-        shown = [measure for measure in measures if measure.needs_update]
-        are_all_shown = shown == measures
+        # Only the state shows the corruption in its round; later rounds read the unpatched state.
+        showing = [measure for measure in measures if measure.needs_update]
+        do_all_show = showing == measures
         require(
-            are_all_shown or not metrics,
+            do_all_show or not metrics,
             f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
             "let effects propagate, or read --metric state",
         )
-        measures = shown
-    reads: list[int] = []
+        measures = showing
+    read_rounds: list[int] = []
     for measure in measures:
-        first = round if measure.needs_update else round + record.delay
-        reads.append(first if read_round is None else read_round)
+        # The state shows the corruption at once, the prediction only after the corruption's delay.
+        first_shown = round if measure.needs_update else round + record.delay
+        read_rounds.append(first_shown if read_round is None else read_round)
     n_rounds = sample.n_rounds
     if n_rounds is None:
         last_mapped = round + max(sample.n_map, 1) - 1
-        n_rounds = max(*reads, last_mapped) + 1
+        n_rounds = max(*read_rounds, last_mapped) + 1
     episodes = catalog.of(model).sample_for(
         model, sample.n_episodes, n_rounds, sample.seed, sample.regime, sample.sizes
     )
     clean, corrupted = record.build(episodes, round)
-    cells = sites(model, components=components or None)
+    every_site = sites(model, components=components or None)
     sweeps: list[PatchingResult] = []
-    for measure, t in zip(measures, reads, strict=True):
+    for measure, t in zip(measures, read_rounds, strict=True):
         pair = prepare(model, clean, corrupted, round, t)
-        sweeps.append(
-            of_pair(pair, sites=cells, metric=measure, direction=direction, propagate=propagate)
+        swept = of_pair(
+            pair, sites=every_site, metric=measure, direction=direction, propagate=propagate
         )
+        sweeps.append(swept)
     mapped = None
-    rounds = list(range(round, min(round + sample.n_map, n_rounds)))
-    if propagate and rounds:
+    mapped_rounds = list(range(round, min(round + sample.n_map, n_rounds)))
+    if propagate and mapped_rounds:
         mapped = round_map(
             model,
             clean,
             corrupted,
             "latent",
-            round=rounds,
+            round=mapped_rounds,
             metric=measures[0],
             direction=direction,
         )
@@ -199,7 +202,7 @@ def write(result: _Patching, folder: Path) -> list[Path]:
         {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap}
         for swept in result.sweeps
     ]
-    described = {
+    settings = {
         "direction": first.direction,
         "round": first.round,
         "propagate": first.propagate,
@@ -208,9 +211,10 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     }
     paths = [
         write_csv(folder / "patching.csv", frame),
-        write_json(folder / "patching.json", described),
+        write_json(folder / "patching.json", settings),
     ]
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):  # text is text
+    # Text stays text, and equal figures are equal files.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):
         for swept in result.sweeps:
             for key in dict.fromkeys(site.component for site in swept.sites):
                 path = folder / f"{swept.metric}-{key}.svg"
@@ -254,7 +258,7 @@ def metric_names() -> str:
 
 N_DECODED = 256
 """Number of episodes for fitting a decoder of a learned model's state."""
-_STEPS = 100  # training steps of a learned subspace
+_ALIGNMENT_STEPS = 100  # training steps of a learned subspace
 TOLERANCE = 0.1  # largest distance from 1 of the faithfulness of the circuit that is evaluated
 
 
@@ -320,10 +324,12 @@ def interchange_table(
     algorithm = task.explains(model)
     decode = None
     if not model.is_handwired:
+        # Not the tested episodes: other participants of recorded episodes, or another seed.
         known = task.half(0).sample_for(model, n_decoded, round + 3, seed + 2, *drawn)
-        near = range(max(round - 4, 0), round + 3)
-        memory = of_rounds(algorithm, known, near)[algorithm.memory]
-        latents = rollout(model, known).latents[:, near.start : near.stop]
+        # The tested rounds and two later ones, since the tested state is the one after a round.
+        nearby = range(max(round - 4, 0), round + 3)
+        memory = of_rounds(algorithm, known, nearby)[algorithm.memory]
+        latents = rollout(model, known).latents[:, nearby.start : nearby.stop]
         decode = Decoder.fit(latents, memory, ridge=RIDGE)
     if claims is None:
         claims = _require_field(task, "claims", Claim.of(model))
@@ -333,13 +339,13 @@ def interchange_table(
         other,
         algorithm,
         claims,
-        round=_find_recent(round),
+        round=_select_last_five(round),
         decode=decode,
         seed=seed,
     )
 
 
-def _find_recent(round: int) -> slice:
+def _select_last_five(round: int) -> slice:
     """Return a slice of five rounds that ends with ``round``; fewer at the beginning."""
     return slice(max(round - 4, 0), round + 1)
 
@@ -375,8 +381,8 @@ def alignment_table(
     task = catalog.of(model)
     algorithm = task.explains(model)
     runs = paired_runs(model, episodes, other, "interchange")
-    search = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth)
-    recent = _find_recent(round)
+    search = Search(seed=seed, steps=_ALIGNMENT_STEPS, restarts=1, smooth=smooth)
+    recent = _select_last_five(round)
     frames: list[pd.DataFrame] = []
     for variable, site in _require_field(task, "aligned", task.analysis.aligned(model)):
         try:
@@ -414,17 +420,17 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     task = catalog.of(model)
     base = run_of(model, episodes, "steering")
     integer("round", round, -base.n_rounds, base.n_rounds - 1)
-    how = _require_field(task, "steering", task.analysis.steering)()
+    steering = _require_field(task, "steering", task.analysis.steering)()
     algorithm = task.explains(model)
-    memory = algorithm.run(base.episodes)[algorithm.memory]
-    change = how.change(memory.shape[2:])
+    memory = algorithm.run(base.episodes)[algorithm.memory]  # [episode, round, ...]
+    change = steering.change(memory.shape[2:])
     result = steer(
         model,
         base,
         algorithm,
-        Doses(change, how.doses),
+        Doses(change, sizes=steering.doses),
         round=round,
-        of=how.outcome(base.episodes, round),
+        of=steering.outcome(base.episodes, round),
         seed=seed,
     )
     return result.to_frame()
@@ -484,11 +490,11 @@ def circuit_tables(
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     keep = smallest(scorer, attributed.edges, TOLERANCE)
     graph, edges = scorer.graph, attributed.to_frame()
-    in_circuit = [graph.name(edge) for edge in graph.edges if keep[edge]]
-    names = edges["source"] + " -> " + edges["destination"]
+    kept_names = [graph.name(edge) for edge in graph.edges if keep[edge]]
+    names = edges["source"] + " -> " + edges["destination"]  # as graph.name writes them
     circuit = evaluate(scorer, keep, n_random=10, n_sets=3, minimality=in_full, seed=seed)
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
-    is_kept = names.isin(in_circuit)
+    is_kept = names.isin(kept_names)
     by_name = {
         "edges": edges.assign(kept=is_kept),
         "faithfulness": curve.to_frame(),
@@ -496,9 +502,9 @@ def circuit_tables(
     }
     if in_full:
         nodes: list[pd.DataFrame] = []
-        scorers = [CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
-        for key in exits(model.layout):
-            nodes += [ablate(of_ablation.through(key)) for of_ablation in scorers]
+        scorers = [CircuitScorer(pair, ablation=ablation) for ablation in get_args(Ablation)]
+        for metric in exits(model.layout):
+            nodes += [ablate(of_ablation.through(metric)) for of_ablation in scorers]
         by_name["ablation"] = pd.concat(nodes, ignore_index=True)
     return by_name
 
@@ -525,9 +531,11 @@ def table_makers(
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task = catalog.of(model.eval())
     n, seed, drawn = sample.n_episodes, sample.seed, (sample.regime, sample.sizes)
+    # Of recorded episodes only half 1: interchange_table fits its decoder on half 0.
     base = task.half(1).sample_for(model, n, round + 3, seed, *drawn)
     source = task.half(1).sample_for(model, n, round + 3, seed + 1, *drawn)
     runs = paired_runs(model, base, source, "interchange")
+    # Patching and circuits fit no decoder, and may use both halves.
     episodes = base
     if task.data.halves:
         episodes = task.sample_for(model, n, round + 3, seed, *drawn)

@@ -113,12 +113,13 @@ class EdgeGraph:
     def __init__(self, model: Machine) -> None:
         self.model = with_heads(model, "edges")
         config = self.model.config
-        # Name -> time: what a source writes at a time can be read by destinations at this time or later.
+        # Name -> time: what a source writes at a time can be read by destinations at this time or
+        # later. Attention of layer i reads at 2i, its MLP at 2i + 1, which is when heads have written.
         sources: dict[str, int] = {"embed": 0}
         destinations: dict[str, int] = {}
         # Hook point -> who writes there, or reads, as indices. Heads read at queries, keys and values, which are linear
         # in what is read but for normalisation, or at what is read, which takes a copy for every head of every layer.
-        end = "" if config.normalization_type is None else "_input"
+        suffix = "" if config.normalization_type is None else "_input"
         self.writers: dict[str, list[int]] = {"blocks.0.hook_resid_pre": [0]}
         self.readers: dict[str, list[int]] = {}
         for layer in range(config.n_layers):
@@ -126,7 +127,7 @@ class EdgeGraph:
             heads = [head_address(layer, head) for head in range(config.n_heads)]
             for port in "qkv":
                 names = [f"{head}.{port}" for head in heads]
-                hook = f"{block}.attn.hook_{port}{end}"
+                hook = f"{block}.attn.hook_{port}{suffix}"
                 self.readers[hook] = _add_nodes(destinations, names, 2 * layer)
             self.writers[f"{block}.attn.hook_result"] = _add_nodes(sources, heads, 2 * layer + 1)
             if config.d_mlp:
@@ -136,9 +137,9 @@ class EdgeGraph:
                 self.writers[f"{block}.hook_mlp_out"] = _add_nodes(sources, [mlp], 2 * layer + 2)
         _add_nodes(destinations, EXITS, 2 * config.n_layers)
         self.sources, self.destinations = list(sources), list(destinations)
-        written = np.array(list(sources.values()))
-        read = np.array(list(destinations.values()))
-        self.exists: NDArray[np.bool_] = written[:, None] <= read
+        write_times = np.array(list(sources.values()))
+        read_times = np.array(list(destinations.values()))
+        self.exists: NDArray[np.bool_] = write_times[:, None] <= read_times
 
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
@@ -152,22 +153,22 @@ class EdgeGraph:
         """True for edges that can have an effect, ``[source, destination]``. An edge from or to a
         head or MLP has no effect if the output weights of this head or MLP are 0.
         """
-        writes = {"embed": True}
+        writes = {"embed": True}  # name of a source -> whether its output weights are not all 0
         for layer, block in enumerate(self.model.blocks):
-            does_write = block.attn.W_O.flatten(1).any(1)
-            for head, head_writes in enumerate(does_write.tolist()):
+            of_heads = block.attn.W_O.flatten(1).any(1)
+            for head, head_writes in enumerate(of_heads.tolist()):
                 writes[head_address(layer, head)] = head_writes
             mlp = block.mlp
             if mlp is not None:
                 mlp_writes = bool(mlp.W_out.any() or mlp.b_out.any())
                 writes[f"mlp {layer}"] = mlp_writes
-        reads: list[bool] = []
+        destination_matters: list[bool] = []
         for name in self.destinations:
-            # "mlp 0" and "L1H0.q" are of sources, "prediction" of none.
-            node = name if name in writes else name.rpartition(".")[0]
-            reads.append(writes.get(node, True))
+            # "mlp 0" and "L1H0.q" feed a source, which has to write; "prediction" feeds none.
+            source = name if name in writes else name.rpartition(".")[0]
+            destination_matters.append(writes.get(source, True))
         source_writes = [writes[name] for name in self.sources]
-        return self.exists & np.outer(source_writes, reads)
+        return self.exists & np.outer(source_writes, destination_matters)
 
     def name(self, edge: tuple[int, int]) -> str:
         """Return the name of an edge, ``source -> destination``, from its indices (source,
@@ -249,11 +250,13 @@ class EdgeGraph:
         """
         (t,) = select_rounds(round, run.n_rounds)
         written: list[Tensor] = []
-        every = np.full(len(self.sources), True)
-        hooks = _record(self, every, lambda _, of_hook: written.append(of_hook))
+        every_source = np.full(len(self.sources), True)
+        hooks = _make_recording_hooks(
+            self, every_source, lambda _, of_hook: written.append(of_hook)
+        )
         with torch.no_grad():
             self.forward(run.fed.at(t), run.latents[:, t], hooks)
-        # Hooks are freed late: nothing is left for them to hold.
+        # The list is emptied: hooks are freed late, and would keep its tensors in memory until then.
         return torch.cat([written.pop(0) for _ in self.writers])
 
     def forward(
@@ -315,33 +318,40 @@ class EdgeGraph:
             Predictions, and latents after the round, ``[circuit, episode, ...]`` each.
         """
         n, n_layers = len(keeps), self.model.config.n_layers
-        cuts = np.stack([(1 - keep) * self.live for keep in keeps])
-        weights = torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
-        cut = np.any(cuts, axis=0)
-        n_read_per_layer = (len(self.destinations) - len(EXITS)) // n_layers
-        first_cut = int(cut.any(0).argmax())
-        layer = min(first_cut // n_read_per_layer, n_layers - 1)
-        n_known = 1 + layer * (len(self.sources) - 1) // n_layers
-        known = (ablated - clean[0])[:n_known].unsqueeze(1)
+        cut_shares = np.stack([(1 - keep) * self.live for keep in keeps])
+        weights = torch.from_numpy(cut_shares).to(ablated).permute(1, 2, 0)
+        is_cut = np.any(cut_shares, axis=0)  # in at least one circuit, [source, destination]
+        # Computation starts at the layer of the first destination with a cut edge. Destinations, and
+        # sources after the embedding, are ordered by layer, equally many in each.
+        n_destinations_per_layer = (len(self.destinations) - len(EXITS)) // n_layers
+        first_cut = int(is_cut.any(0).argmax())
+        layer = min(first_cut // n_destinations_per_layer, n_layers - 1)
+        n_known = 1 + layer * (len(self.sources) - 1) // n_layers  # sources before this layer
+        clean_written, clean_resid = clean
+        # Shifts, ablated minus written: [source, circuit, episode, pos, d_model]
+        known = (ablated - clean_written)[:n_known].unsqueeze(1)  # the same in all circuits
         later = ablated.new_zeros(len(ablated) - n_known, n, *ablated.shape[1:])
         shifts = [known, later]
 
-        def take(first: int, written: Tensor) -> None:
-            now = written.unflatten(1, (n, -1))
-            shift = ablated[first : first + len(written)].unsqueeze(1) - now
+        def fill_later(first: int, written: Tensor) -> None:
+            by_circuit = written.unflatten(1, (n, -1))
+            shift = ablated[first : first + len(written)].unsqueeze(1) - by_circuit
             start = first - n_known
-            later[start : start + len(now)] = shift
+            later[start : start + len(by_circuit)] = shift
 
         is_later = np.arange(len(self.sources)) >= n_known
-        is_recorded = is_later & cut.any(1)
-        hooks = [*_record(self, is_recorded, take), *rebuilt(self, weights, shifts, cut)]
-        rows = partial(tile, times=n)
-        fed = run.fed.at(round).each(rows)
-        resid = rows(clean[1][layer])
+        is_recorded = is_later & is_cut.any(1)
+        hooks = [
+            *_make_recording_hooks(self, is_recorded, fill_later),
+            *rebuilt(self, weights, shifts, is_cut),
+        ]
+        repeat = partial(tile, times=n)  # once for each circuit
+        fed = run.fed.at(round).each(repeat)
+        resid = repeat(clean_resid[layer])
         with torch.no_grad():
             prediction, latents = self.forward(
                 fed,
-                rows(run.latents[:, round]),
+                repeat(run.latents[:, round]),
                 hooks,
                 before=(layer, resid),
             )
@@ -349,7 +359,7 @@ class EdgeGraph:
         return prediction.unflatten(0, (n, -1)), latents.unflatten(0, (n, -1))
 
 
-def _record(
+def _make_recording_hooks(
     graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
 ) -> Hooks:
     """Return hooks that call the function ``take`` with what some sources write, when they write
@@ -366,7 +376,7 @@ def _record(
     """
 
     def record(first: int, activation: Tensor, hook: object) -> None:
-        is_of_heads = activation.ndim == 4
+        is_of_heads = activation.ndim == 4  # [row, pos, head, d_model]
         take(first, activation.movedim(2, 0) if is_of_heads else activation.unsqueeze(0))
 
     hooks: list[tuple[str, HookFunction]] = []
@@ -403,10 +413,11 @@ def rebuilt(
     """
 
     def mix(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:
+        # Destinations of one hook have the same sources: the first ones, in order of computation.
         n_sources = int(graph.exists[:, destinations[0]].sum())
         mixes: list[Tensor] = []
         start = 0
-        for part in shifts:
+        for part in shifts:  # index of its first source: start
             end = min(start + len(part), n_sources)
             if start < end:
                 of_part = weights[start:n_sources, destinations][: len(part)]
@@ -420,13 +431,14 @@ def rebuilt(
             start += len(part)
         return reduce(torch.add, mixes).flatten(1, 2)
 
-    def read(destinations: list[int], activation: Tensor, hook: Any) -> Tensor:
+    def change_input(destinations: list[int], activation: Tensor, hook: Any) -> Tensor:
         change = mix(destinations)
-        if activation.ndim < 4:
+        if activation.ndim < 4:  # an MLP: one destination, without an axis of heads
             return activation + change[0]
         first = graph.readers[hook.name][0]
         heads = [i - first for i in destinations]
         if not hook.name.endswith("_input"):
+            # The hook sees queries, keys or values: the change passes through their weights.
             _, layer, *_ = hook.name.split(".")
             port = hook.name[-1].upper()
             maps = getattr(graph.model.blocks[int(layer)].attn, f"W_{port}")
@@ -434,28 +446,28 @@ def rebuilt(
         index = torch.tensor(heads, device=change.device)
         return activation.index_add(2, index, change.permute(1, 2, 0, 3))
 
-    def leave(resid: Tensor, hook: object) -> Tensor:
+    def change_exits(resid: Tensor, hook: object) -> Tensor:
         """Add the weighted sums of shifts to the residual stream after the last block: those for
         the update at the position where the update is read, those for the prediction at all other
         positions.
         """
-        to_prediction, to_update = mix([-2, -1])
-        is_update = torch.zeros_like(resid[0, :, :1])
+        to_prediction, to_update = mix([-2, -1])  # the last destinations are the exits
+        is_update = torch.zeros_like(resid[0, :, :1])  # [pos, 1]
         is_update[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - is_update) + to_update * is_update
 
     hooks: list[tuple[str, HookFunction]] = []
     for hook, destinations in graph.readers.items():
-        is_cut = [i for i in destinations if cut[:, i].any()]
-        if is_cut:
-            hooks.append((hook, partial(read, is_cut)))
+        changed = [i for i in destinations if cut[:, i].any()]
+        if changed:
+            hooks.append((hook, partial(change_input, changed)))
     if cut[:, -len(EXITS) :].any():
         last = graph.model.config.n_layers - 1
-        hooks.append((f"blocks.{last}.hook_resid_post", leave))
+        hooks.append((f"blocks.{last}.hook_resid_post", change_exits))
     return hooks
 
 
-_MOST_STEPS = 10_000  # each step is a forward and a backward pass; far fewer suffice
+_MAX_STEPS = 10_000  # each step is a forward and a backward pass; far fewer suffice
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -501,11 +513,11 @@ def attribute(
         ``[source, destination]``. Its table has one row per edge, the largest absolute score first:
         ``source``, ``destination``, ``score`` (the mean) and ``std`` (over episodes).
     """
-    integer("steps", steps, 1, _MOST_STEPS)
+    integer("steps", steps, 1, _MAX_STEPS)
     model = with_heads(pair.model, "edges")
-    same = pair.read_round == pair.round
+    is_same_round = pair.read_round == pair.round
     require(
-        same,
+        is_same_round,
         f"attribution reads the round it changes, got round {pair.round}, read {pair.read_round}",
     )
     if any(rule == "hard" for rules in model.config.attention_rules for rule in rules):
@@ -518,15 +530,17 @@ def attribute(
     t, clean = pair.round, pair.clean
     corrupted = graph.contributions(pair.corrupted, t)
     difference = graph.contributions(clean, t) - corrupted
-    total = np.zeros((*graph.exists.shape, clean.n_episodes))
+    slope_sums = np.zeros((*graph.exists.shape, clean.n_episodes))
     for step in range(1, steps + 1):
-        weights = torch.zeros(total.shape).to(difference).requires_grad_()
+        # Every episode takes the place of a circuit, with its own weights.
+        weights = torch.zeros(slope_sums.shape).to(difference).requires_grad_()
         # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-        probe = rebuilt(graph, weights, [difference.unsqueeze(2)], graph.exists)
-        start = corrupted[0] + step / steps * difference[0]  # the embedding between the two runs
+        weight_hooks = rebuilt(graph, weights, [difference.unsqueeze(2)], graph.exists)
+        # Source 0 is the embedding: a point on the line between the two runs.
+        embedding = corrupted[0] + step / steps * difference[0]
         hooks: list[Any] = [
-            ("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start),
-            *probe,
+            ("blocks.0.hook_resid_pre", lambda activation, hook, embedding=embedding: embedding),
+            *weight_hooks,
         ]
         with torch.enable_grad(), freeze_parameters(pair.model):
             prediction, latents = graph.forward(clean.fed.at(t), clean.latents[:, t], hooks)
@@ -536,8 +550,8 @@ def attribute(
                 of=(RuntimeError, TypeError),
             ):
                 (slope,) = torch.autograd.grad(measured.sum(), weights)
-        total += slope.double().numpy(force=True)
-    scores = np.where(graph.exists[..., None], total / steps, 0.0)
+        slope_sums += slope.double().numpy(force=True)
+    scores = np.where(graph.exists[..., None], slope_sums / steps, 0.0)
     mean, std = scores.mean(-1), scores.std(-1)
     sources, destinations = graph.sources, graph.destinations
     rows = [(sources[s], destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]

@@ -131,7 +131,7 @@ class InterchangeResult(Result):
         score is 1. A model without any effect has 0. The score is NaN if the algorithm's outcome
         never changes.
         """
-        missed, wanted = self._sums
+        missed, wanted = self._sums_of_squares
         return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
@@ -140,7 +140,7 @@ class InterchangeResult(Result):
         intercept, so that effects of the same size have 1.
         """
         along = _sum_products(self.effect, self.wanted)
-        _, wanted = self._sums
+        _, wanted = self._sums_of_squares
         return ratio_interval(along, wanted, seed=seed, participants=self.participants)
 
     @property
@@ -182,11 +182,11 @@ class InterchangeResult(Result):
         other columns are ``variable``, ``places`` and ``outcome``.
         """
         interval = self.interval(seed)
-        chance = float("nan")
+        chance_informative = float("nan")
         if self.informative.any():
-            chance = float(self.unpatched[self.informative].mean())
+            chance_informative = float(self.unpatched[self.informative].mean())
         places = " + ".join(self.places)
-        of_nothing = float(self.unpatched.mean())
+        chance_over_all = float(self.unpatched.mean())
         n_pairs = self.correct.size
         n_informative = int(self.informative.sum())
         max_error = float(self.error.max())
@@ -195,11 +195,11 @@ class InterchangeResult(Result):
             "places": places,
             "outcome": self.outcome,
             "iia": self.iia,
-            "chance": of_nothing,
+            "chance": chance_over_all,
             "iia_informative": interval.estimate,
             "low": interval.low,
             "high": interval.high,
-            "chance_informative": chance,
+            "chance_informative": chance_informative,
             "n_pairs": n_pairs,
             "n_informative": n_informative,
             "max_error": max_error,
@@ -208,7 +208,7 @@ class InterchangeResult(Result):
         return pd.DataFrame([row])
 
     @property
-    def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _sums_of_squares(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Two sums of squares, ``[episode]`` each: of ``effect - wanted`` and of ``wanted``. The
         score is 1 minus the ratio of their sums over episodes.
         """
@@ -260,7 +260,7 @@ def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -
     return {key: of_key[:, list(rounds)] for key, of_key in values.items()}
 
 
-_EXACT = 1e-6  # largest error of a state with an exact readout that counts as equal
+_EXACT_TOLERANCE = 1e-6  # largest error of a state with an exact readout that counts as equal
 
 
 @dataclass(frozen=True)
@@ -345,19 +345,21 @@ def _grade_numbers(
     effect = patched - plain
     wanted = np.asarray(goal - before, dtype=np.float64)
     if by_moves:
+        # The algorithm's number plus the model's change: what the model had before cancels.
         patched = before + patched - plain
         plain = before
     error = np.abs(patched - goal).max(-1)
-    missed = np.abs(plain - goal).max(-1)
-    distance = np.abs(before - goal).max(-1)
-    informative = distance > _EXACT
-    tolerance = np.full(distance.shape, _EXACT)
+    error_unpatched = np.abs(plain - goal).max(-1)
+    wanted_size = np.abs(before - goal).max(-1)  # [episode, round]
+    informative = wanted_size > _EXACT_TOLERANCE
+    tolerance = np.full(wanted_size.shape, _EXACT_TOLERANCE)
     if by_moves and informative.any():
-        typical = np.median(distance[informative])
-        tolerance = np.where(informative, distance, typical) / 2
+        # Where the algorithm does not change, half of its typical change is accepted.
+        typical = np.median(wanted_size[informative])
+        tolerance = np.where(informative, wanted_size, typical) / 2
     return _Grades(
         correct=error <= tolerance,
-        unpatched=missed <= tolerance,
+        unpatched=error_unpatched <= tolerance,
         informative=informative,
         error=error,
         effect=effect,
@@ -390,10 +392,13 @@ def compare_outcomes(
         **settings: further settings to record in the result.
     """
     of_state = outcome.key == "state"
+    # The recorded choice is fed, also if the edited model would choose otherwise; the update is only
+    # needed for the state.
     effects = run(
         Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
     ).require_all_edits("an interchange")
-    patched, plain = effects.values[0].numpy(force=True), effects.unpatched.numpy(force=True)
+    patched = effects.values[0].numpy(force=True)  # of the only edit, [episode, round, number]
+    plain = effects.unpatched.numpy(force=True)
     values_before, values_goal = counterfactual
     if of_state:
         before, goal = values_before[algorithm.written], values_goal[algorithm.written]
@@ -527,7 +532,7 @@ def interchange(
         algorithm=algorithm,
         counterfactual=(before, wanted),
         commit=base_run.commit,
-        tolerance=_EXACT,
+        tolerance=_EXACT_TOLERANCE,
     )
 
 
@@ -608,11 +613,12 @@ class Claim:
         of the model carry which variables.
         """
         claims: list[Claim] = []
-        for key, sites, *how in catalog.of(model).analysis.claims(model):
-            if sites is None:
-                claims += cls.make_for_state(model, key, *how[:1])
+        for key, sites, *outcome_and_control in catalog.of(model).analysis.claims(model):
+            if sites is None:  # anywhere in the carried state
+                outcome = outcome_and_control[:1]
+                claims += cls.make_for_state(model, key, *outcome)
             else:
-                claims.append(cls.at(key, sites, *how))
+                claims.append(cls.at(key, sites, *outcome_and_control))
         return claims
 
 
@@ -678,6 +684,7 @@ def carriers(
             accuracy, score = random.iia_informative, random.score().estimate
         row = test(claim, claim.places).to_frame(seed=seed)
         row = row.assign(random=accuracy, random_score=score, control=claim.control)
+        # No control at a plain vector: it is a single number. At heads, controls are not defined.
         if not placebos and all(_is_plain_vector(place) for place in claim.places):
             row = row.assign(no_random="no other direction")
         rows.append(row)
@@ -702,16 +709,17 @@ def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: i
         places: the places.
         seed: seed of the random directions.
     """
-    first_row = Rows.of(run, [0]).part(slice(1))
+    first_row = Rows.of(run, [0]).part(slice(1))  # one row suffices to see the widths
     sites = [place.site for place in places]
     _, activations = run_one_round(model, first_row, run.layout, watched=sites)
     controls: list[Place] = []
     for place in places:
-        size = width = activations[place.site].shape[-1]
+        padded_width = width = activations[place.site].shape[-1]
         if place.site.kind.axes == "latent":
-            mask = carried_mask(model)[place.site.index(run.layout)[1]]
+            _, rows = place.site.index(run.layout)
+            mask = carried_mask(model)[rows]  # [row, width], or [width] for one row
             width = int(mask.sum(-1).max())
-        control = place.placebo(width, seed, size - width) if width else None
+        control = place.placebo(width, seed, padding=padded_width - width) if width else None
         if control is not None:
             controls.append(control)
     return controls

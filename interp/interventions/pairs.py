@@ -101,7 +101,7 @@ class Pair:
         return self.readout(self.corrupted)
 
     @property
-    def _span(self) -> slice:
+    def _measured_rounds(self) -> slice:
         """The slice of rounds from :attr:`round` to :attr:`read_round`, both included."""
         return slice(self.round, self.read_round + 1)
 
@@ -109,7 +109,7 @@ class Pair:
         """Return what metrics read from a run on the same episodes: predictions from :attr:`round`
         to :attr:`read_round`, and the carried state after :attr:`read_round`.
         """
-        predictions = run.predictions[:, self._span]
+        predictions = run.predictions[:, self._measured_rounds]
         return Readout(predictions, run.latents[:, self.read_round + 1])
 
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
@@ -122,14 +122,14 @@ class Pair:
         Returns:
             One loss for each episode and round, ``[*batch, episode, round]``.
         """
-        wanted = tuple(self.clean.predictions[:, self._span].shape)
+        wanted = tuple(self.clean.predictions[:, self._measured_rounds].shape)
         shape = tuple(predictions.shape)
         require(
             shape[-len(wanted) :] == wanted,
             f"predictions of shape {shape} do not fit; their last axes must be {wanted}",
         )
         data = catalog.of(self.layout).data
-        return data.losses(predictions, self.clean_episodes, self._span)
+        return data.losses(predictions, self.clean_episodes, self._measured_rounds)
 
 
 @checked
@@ -183,6 +183,7 @@ def prepare(
     """
     model.eval()
     sides = clean, corrupted
+    # [episode, round, position]
     shapes = [(len(side), side.n_rounds, model.layout.fit(side).n_positions) for side in sides]
     require(
         shapes[0] == shapes[1],
@@ -217,11 +218,11 @@ def prepare(
     )
 
 
-_MOST_PAIRS = 32
+_MAX_COMPARED = 32
 """Maximum number of episodes that :func:`warn_about_mismatch` compares."""
-_LEAST_PAIRS = 4
+_MIN_COMPARED = 4
 """Minimum number of episodes for which :func:`warn_about_mismatch` can warn."""
-_UNRELATED = 4.0
+_N_STANDARD_ERRORS = 4.0
 """Number of standard errors within which paired episodes differ as much as unpaired ones.
 
 In 888 independently sampled batches of the tasks experts and Q-learning, the largest distance in
@@ -242,23 +243,25 @@ def warn_about_mismatch(pair: Pair, stacklevel: int = 4) -> None:
         pair: clean and corrupted runs.
         stacklevel: position in the call stack that the warning names, as in :func:`warnings.warn`.
     """
-    n = min(pair.clean.n_episodes, _MOST_PAIRS)
-    if n < _LEAST_PAIRS:
+    n = min(pair.clean.n_episodes, _MAX_COMPARED)
+    if n < _MIN_COMPARED:
         return
     clean, corrupted = _list_inputs(pair.clean, n), _list_inputs(pair.corrupted, n)
-    differ = (clean.unsqueeze(1) != corrupted).double().mean(-1)  # [clean, corrupted, round]
-    is_other = ~torch.eye(n, dtype=torch.bool)
-    paired = differ.diagonal().T  # [row, round]
-    others = differ[is_other]
-    gap = others.mean(0) - paired.mean(0)
-    is_equal = (paired == 0).all(0) & (others > 0).any(0)
-    is_closer = gap.abs() * n**0.5 > _UNRELATED * others.std(0)
-    if (is_equal | is_closer).any():
+    # Share of the inputs that differ, [clean episode, corrupted episode, round]
+    differ = (clean.unsqueeze(1) != corrupted).double().mean(-1)
+    is_unpaired = ~torch.eye(n, dtype=torch.bool)
+    paired = differ.diagonal().T  # [episode, round]
+    unpaired = differ[is_unpaired]  # [two different episodes, round]
+    gap = unpaired.mean(0) - paired.mean(0)
+    is_equal = (paired == 0).all(0) & (unpaired > 0).any(0)
+    # gap / (std / sqrt(n)) is the gap in standard errors; multiplied out, since std may be 0.
+    is_far = gap.abs() * n**0.5 > _N_STANDARD_ERRORS * unpaired.std(0)
+    if (is_equal | is_far).any():
         return
-    paired_share, other_share = float(paired.mean()), float(others.mean())
+    paired_share, unpaired_share = float(paired.mean()), float(unpaired.mean())
     warnings.warn(
         f"clean and corrupted are no pair: rows that pair up differ in {paired_share:.0%} of what is fed, "
-        f"those that do not in {other_share:.0%}. A patch then comes from an unrelated episode, and is "
+        f"those that do not in {unpaired_share:.0%}. A patch then comes from an unrelated episode, and is "
         "read by the truth of the clean one; build the corrupted episodes from the clean ones, as the task's "
         "corruptions do",
         UserWarning,
@@ -353,7 +356,7 @@ def _get_last_prediction(readout: Readout, pair: Pair) -> Tensor:
     """Return the prediction of ``readout`` in the round that the pair reads, ``[*cell, episode,
     ...]``.
     """
-    round_axis = -1 - pair.layout.prediction_axes
+    round_axis = -1 - pair.layout.prediction_axes  # before the axes of the prediction itself
     return readout.predictions.select(round_axis, -1)
 
 
@@ -380,14 +383,14 @@ def _find_largest_changes(pair: Pair) -> tuple[Tensor, Tensor]:
     return change.argmax(-1), change.argmin(-1)
 
 
-def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
+def _select_outcome(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
     """Return for each episode the value of one outcome, ``[*batch]``.
 
     Args:
         values: one value per outcome.
         outcome: index of the outcome for each episode.
     """
-    index = outcome.expand(values.shape[:-1]).unsqueeze(-1)
+    index = outcome.expand(values.shape[:-1]).unsqueeze(-1)  # the same outcome in every cell
     return values.gather(-1, index).squeeze(-1)
 
 
@@ -401,7 +404,7 @@ def _compute_logit_diff(readout: Readout, pair: Pair) -> Tensor:
     """
     risen, fallen = _find_largest_changes(pair)
     logs = _compute_logs(readout, pair)
-    difference = _pick(logs, risen) - _pick(logs, fallen)
+    difference = _select_outcome(logs, risen) - _select_outcome(logs, fallen)
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), difference)
 
 
@@ -410,17 +413,17 @@ def _get_risen_probability(readout: Readout, pair: Pair) -> Tensor:
     with the largest rise of its log-probability from the corrupted to the clean run of ``pair``.
     """
     risen, _ = _find_largest_changes(pair)
-    return _pick(_compute_probabilities(readout, pair), risen)
+    return _select_outcome(_compute_probabilities(readout, pair), risen)
 
 
-def _regret(readout: Readout, pair: Pair) -> Tensor:
+def _sum_losses(readout: Readout, pair: Pair) -> Tensor:
     """Return the summed loss of the predictions of ``readout``, ``[*cell, episode]``: over the
     rounds from the changed round to the read one, with the labels of the pair's clean episodes.
     """
     return pair.losses(readout.predictions).sum(-1)
 
 
-def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
+def _get_predicted_number(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
     """Return the real number that ``readout`` predicts (the mean of the predicted distribution) in
     the round that the pair reads.
     """
@@ -438,18 +441,18 @@ def _measure_along_state(readout: Readout, pair: Pair) -> Tensor:
 
     def read_state(latents: Tensor) -> Tensor:
         state = pair.model.read_state(latents) if pair.model.is_handwired else latents
-        return state.flatten(latents.ndim - 2)
+        return state.flatten(latents.ndim - 2)  # [*cell, episode, number]
 
     state = read_state(readout.latents)
     clean = read_state(pair.clean_readout.latents)
     corrupted = read_state(pair.corrupted_readout.latents)
     gap = clean - corrupted
-    smallest = torch.finfo(gap.dtype).tiny
-    unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(smallest)
-    return ((state - corrupted) * unit).sum(-1)
+    tiny = torch.finfo(gap.dtype).tiny  # equal states: the direction is 0, not NaN
+    direction = gap / gap.norm(dim=-1, keepdim=True).clamp_min(tiny)
+    return ((state - corrupted) * direction).sum(-1)
 
 
-def _agreement(readout: Readout, pair: Pair) -> Tensor:
+def _compare_choices(readout: Readout, pair: Pair) -> Tensor:
     """Return whether ``readout`` and the pair's clean run have the same most probable outcome,
     ``[*cell, episode]``: 1 if so, otherwise 0.
     """
@@ -462,16 +465,18 @@ def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
     """Return how far the real number that ``readout`` predicts lies from the corrupted run's number
     towards the clean run's, ``[*cell, episode]``: negative if it lies on the other side.
     """
-    corrupted = _mean(pair.corrupted_readout, pair)
-    direction = (_mean(pair.clean_readout, pair) - corrupted).sign()
-    return (_mean(readout, pair) - corrupted) * direction
+    corrupted = _get_predicted_number(pair.corrupted_readout, pair)
+    direction = (_get_predicted_number(pair.clean_readout, pair) - corrupted).sign()
+    return (_get_predicted_number(readout, pair) - corrupted) * direction
 
 
 def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
     """Return the squared difference between the real numbers that ``readout`` and the pair's clean
     run predict, ``[*cell, episode]``.
     """
-    return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
+    return (
+        _get_predicted_number(readout, pair) - _get_predicted_number(pair.clean_readout, pair)
+    ).square()
 
 
 _CLASSES: tuple[Predicted, ...] = ("classes",)
@@ -482,9 +487,13 @@ METRICS: dict[str, Metric] = unique(
         Metric("logit_diff", "logit difference", "nats", _compute_logit_diff, kinds=_CLASSES),
         Metric("probability", "probability", "probability", _get_risen_probability, kinds=_CLASSES),
         Metric(
-            "agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES
+            "agreement",
+            "choice agrees with clean",
+            "share of episodes",
+            _compare_choices,
+            kinds=_CLASSES,
         ),
-        Metric("regret", "expected loss", "expected mistakes", _regret),
+        Metric("regret", "expected loss", "expected mistakes", _sum_losses),
         Metric(
             "state", "decoded state difference", "state", _measure_along_state, needs_update=True
         ),
@@ -537,10 +546,10 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
     if layout is None or layout.kind in metric.kinds:
         return metric
     kind = layout.kind
-    fitting = ", ".join(key for key, known in METRICS.items() if kind in known.kinds)
-    what = f"a real number ({layout.kind!r})"
+    readable = ", ".join(key for key, candidate in METRICS.items() if kind in candidate.kinds)
+    predicted = f"a real number ({layout.kind!r})"
     if layout.kind == "classes":
-        what = "one of several outcomes"
+        predicted = "one of several outcomes"
     raise InputError(
-        f"metric {metric.key!r} cannot read predictions of {layout.task!r}, {what}; take {fitting}"
+        f"metric {metric.key!r} cannot read predictions of {layout.task!r}, {predicted}; take {readable}"
     )

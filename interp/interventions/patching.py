@@ -70,9 +70,11 @@ from interp.support.provenance import provenance
 
 NO_GAP = 1e-12
 """A smaller difference between two runs counts as none."""
-_RESTORES = 0.01  # a site that restores a smaller share of the difference restores nothing
-_ADDRESS = ("site", "component", "layer", "head", "position")
-_NUMBERS = (
+_MIN_RESTORED_SHARE = (
+    0.01  # a site that restores a smaller share of the difference restores nothing
+)
+_SITE_COLUMNS = ("site", "component", "layer", "head", "position")
+_EFFECT_COLUMNS = (
     "effect",
     "effect_low",
     "effect_high",
@@ -81,7 +83,7 @@ _NUMBERS = (
     "fraction_low",
     "fraction_high",
 )
-_MOST_DRAWN = 24  # maximum number of sites in the figure of a sweep over several rounds
+_MAX_DRAWN_SITES = 24  # maximum number of sites in the figure of a sweep over several rounds
 _Sites = Site | str | Sequence[Site | str]
 
 
@@ -139,7 +141,7 @@ class PatchingResult(Result):
         :meth:`fractions` divides effects by this number. If the model did not run a site in some
         episodes, the effect of this site is divided by the mean difference in the other episodes.
         """
-        _, base, source = self._average_players()
+        _, base, source = self._average_by_participant()
         return float((source - base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
@@ -153,7 +155,7 @@ class PatchingResult(Result):
                 f"clean and corrupted runs do not differ in {self.metric} at round {self.read_round}, so there is no "
                 "gap to take a fraction of; use effects, another metric, or a later read_round"
             )
-        effects, gaps = self._average()
+        effects, gaps = self._average_by_site()
         return effects / gaps
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
@@ -168,32 +170,33 @@ class PatchingResult(Result):
         the permutations.
         """
         frames: list[pd.DataFrame] = []
-        for sites, part in self._split():
-            frame = part._list_rows(seed)
-            frames.append(frame.set_index(np.flatnonzero(sites.numpy(force=True))))
+        for is_in_part, part in self._split_by_counted_episodes():
+            frame = part._make_site_rows(seed)
+            frames.append(frame.set_index(np.flatnonzero(is_in_part.numpy(force=True))))
+        # Sites in their order again, so that it decides between equal effects.
         return by_size(pd.concat(frames).sort_index())
 
-    def _split(self) -> Iterator[tuple[Tensor, PatchingResult]]:
+    def _split_by_counted_episodes(self) -> Iterator[tuple[Tensor, PatchingResult]]:
         """Divide the sites into those that are counted in the same episodes.
 
         Yields:
             A Boolean mask of such sites, and the result with only these sites and episodes.
         """
-        is_counted = ~self.values.isnan()
+        is_counted = ~self.values.isnan()  # [site, episode]
         for episodes in is_counted.unique(dim=0):
             sites = (is_counted == episodes).all(1)
             yield sites, self._select(sites, episodes)
 
-    def _average(self) -> tuple[Float[Tensor, " site"], Float[Tensor, " site"]]:
+    def _average_by_site(self) -> tuple[Float[Tensor, " site"], Float[Tensor, " site"]]:
         """Return the mean effect of each site, and the mean difference between source and base over
         the same episodes. Both are means over participants, as in the table.
         """
         effects = self.base.new_full([len(self.sites)], torch.nan)
         gaps = effects.clone()
-        for sites, part in self._split():
-            values, base, source = part._average_players()
-            effects[sites] = (values - base).mean(-1).to(effects)
-            gaps[sites] = (source - base).mean().to(effects)
+        for is_in_part, part in self._split_by_counted_episodes():
+            values, base, source = part._average_by_participant()
+            effects[is_in_part] = (values - base).mean(-1).to(effects)
+            gaps[is_in_part] = (source - base).mean().to(effects)
         return effects, gaps
 
     def _select(self, sites: Tensor, episodes: Tensor) -> PatchingResult:
@@ -215,12 +218,12 @@ class PatchingResult(Result):
             participants=players,
         )
 
-    def _list_rows(self, seed: int) -> pd.DataFrame:
+    def _make_site_rows(self, seed: int) -> pd.DataFrame:
         """Return the table's rows, one per site, for a result in which every site is counted in the
         same episodes. ``seed`` is that of the bootstrap and the permutations.
         """
         index = pd.DataFrame({"site": [str(site) for site in self.sites]})
-        for part in _ADDRESS[1:]:
+        for part in _SITE_COLUMNS[1:]:
             index[part] = [getattr(site, part) for site in self.sites]
         index = index.assign(
             metric=self.metric,
@@ -230,39 +233,40 @@ class PatchingResult(Result):
             propagate=self.propagate,
             n_episodes=self.values.shape[1],
         )
-        if not self.values.shape[1]:
-            return index.assign(**dict.fromkeys(_NUMBERS, np.nan))
-        values, base, source = self._average_players()
+        if not self.values.shape[1]:  # no episode in which the site was run
+            return index.assign(**dict.fromkeys(_EFFECT_COLUMNS, np.nan))
+        values, base, source = self._average_by_participant()
         statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
-        moves = values - base
+        differences = values - base
         p_values = statistics.permutation_pvalue(seed=seed)
         frame = index.assign(
-            effect=moves.mean(-1).numpy(force=True),
+            effect=differences.mean(-1).numpy(force=True),
             effect_low=low.numpy(force=True),
             effect_high=high.numpy(force=True),
         )
         frame["p_value"] = p_values.numpy(force=True)
-        effects = moves.double().numpy(force=True)
-        gaps = (source - base).double().numpy(force=True)
-        weights = resample_weights(effects.shape[1], seed=seed)
+        effects = differences.double().numpy(force=True)  # [site, episode]
+        gaps = (source - base).double().numpy(force=True)  # [episode]
+        weights = resample_weights(effects.shape[1], seed=seed)  # [resample, episode]
         with np.errstate(invalid="ignore", divide="ignore"):
-            of_gap = weights @ gaps
-            samples = (weights @ effects.T) / of_gap[:, None]
+            resampled_gaps = weights @ gaps
+            samples = (weights @ effects.T) / resampled_gaps[:, None]
             frame["fraction"] = effects.mean(1) / gaps.mean()
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
-        return frame[[*_ADDRESS, *_NUMBERS, *index.columns[len(_ADDRESS) :]]]
+        return frame[[*_SITE_COLUMNS, *_EFFECT_COLUMNS, *index.columns[len(_SITE_COLUMNS) :]]]
 
-    def _average_players(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _average_by_participant(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the metric of the patched runs, ``[site, episode]``, of the base and of the
         source, ``[episode]`` each. If a participant played several episodes, the metric is averaged
         over these, and ``episode`` counts participants.
         """
-        sides = (self.values, self.base, self.source)
+        metrics = (self.values, self.base, self.source)
         players = self.participants
         if players is None or len(set(players)) == len(self.base):
-            return sides
-        means = [of_each(x.numpy(force=True).T, players) for x in sides]
+            return metrics
+        # Transposed twice: of_each averages over the first axis, which is that of sites.
+        means = [of_each(x.numpy(force=True).T, players) for x in metrics]
         values, base, source = (torch.from_numpy(mean.T) for mean in means)
         return values, base, source
 
@@ -284,8 +288,11 @@ class PatchingResult(Result):
         if not patched:
             known = {site.component for site in self.sites}
             raise unknown_name("patched component", component, known)
-        numbers = self.fractions() if value == "fraction" else self._average()[0]
-        rows = [_row_name(self.sites[i]) for i in patched]
+        if value == "fraction":
+            numbers = self.fractions()
+        else:
+            numbers, _ = self._average_by_site()
+        rows = [_name_row(self.sites[i]) for i in patched]
         columns = [self.sites[i].position or "all" for i in patched]
         series = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns])
         row_order = list(dict.fromkeys(rows))
@@ -309,24 +316,27 @@ class PatchingResult(Result):
         title = f"{self.settings['model']}: {patched}, read at {self.read_round}"
         panels: dict[str, pd.DataFrame] = {}
         for key in components:
-            panel = key if panels else f"{title}\n{key}"
+            panel = (
+                key if panels else f"{title}\n{key}"
+            )  # the first map has the title of the figure
             panels[panel] = self.grid(key, "effect")
+        # The same columns in all maps.
         names = [name for grid in panels.values() for name in grid.columns]
         columns = list(dict.fromkeys(names))
         panels = {panel: grid.reindex(columns=columns) for panel, grid in panels.items()}
         label = f"effect on {self.metric} ({self.unit})"
-        rows = self._name_rows(components)
-        return figures.heatmaps(panels, label=label, xlabel="position", ylabel=rows)
+        ylabel = self._name_row_axis(components)
+        return figures.heatmaps(panels, label=label, xlabel="position", ylabel=ylabel)
 
-    def _name_rows(self, components: Sequence[str]) -> str:
+    def _name_row_axis(self, components: Sequence[str]) -> str:
         """Return the label of the vertical axis of heat maps of some components: "head", "layer" or
         "point" (a hook point), joined by "or".
         """
         kinds: set[str] = set()
         for site in self.sites:
             if site.component in [ALIASES.get(key, key) for key in components]:
-                layer = "layer" if site.component in COMPONENTS else "point"
-                kinds.add("head" if site.kind.n_heads else layer)
+                without_heads = "layer" if site.component in COMPONENTS else "point"
+                kinds.add("head" if site.kind.n_heads else without_heads)
         return " or ".join(sorted(kinds, reverse=True))
 
     @property
@@ -335,8 +345,8 @@ class PatchingResult(Result):
         between the two runs (:meth:`fractions`).
         """
         shares = self.fractions()
-        first = int(shares.nan_to_num(-torch.inf).argmax())
-        return self.sites[first], float(shares[first])
+        largest = int(shares.nan_to_num(-torch.inf).argmax())  # NaN: a site that was never run
+        return self.sites[largest], float(shares[largest])
 
     @property
     def sentence(self) -> str:
@@ -353,14 +363,14 @@ class PatchingResult(Result):
         of_sites = f"of {len(self.sites)} sites{counted}"
         of_run = f"of the {name} of the {run_name} run"
         site, share = self.best
-        if share <= _RESTORES:
-            none = f"none {of_sites} {verb} more than {_RESTORES:.0%}"
+        if share <= _MIN_RESTORED_SHARE:
+            none = f"none {of_sites} {verb} more than {_MIN_RESTORED_SHARE:.0%}"
             return f"Patching round {self.round}: {none} {of_run}."
         restored = f"{verb} {share:.0%} {of_run}"
         return f"Patching round {self.round} at {site} {restored}, the most {of_sites}."
 
 
-def _row_name(site: Site) -> str:
+def _name_row(site: Site) -> str:
     """Return the name of a site's row in a heat map, without the position, such as "L1" or
     "L1H0".
     """
@@ -422,11 +432,11 @@ class RoundsResult(Result):
         first = self.by_round[0]
         columns: dict[int, Any] = {}
         for result in self.by_round:
-            means, _ = result._average()
+            means, _ = result._average_by_site()
             columns[result.round] = means.numpy(force=True)
         table = pd.DataFrame(columns, index=[str(site) for site in first.sites])
-        largest = table.abs().max(axis=1).rank(method="first", ascending=False)
-        shown = table[largest <= _MOST_DRAWN]
+        rank = table.abs().max(axis=1).rank(method="first", ascending=False)  # 1: largest effect
+        shown = table[rank <= _MAX_DRAWN_SITES]
         title = f"{first.settings['model']}: {first.direction}"
         if len(shown) < len(table):
             title += f", {len(shown)} of {len(table)} sites"
@@ -513,12 +523,13 @@ def sweep(
     rounds = select_rounds(round, clean.n_rounds)
     if read_round is not None:
         (read_round,) = select_rounds(read_round, clean.n_rounds)
+    # Both sides are run once, over all rounds that any patch needs.
     first, last = min(rounds), max(rounds)
-    whole = prepare(model, clean, corrupted, first, last if read_round is None else read_round)
-    warn_about_mismatch(whole)
+    all_rounds = prepare(model, clean, corrupted, first, last if read_round is None else read_round)
+    warn_about_mismatch(all_rounds)
     by_round: list[PatchingResult] = []
     for t in rounds:
-        pair = replace(whole, round=t, read_round=t if read_round is None else read_round)
+        pair = replace(all_rounds, round=t, read_round=t if read_round is None else read_round)
         by_round.append(of_pair(pair, sites=sites, metric=metric, direction=direction))
     return by_round[0] if isinstance(round, int) else RoundsResult(tuple(by_round))
 
@@ -551,14 +562,16 @@ def of_pair(
         The effects of patching in ``pair.round`` on the metric in ``pair.read_round``.
     """
     measure = _find_measure(metric, direction, pair.model)
-    cells = select_sites(pair.model, pair.layout, sites)
+    patched_sites = select_sites(pair.model, pair.layout, sites)
     base, source = _find_sides(pair, direction)
 
-    def read(outputs: Outputs) -> Float[Tensor, "cell episode 1 1"]:
+    def read(outputs: Outputs) -> Float[Tensor, "site episode 1 1"]:
+        # Index 0: the only edited round, and of carried states the only round that is read.
         readout = Readout(outputs.predictions[:, :, 0], outputs.carried[:, :, 0, 0])
         return measure.measure(readout, pair)[..., None, None]
 
-    edits = {f"{i}: {cell}": [Edit.of(cell, source)] for i, cell in enumerate(cells)}
+    # Numbered, since a site may be listed twice.
+    edits = {f"{i}: {site}": [Edit.of(site, source)] for i, site in enumerate(patched_sites)}
     experiment = Experiment(
         model=pair.model,
         run=base,
@@ -573,10 +586,10 @@ def of_pair(
     of_base = measure.measure(pair.readout(base), pair)
     of_source = measure.measure(pair.readout(source), pair)
     settings = provenance(pair.model, commit=pair.clean.commit, counted=pair.counted)
-    values = effects.values[:, :, 0, 0]
+    values = effects.values[:, :, 0, 0]  # one pair of rounds, one outcome: [site, episode]
     participants = participants_of(pair.clean_episodes)
     return PatchingResult(
-        sites=tuple(cells),
+        sites=tuple(patched_sites),
         values=values,
         base=of_base,
         source=of_source,
@@ -655,17 +668,17 @@ def round_map(
     pair = prepare(model, clean, corrupted, rounds[0], rounds[-1])
     warn_about_mismatch(pair)
     base, source = _find_sides(pair, direction)
-    pairs = {t: replace(pair, round=t, read_round=t) for t in rounds}
+    pairs = {t: replace(pair, round=t, read_round=t) for t in rounds}  # to measure one round
 
     def read(outputs: Outputs) -> Float[Tensor, "1 episode pair 1"]:
         values: list[Tensor] = []
-        for t, u in experiment.pairs:
-            start, lag = rounds.index(t), u - t
+        for patched_round, read_round in experiment.pairs:
+            start, lag = rounds.index(patched_round), read_round - patched_round
             prediction = outputs.predictions[:, :, start, lag : lag + 1]
             readout = Readout(prediction, outputs.carried[:, :, start, lag])
-            if u in pairs:
-                values.append(measure.measure(readout, pairs[u]))
-            else:
+            if read_round in pairs:
+                values.append(measure.measure(readout, pairs[read_round]))
+            else:  # a round between the chosen ones: NaN, [1, episode]
                 values.append(readout.latents[:, :, 0, 0] * torch.nan)
         return torch.stack(values, 2).unsqueeze(-1)
 
@@ -689,8 +702,8 @@ def round_map(
         gaps[t] = float(difference.numpy(force=True).mean())
     frame = _make_map_table(run(experiment), gaps)
     grid = frame.pivot(index="patched", columns="read", values="effect")  # NaN before the patch
-    lasts = _count_rounds_lit(frame)
-    later = "1 round" if lasts == 1 else f"{lasts} rounds"
+    n_later = _find_half_effect_lag(frame)
+    later = "1 round" if n_later == 1 else f"{n_later} rounds"
     counted = f" ({pair.counted})" if pair.counted else ""
     title = f"{model.name}: {name}, round x round"
     axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
@@ -725,6 +738,7 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
     frame = effects.to_frame().rename(columns={"edited": "patched"})
     frame = frame.drop(columns=["edit", "outcome"])
     frame = frame[frame["read"].isin(list(gaps))]
+    # Of the only edit and the only outcome, [episode, pair]
     of_episodes = effects.effects[0, :, :, 0].double().numpy(force=True)
     sizes = np.abs(np.ascontiguousarray(of_episodes.T)).mean(-1)
     size_by_rounds = dict(zip(effects.rounds, sizes.tolist(), strict=True))
@@ -733,7 +747,7 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
     return frame.assign(gap=frame["read"].map(gaps)).reset_index(drop=True)
 
 
-def _count_rounds_lit(frame: pd.DataFrame) -> int:
+def _find_half_effect_lag(frame: pd.DataFrame) -> int:
     """Return how long a patch stays effective: the largest number of rounds after the patch at
     which the mean absolute effect is at least half of its maximum.
 
@@ -742,5 +756,5 @@ def _count_rounds_lit(frame: pd.DataFrame) -> int:
     """
     lags = frame["read"] - frame["patched"]
     by_lag = frame["effect"].abs().groupby(lags).mean()
-    is_lit = by_lag >= by_lag.max() / 2
-    return int(by_lag.index[is_lit].max())
+    is_large = by_lag >= by_lag.max() / 2
+    return int(by_lag.index[is_large].max())

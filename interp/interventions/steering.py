@@ -84,14 +84,15 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
     wanted = torch.as_tensor(numbers).to(state_map)
     n_latents = model.layout.n_latents
     width = len(state_map)
-    empty = model.layout.state(torch.zeros((n_latents, width)))
+    example_state = model.layout.state(torch.zeros((n_latents, width)))
     shape = tuple(wanted.shape)
     require(
-        wanted.shape == empty.shape,
+        wanted.shape == example_state.shape,
         f"a state change must have {width} numbers for each of {n_latents} latents, got shape {shape}",
     )
-    written = torch.linalg.pinv(state_map).T
-    return model.layout.per_latent(wanted) @ written
+    # The pseudo-inverse gives the smallest change of a latent with this reading.
+    write_map = torch.linalg.pinv(state_map).T
+    return model.layout.per_latent(wanted) @ write_map
 
 
 @checked
@@ -114,7 +115,7 @@ def write_state(
     now = model.read_state(latents)
     array_of("state", state, finite=True)
     shape, wanted = tuple(state.shape), tuple(now.shape)
-    fits = shape[-now.ndim :] == wanted[-state.ndim :]
+    fits = shape[-now.ndim :] == wanted[-state.ndim :]  # up to leading axes of either
     require(fits, f"a state of these latents has shape {wanted}, got {shape}")
     change = model.layout.per_latent(state.to(latents) - now)
     return latents + change @ torch.linalg.pinv(state_map).T
@@ -151,6 +152,7 @@ def fitted_direction(
     memory = _find_memory(algorithm)
     base = run_of(model, episodes, "steering")
     values = algorithm.run(base.episodes)
+    # Other carried variables are decoded with it, so that the direction leaves them as they are.
     keys = [memory]
     if memory in algorithm.state:
         keys += [key for key in algorithm.state if key != memory]
@@ -163,10 +165,10 @@ def fitted_direction(
         wanted_shape == shape,
         f"the memory of {algorithm.name} has shape {shape}, the change {wanted_shape}",
     )
-    (step,) = writer.step({memory: wanted}, (1, 1))
-    still = torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)
-    new = step.reshape(place.read(still, base.layout).shape)
-    return write(still, place, base.layout, new)[0]
+    (step,) = writer.step({memory: wanted}, shape=(1, 1))  # of one episode and one round
+    zeros = torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)  # [1, row, width]
+    step_at_site = step.reshape(place.read(zeros, base.layout).shape)
+    return write(zeros, place, base.layout, step_at_site)[0]
 
 
 def _find_memory(algorithm: Algorithm) -> str:
@@ -222,7 +224,7 @@ def _tabulate(
         A table with the mean of each curve and its 95 % interval (columns ``NAME``, ``NAME_low``,
         ``NAME_high``), errors, and the scores that :class:`_SteeringResult` defines.
     """
-    mean_random = random.mean(1)
+    mean_random = random.mean(1)  # over directions, [dose, episode]
     series = {
         "model": model,
         "algorithm": algorithm,
@@ -241,40 +243,43 @@ def _tabulate(
     frame["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
     names = ["score", "score_low", "score_high", "random_score"]
     scores = pd.DataFrame(np.nan, index=range(len(doses)), columns=names)
-    if 0 in doses:
-        still = list(doses).index(0)
+    if 0 in doses:  # moves are from there
+        zero = list(doses).index(0)
         for i, dose in enumerate(doses):
             if dose != 0:
-                move = model[i] - model[still]
-                wanted = algorithm[i] - algorithm[still]
-                at_random = random[i] - random[still]
-                scores.loc[i] = _score_move(move, wanted, at_random, participants)
+                model_move = model[i] - model[zero]
+                algorithm_move = algorithm[i] - algorithm[zero]
+                random_moves = random[i] - random[zero]
+                scores.loc[i] = _score_move(model_move, algorithm_move, random_moves, participants)
     return frame.join(scores)
 
 
 def _score_move(
-    model_change: NDArray[Any], wanted: NDArray[Any], at_random: NDArray[Any], participants: Any
+    model_move: NDArray[Any],
+    algorithm_move: NDArray[Any],
+    random_moves: NDArray[Any],
+    participants: Any,
 ) -> list[float]:
     """Score how well the model's change of probability, from dose 0 to one dose, matches the
     algorithm's.
 
     Args:
-        model_change, wanted: change of the probability in the model and in the algorithm,
+        model_move, algorithm_move: change of the probability in the model and in the algorithm,
             ``[episode]``.
-        at_random: change in the model along random directions, ``[direction, episode]``.
+        random_moves: change in the model along random directions, ``[direction, episode]``.
         participants: participant of each episode.
 
     Returns:
-        A list of four numbers: ``1 - sum |model_change - wanted| / sum |wanted|``, the two ends of
-        its 95 % interval, and the best score of a random direction.
+        A list of four numbers: ``1 - sum |model_move - algorithm_move| / sum |algorithm_move|``,
+        the two ends of its 95 % interval, and the best score of a random direction.
     """
-    missed, sizes = np.abs(model_change - wanted), np.abs(wanted)
-    score = ratio_interval(missed, sizes, participants=participants).complement
-    best = np.nan
+    errors, sizes = np.abs(model_move - algorithm_move), np.abs(algorithm_move)
+    score = ratio_interval(errors, sizes, participants=participants).complement
+    best_random = np.nan
     if sizes.sum():
-        least_missed = np.abs(at_random - wanted).sum(1).min()
-        best = 1 - least_missed / sizes.sum()
-    return [score.estimate, score.low, score.high, best]
+        smallest_error = np.abs(random_moves - algorithm_move).sum(1).min()
+        best_random = 1 - smallest_error / sizes.sum()
+    return [score.estimate, score.low, score.high, best_random]
 
 
 @dataclass(frozen=True)
@@ -354,18 +359,18 @@ def steer(
     (t,) = select_rounds(round, base.n_rounds)
     outcomes = _find_outcomes(base, of)
     values = algorithm.run(base.episodes)
-    shape = values[memory].shape[2:]
+    memory_shape = values[memory].shape[2:]
     change = doses.change
     if isinstance(change, str):
-        change = _find_number(change, algorithm, values[memory])
+        change = _make_unit_change(change, algorithm, values[memory])
     change_shape = np.shape(change)
     require(
-        change_shape == shape,
-        f"change must have the shape of what {algorithm.name} keeps, {shape}, got {change_shape}",
+        change_shape == memory_shape,
+        f"change must have the shape of what {algorithm.name} keeps, {memory_shape}, got {change_shape}",
     )
-    exact = doses.direction is None and has_state_direction(model)
+    is_exact = doses.direction is None and has_state_direction(model)
     direction = doses.direction
-    if exact:
+    if is_exact:
         direction = state_direction(model, change)
     elif direction is None:
         direction = fitted_direction(model, base, algorithm, change)
@@ -382,19 +387,22 @@ def steer(
             moved_latents = base.latents[:, [t]] + dose * along
             edits[f"dose {i} along {j}"] = [Edit.of("latent", moved_latents, model)]
     effects = run(Experiment(model, base, edits, [t], commit="target", update=False))
-    rows = np.arange(base.n_episodes)
-    chances = effects.values[:, :, 0].numpy(force=True)[:, rows, outcomes]
+    every_episode = np.arange(base.n_episodes)
+    # The probability of each episode's outcome in the only round, [edit, episode]
+    of_edits = effects.values[:, :, 0].numpy(force=True)[:, every_episode, outcomes]
     n_doses, n_directions = len(doses.sizes), len(directions)
-    chances = np.ascontiguousarray(chances).reshape(n_doses, n_directions, -1)
-    # The algorithm's own answers, from its memory moved by each dose.
+    # [dose, direction, episode]
+    probabilities = np.ascontiguousarray(of_edits).reshape(n_doses, n_directions, -1)
+    # The algorithm's probabilities, from its memory moved by each dose.
     state, inputs = algorithm.at(values, [t])
-    answers: list[NDArray[Any]] = []
+    by_dose: list[NDArray[Any]] = []
     for dose in doses.sizes:
         added = dose * np.asarray(change, dtype=np.float64)
         changed = values[memory][:, [t]] + added
         _, after = algorithm.step(state, inputs, {memory: changed})
-        answers.append(algorithm.distribution(after)[rows, 0, outcomes])
-    of_model, of_algorithm, of_random = chances[:, 0], np.stack(answers), chances[:, 1:]
+        by_dose.append(algorithm.distribution(after)[every_episode, 0, outcomes])
+    of_model, of_random = probabilities[:, 0], probabilities[:, 1:]
+    of_algorithm = np.stack(by_dose)
     sizes = [float(size) for size in doses.sizes]
     curves = {
         "model": of_model.mean(1),
@@ -411,13 +419,13 @@ def steer(
         model,
         algorithm=algorithm.key,
         parameters=dict(algorithm.parameters),
-        exact=exact,
+        exact=is_exact,
         round=t,
         n_random=n_random,
         seed=seed,
     )
     return _SteeringResult(
-        sentence=_say(of_model, of_algorithm, of_random),
+        sentence=_write_sentence(of_model, of_algorithm, of_random),
         table=table,
         picture=lambda figures: figures.curves(over({"dose": sizes}, curves), **axes),
         settings=settings,
@@ -427,7 +435,7 @@ def steer(
     )
 
 
-def _find_number(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArray[np.float64]:
+def _make_unit_change(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArray[np.float64]:
     """Return a change of the algorithm's memory that is 1 at the named number and 0 elsewhere.
 
     Args:
@@ -439,14 +447,16 @@ def _find_number(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArr
         The change, in the shape of the memory.
     """
     key = algorithm.memory
-    numbers = [f"{key}[{label}]" for label in algorithm.variable(key).labels(memory)]
-    require_known("number of the memory", name, numbers)
+    names = [f"{key}[{label}]" for label in algorithm.variable(key).labels(memory)]
+    require_known("number of the memory", name, names)
     change = np.zeros(memory.shape[2:])
-    change.flat[numbers.index(name)] = 1.0
+    change.flat[names.index(name)] = 1.0  # labels are in the order of the flattened memory
     return change
 
 
-def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[Any]) -> str:
+def _write_sentence(
+    of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[Any]
+) -> str:
     """Return the sentence of a dose-response: how far the model's probabilities are from the
     algorithm's, and how far those along random directions are.
 
@@ -455,11 +465,11 @@ def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[
         of_random: the model's probability along random directions, ``[dose, direction, episode]``.
     """
     error = np.abs(of_model - of_algorithm)
-    at_random = np.abs(of_random - of_algorithm[:, None]).mean()
+    random_error = np.abs(of_random - of_algorithm[:, None]).mean()
     how = "exactly as the algorithm"
     if error.max() >= 1e-6:
         how = f"within {error.mean():.2g} of the algorithm"
-    return f"Steering moves it {how}; random directions miss by {at_random:.2g}."
+    return f"Steering moves it {how}; random directions miss by {random_error:.2g}."
 
 
 def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
@@ -470,16 +480,16 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
         of: index of one outcome for all episodes, or one index per episode; other values are
             refused.
     """
-    numbers, n_outcomes = array_of("of", of), base.layout.n_outputs
-    is_whole = numbers.dtype.kind in "iu"
-    is_each = numbers.shape in ((), (base.n_episodes,))
-    is_known = is_whole and is_each and ((numbers >= 0) & (numbers < n_outcomes)).all()
+    indices, n_outcomes = array_of("of", of), base.layout.n_outputs
+    is_integer = indices.dtype.kind in "iu"
+    has_right_shape = indices.shape in ((), (base.n_episodes,))
+    is_valid = is_integer and has_right_shape and ((indices >= 0) & (indices < n_outcomes)).all()
     require(
-        is_known,
+        is_valid,
         f"of must be the number of an outcome from 0 to {n_outcomes - 1}, for all or one for each of the "
         f"{base.n_episodes} episodes, got {shown(of)}",
     )
-    return np.broadcast_to(numbers.astype(np.int64), (base.n_episodes,))
+    return np.broadcast_to(indices.astype(np.int64), (base.n_episodes,))
 
 
 def _draw_directions(
@@ -500,8 +510,8 @@ def _draw_directions(
     generator = np.random.default_rng(seed)
     drawn = generator.standard_normal((n, *direction.shape))
     normal = torch.as_tensor(drawn).to(direction)
-    is_moved = (direction.norm(dim=-1) > 0).unsqueeze(-1)
+    is_moved_row = (direction.norm(dim=-1) > 0).unsqueeze(-1)  # [row, 1]
     is_used = carried_mask(model)[: len(direction)].to(direction.device)
-    noise = normal * (is_moved & is_used)
-    norms = noise.flatten(1).norm(dim=1).clamp_min(1e-30)
+    noise = normal * (is_moved_row & is_used)
+    norms = noise.flatten(1).norm(dim=1).clamp_min(1e-30)  # a direction of 0 stays 0, not NaN
     return noise / norms[:, None, None] * direction.norm()
