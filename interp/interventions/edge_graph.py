@@ -114,7 +114,7 @@ class EdgeGraph:
         self.model = with_heads(model, "edges")
         config = self.model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or
-        # later. Attention of layer i reads at 2i, its MLP at 2i + 1, which is when heads have written.
+        # later. In layer i, attention reads at 2i and writes at 2i + 1, when the MLP reads.
         sources: dict[str, int] = {"embed": 0}
         destinations: dict[str, int] = {}
         # Hook point -> who writes there, or reads, as indices. Heads read at queries, keys and values, which are linear
@@ -256,7 +256,7 @@ class EdgeGraph:
         )
         with torch.no_grad():
             self.forward(run.fed.at(t), run.latents[:, t], hooks)
-        # The list is emptied: hooks are freed late, and would keep its tensors in memory until then.
+        # The list is emptied: hooks are freed late, and would keep its tensors until then.
         return torch.cat([written.pop(0) for _ in self.writers])
 
     def forward(
@@ -321,8 +321,8 @@ class EdgeGraph:
         cut_shares = np.stack([(1 - keep) * self.live for keep in keeps])
         weights = torch.from_numpy(cut_shares).to(ablated).permute(1, 2, 0)
         is_cut = np.any(cut_shares, axis=0)  # in at least one circuit, [source, destination]
-        # Computation starts at the layer of the first destination with a cut edge. Destinations, and
-        # sources after the embedding, are ordered by layer, equally many in each.
+        # Computation starts at the layer of the first destination with a cut edge. Destinations,
+        # and sources after the embedding, are ordered by layer, equally many in each.
         n_destinations_per_layer = (len(self.destinations) - len(EXITS)) // n_layers
         first_cut = int(is_cut.any(0).argmax())
         layer = min(first_cut // n_destinations_per_layer, n_layers - 1)

@@ -743,11 +743,13 @@ def run(experiment: Experiment) -> Effects:
     base = experiment.run
     select_rounds(experiment.rounds, base.n_rounds)  # means over rounds would count one twice
     require_own(base, experiment.model)
-    replayed = {}
+    # At sites other than the carried state, this model computes a source's activations again, from
+    # the source's states, which must therefore be its own. Equal settings: checked with the base.
+    replayed = {}  # by identity: each source run once
     for edit in experiment.every_edit:
         source, place = edit.value, edit.place
         if isinstance(source, Rollout) and place is not None and place.site.component != "latent":
-            replayed[id(source)] = source  # its activations are computed again, from its state
+            replayed[id(source)] = source
     for source in replayed.values():
         if source.settings != base.settings:
             require_own(source, experiment.model)

@@ -42,9 +42,9 @@ from interp.support.checks import checked, checked_fields, checked_result, integ
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
-_KNOWN_SEED = 7_001
+_FITTING_SEED = 7_001
 """Seed of the episodes for fitting the maps; no default and no example uses it."""
-_READ = 0.5
+_MIN_R2 = 0.5
 """A variable counts as decoded if its R2 on held-out episodes is at least this."""
 
 _Distributions = Float[np.ndarray, "episode round outcome"]
@@ -153,13 +153,14 @@ def hand_over(
         task = catalog.get(run.layout.task)
         algorithm = to if isinstance(to, Algorithm) else task.explains(run.model)
     memory = read_memory(run, round, algorithm, n_known=n_known)
-    shifted = {key: np.roll(numbers, 1, axis=0) for key, numbers in memory.state.items()}
-    anothers = replace(memory, state=shifted)
+    # The control: every episode gets the memory of the episode before it.
+    shifted_state = {key: np.roll(numbers, 1, axis=0) for key, numbers in memory.state.items()}
+    shifted_memory = replace(memory, state=shifted_state)
     if isinstance(to, Algorithm):
-        states = [memory.state, shifted]
+        states = [memory.state, shifted_state]
         predictions = _play_algorithm(to, run.episodes, memory.round, states)
     else:
-        predictions = _play_machine(to, run.episodes, [memory, anothers])
+        predictions = _play_machine(to, run.episodes, [memory, shifted_memory])
     handed_over, another_episode, saw_everything, starts_anew = predictions
     return _summarize(
         run,
@@ -196,8 +197,8 @@ def read_memory(run: Rollout, round: int, via: Algorithm, *, n_known: int = 256)
     base = run_of(run.model, run, "reading a memory")
     task = catalog.get(run.layout.task)
     sizes = task.sizes_of(run.episodes)
-    known = task.sample_for(run.model, n_known, round + 1, seed=_KNOWN_SEED, sizes=sizes)
-    values = via.run(known)
+    known = task.sample_for(run.model, n_known, round + 1, seed=_FITTING_SEED, sizes=sizes)
+    values = via.run(known)  # key -> [episode, round, ...]
     reader, not_read = _fit_reader(run.model, known, via, values, round)
     return Memory(
         round=round,
@@ -224,9 +225,9 @@ def write_memory(memory: Memory, receiver: Machine, run: Rollout) -> _Carried:
     Returns:
         The state that the receiver reads in the memory's round, ``[episode, row, width]``.
     """
-    usual = rollout(receiver, memory.known).latents[:, memory.round]
-    writer = Affine.fit(_join_variables(memory.known_state), usual.flatten(1).double().cpu())
-    written = writer(_join_variables(memory.state)).reshape(-1, *usual.shape[1:])
+    known_states = rollout(receiver, memory.known).latents[:, memory.round]  # [episode, row, width]
+    writer = Affine.fit(_join_variables(memory.known_state), known_states.flatten(1).double().cpu())
+    written = writer(_join_variables(memory.state)).reshape(-1, *known_states.shape[1:])
     return keep_padding(written, run, memory.round)
 
 
@@ -243,9 +244,10 @@ def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
     Returns:
         The new states with these numbers replaced, ``[episode, row, width]``.
     """
-    whole = run.latents[:, round]
-    mask = carried_mask(run.model)[: whole.shape[1]].to(whole.device)
-    return torch.where(mask, written.to(whole), whole)
+    of_run = run.latents[:, round]
+    n_rows = of_run.shape[1]
+    holds_memory = carried_mask(run.model)[:n_rows].to(of_run.device)  # [row, width]
+    return torch.where(holds_memory, written.to(of_run), of_run)
 
 
 @checked
@@ -302,14 +304,15 @@ def state_difference(
     frames = []
     for key in shared:
         labels = algorithm.variable(key).labels(values[key])
-        pairs = [state[key].reshape(first.n_episodes, -1) for state in states]
+        # [episode, element]
+        of_first, of_second = [state[key].reshape(first.n_episodes, -1) for state in states]
         for i, label in enumerate(labels):
             columns = {
                 "episode": range(first.n_episodes),
                 "variable": key,
                 "element": label,
-                "first": pairs[0][:, i],
-                "second": pairs[1][:, i],
+                "first": of_first[:, i],
+                "second": of_second[:, i],
             }
             frames.append(pd.DataFrame(columns))
     table = pd.concat(frames)
@@ -348,16 +351,16 @@ def _fit_reader(
         The decoder, and the keys of the variables that cannot be decoded.
     """
     run = rollout(machine, known)
-    ridge = 0.0 if machine.is_handwired else RIDGE
+    ridge = 0.0 if machine.is_handwired else RIDGE  # handwired states are exact
     read, not_read = [], []
     for key in algorithm.state:
-        target = flat(values[key][:, [round]])
-        scored = target[len(target) // 2 :]
-        spread = float(np.square(scored - scored.mean(0)).sum())
-        if spread == 0:
+        target = flat(values[key][:, [round]])  # [episode, 1, element]
+        scored = target[len(target) // 2 :]  # the half that half_error scores
+        variation = float(np.square(scored - scored.mean(0)).sum())
+        if variation == 0:
             continue
-        missed = half_error(run.latents[:, [round]], target, ridge)
-        if missed <= (1 - _READ) * spread:
+        squared_error = half_error(run.latents[:, [round]], target, ridge)
+        if squared_error <= (1 - _MIN_R2) * variation:
             read.append(key)
         else:
             not_read.append(key)
@@ -389,12 +392,14 @@ def _play_machine(
     run = rollout(receiver, episodes)
     round = memories[0].round
     starts = [write_memory(memory, receiver, run) for memory in memories]
-    starts.append(run.latents[:, round])
-    starts.append(keep_padding(run.latents[:, 0], run, round))
+    starts.append(run.latents[:, round])  # it played all earlier rounds
+    starts.append(keep_padding(run.latents[:, 0], run, round))  # it starts anew
     n_later = run.n_rounds - round
     predictions = []
     for start in starts:
-        outputs = run_on(receiver, run, [round], n_later, start.unsqueeze(1))
+        one_round = start.unsqueeze(1)  # [episode, round, row, width]
+        outputs = run_on(receiver, run, [round], n_later, one_round)
+        # Of the only edit and the only first round: [episode, lag, ...]
         prediction = outputs.predictions[0][:, 0]
         distributions = run.layout.distribution(prediction.double())
         predictions.append(distributions.numpy(force=True))
@@ -420,25 +425,26 @@ def _play_algorithm(
     for key in states[0]:
         require_known(f"variable that {receiver.name} carries", key, receiver.state)
     before, inputs = receiver.at(receiver.run(episodes), slice(round, None))
-    start = receiver.start(episodes)
-    whole = {key: numbers[:, 0] for key, numbers in before.items()}
-    beginnings = []
+    initial = receiver.start(episodes)
+    # Index 0: the state before the first round that is played, [episode, ...]
+    after_earlier_rounds = {key: numbers[:, 0] for key, numbers in before.items()}
+    starts = []
     for state in states:
-        now = {key: numbers[:, 0] for key, numbers in state.items()}
-        beginnings.append({**start, **now})
-    beginnings += [whole, start]
+        handed_over = {key: numbers[:, 0] for key, numbers in state.items()}
+        starts.append({**initial, **handed_over})  # variables that were not decoded start anew
+    starts += [after_earlier_rounds, initial]
     n_later = episodes.n_rounds - round
     predictions = []
-    for beginning in beginnings:
-        later = receiver.unroll(beginning, inputs, n_episodes=len(episodes), n_rounds=n_later)
-        _, computed = receiver.step(later, inputs)
+    for start in starts:
+        by_round = receiver.unroll(start, inputs, n_episodes=len(episodes), n_rounds=n_later)
+        _, computed = receiver.step(by_round, inputs)
         predictions.append(receiver.distribution(computed))
     return predictions
 
 
 def _join_variables(state: Values) -> Tensor:
     """Return the elements of all variables of one round, concatenated, ``[episode, element]``."""
-    parts = [flat(numbers) for numbers in state.values()]
+    parts = [flat(numbers) for numbers in state.values()]  # [episode, 1, element] each
     return torch.from_numpy(np.concatenate(parts, axis=-1)[:, 0])
 
 
@@ -470,16 +476,17 @@ def _summarize(
     distances = {}
     rows = []
     for name, predictions in memories.items():
-        missed = np.abs(predictions - fields["saw_everything"]).sum(-1) / 2
-        distances[name] = missed
-        mean, low, high = bootstrap_mean(missed.mean(1), participants=participants)
+        # Total variation distance, from 0 to 1, [episode, round]
+        distance = np.abs(predictions - fields["saw_everything"]).sum(-1) / 2
+        distances[name] = distance
+        mean, low, high = bootstrap_mean(distance.mean(1), participants=participants)
         bounds = {"low": float(low), "high": float(high)}
         rows.append({"memory": name, "distance": float(mean), **bounds})
-    missed_after = distances["handed over"].sum(1)
-    missed_anew = distances["starts anew"].sum(1)
-    share = ratio_interval(missed_after, missed_anew, participants=participants).complement
+    distance_after = distances["handed over"].sum(1)
+    distance_anew = distances["starts anew"].sum(1)
+    share = ratio_interval(distance_after, distance_anew, participants=participants).complement
     rounds = {"round": range(round, run.n_rounds)}
-    lines = over(rounds, {name: missed.mean(0) for name, missed in distances.items()})
+    lines = over(rounds, {name: distance.mean(0) for name, distance in distances.items()})
     not_read = ", ".join(fields["not_read"])
     missing = f"; not read: {not_read}" if not_read else ""
     sentence = (
@@ -492,7 +499,7 @@ def _summarize(
         to=to.name,
         via=algorithm.key,
         round=round,
-        known_seed=_KNOWN_SEED,
+        known_seed=_FITTING_SEED,
         n_known=n_known,
     )
     return HandOver(

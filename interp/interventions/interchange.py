@@ -392,8 +392,8 @@ def compare_outcomes(
         **settings: further settings to record in the result.
     """
     of_state = outcome.key == "state"
-    # The recorded choice is fed, also if the edited model would choose otherwise; the update is only
-    # needed for the state.
+    # The recorded choice is fed, also if the edited model would choose otherwise; the update is
+    # needed only for the state.
     effects = run(
         Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
     ).require_all_edits("an interchange")

@@ -58,12 +58,12 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
 _Sites = tuple[Site, ...]
-_Moment = tuple[
+_Time = tuple[
     int, int
 ]  # time of computation: layer (-1 before the first), and order of the component within the layer
 _Span = tuple[int, int]  # first and last position of a site
 
-_ORDER = {key: i for i, key in enumerate(COMPONENTS)}
+_ORDER_IN_LAYER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +115,9 @@ class _Routes:
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
             name = str(site)
+            is_no_cause = _exclude_overlapping([site], self.causes)
             require(
-                _leave_out([site], self.causes),
+                is_no_cause,
                 f"{name!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
             if not self.is_downstream(site):
@@ -144,16 +145,19 @@ class _Routes:
 
     def is_downstream(self, site: Site) -> bool:
         """Return whether some cause can affect the site."""
-        moment, span = self._find_place(site)
-        return any(_leads(*self._find_place(cause), moment, span) for cause in self.causes)
+        time, span = self._find_time_and_span(site)
+        return any(
+            _can_affect(*self._find_time_and_span(cause), time, span) for cause in self.causes
+        )
 
     def is_upstream(self, site: Site) -> bool:
         """Return whether the site can affect the outcome. True for every site of a model without
         positions.
         """
         order = self.order
+        # The outcome is read after everything else: in a further layer.
         last = self.model.points["resid_post"].n_layers if order is None else len(order)
-        return _leads(*self._find_place(site), (last, 0), (self.end, self.end))
+        return _can_affect(*self._find_time_and_span(site), (last, 0), (self.end, self.end))
 
     def draw_others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
         """Draw random other sites between the causes and the outcome: as many as in ``case``, of
@@ -168,22 +172,26 @@ class _Routes:
             seed: seed of the draw.
         """
         generator = np.random.default_rng(seed)
+        # (component, all heads together?, all positions together?) -> number of sites to match
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
         drawn: list[Site] = []
-        n_elsewhere = 0
+        n_of_any_point = 0
         for kind, n in kinds.items():
-            pool = _leave_out(self._pool(*kind), mediators)
+            pool = _exclude_overlapping(self._list_pool(*kind), mediators)
             drawn += _draw(pool, n, generator)
-            if not pool and self.order is not None:
-                n_elsewhere += n
-        if n_elsewhere:
-            every = [site for key in self.model.points for site in self._pool(key, False, True)]
-            pool = _leave_out(every, (*mediators, *drawn))
-            drawn += _draw(pool, n_elsewhere, generator)
+            if not pool and self.order is not None:  # no transformer
+                n_of_any_point += n
+        if n_of_any_point:
+            # Sites of one head, and of all positions together.
+            any_point = [
+                site for key in self.model.points for site in self._list_pool(key, False, True)
+            ]
+            pool = _exclude_overlapping(any_point, (*mediators, *drawn))
+            drawn += _draw(pool, n_of_any_point, generator)
         return tuple(drawn)
 
     @cache  # noqa: B019  (routes live as long as one call)
-    def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
+    def _list_pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
         """Return every site of a component that lies between the causes and the outcome.
 
         Args:
@@ -194,23 +202,24 @@ class _Routes:
         pool = every_site(self.model, self.layout, component, None if everywhere else "all")
         if all_heads:
             pool = [replace(site, head=None) for site in pool]
-        sites = _leave_out(list(dict.fromkeys(pool)), self.causes)
+        sites = _exclude_overlapping(list(dict.fromkeys(pool)), self.causes)
         return [site for site in sites if self.is_downstream(site) and self.is_upstream(site)]
 
-    def _find_place(self, site: Site) -> tuple[_Moment, _Span]:
+    def _find_time_and_span(self, site: Site) -> tuple[_Time, _Span]:
         """Return the time at which a site is computed, as (layer, order within the layer), and its
         (first position, last position).
         """
-        if self.order is not None:  # each point may act on every later one, whatever its places
+        if self.order is not None:
+            # Not a transformer: each point may act on every later one, whatever its positions.
             return (self.order[site.hook], 0), (0, self.layout.n_positions)
         layer = -1 if site.layer is None else site.layer
-        places = np.arange(self.layout.n_positions)
+        positions = np.arange(self.layout.n_positions)
         if site.kind.axes == "latent":
-            places = np.array(self.layout.latent_positions)
+            positions = np.array(self.layout.latent_positions)  # of each row of the carried state
         axis = site.kind.position_axis or 1
         index = site.index(self.layout)[axis]
-        covered = np.atleast_1d(places[index])
-        return (layer, _ORDER[site.component]), (int(covered[0]), int(covered[-1]))
+        covered = np.atleast_1d(positions[index])
+        return (layer, _ORDER_IN_LAYER[site.component]), (int(covered[0]), int(covered[-1]))
 
 
 def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[Site]:
@@ -221,16 +230,16 @@ def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[
         n: number of sites; fewer if the pool is smaller.
         generator: random generator.
     """
-    chosen = generator.permutation(len(pool))[:n]
-    return [pool[i] for i in sorted(chosen)]
+    drawn = generator.permutation(len(pool))[:n]
+    return [pool[i] for i in sorted(drawn)]
 
 
-def _leave_out(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
+def _exclude_overlapping(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
     """Return the sites of ``pool`` that have no activation in common with any site of ``known``."""
     return [site for site in pool if not any(_overlap(site, taken) for taken in known)]
 
 
-def _leads(start: _Moment, start_span: _Span, end: _Moment, end_span: _Span) -> bool:
+def _can_affect(start: _Time, start_span: _Span, end: _Time, end_span: _Span) -> bool:
     """Return whether an activation that is computed at one time and at some positions can affect
     another activation, in a transformer.
 
@@ -240,36 +249,39 @@ def _leads(start: _Moment, start_span: _Span, end: _Moment, end_span: _Span) -> 
         start_span, end_span: (first position, last position) of the first and of the second
             activation.
 
-    >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
-    >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
+    >>> z, mlp_out = _ORDER_IN_LAYER["z"], _ORDER_IN_LAYER["mlp_out"]
+    >>> _can_affect((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
     True
-    >>> _leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
+    >>> _can_affect((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
     False
-    >>> _leads((0, z), (3, 3), (1, mlp_out), (5, 5))
+    >>> _can_affect((0, z), (3, 3), (1, mlp_out), (5, 5))
     True
     """
-    meets = start_span[0] <= end_span[1] and end_span[0] <= start_span[1]
-    if start < end and meets:
+    share_position = start_span[0] <= end_span[1] and end_span[0] <= start_span[1]
+    if start < end and share_position:
         return True
+    # Later positions see it through keys and values: in its own layer if it comes before them, else
+    # in the next layer. A query acts at its own position only.
     layer, component = start
-    # A query is read at its own position only.
-    is_read = component <= _ORDER["v"] and component != _ORDER["q"]
-    attention = max(layer, 0) if is_read else layer + 1
-    return start_span[0] < end_span[1] and (attention, _ORDER["scores"]) <= end
+    is_before_attention = component <= _ORDER_IN_LAYER["v"] and component != _ORDER_IN_LAYER["q"]
+    attention_layer = max(layer, 0) if is_before_attention else layer + 1
+    has_later_position = start_span[0] < end_span[1]
+    return has_later_position and (attention_layer, _ORDER_IN_LAYER["scores"]) <= end
 
 
 def _overlap(first: Site, second: Site) -> bool:
     """Return whether two sites have some activation in common."""
     if first.hook != second.hook:
         return False
+    # None stands for all heads, or all positions.
     heads = (first.head, second.head)
-    head_meets = None in heads or first.head == second.head
+    share_head = None in heads or first.head == second.head
     positions = (first.position, second.position)
-    position_meets = None in positions or first.position == second.position
-    return head_meets and position_meets
+    share_position = None in positions or first.position == second.position
+    return share_head and share_position
 
 
-_ROUNDING = (
+_SMALLEST_EFFECT = (
     100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
 )
 
@@ -357,10 +369,11 @@ class MediationResult(Result):
             mediator: name of the mediator.
         """
         require_known("mediator", mediator, self.mediators, limit=40)
-        part = parts[self.mediators.index(mediator)]
-        total = np.zeros_like(self.total) if self.reason else self.total  # over 0 a share is NaN
+        numerator = parts[self.mediators.index(mediator)]  # [episode]
+        # Without an effect, the total is rounding error; divided by 0, the share is NaN.
+        total = np.zeros_like(self.total) if self.reason else self.total
         seed = self.settings.get("seed", 0)
-        return ratio_interval(part, total, seed=seed, participants=self.participants)
+        return ratio_interval(numerator, total, seed=seed, participants=self.participants)
 
     @property
     def sentence(self) -> str:
@@ -369,7 +382,7 @@ class MediationResult(Result):
         """
         if self.reason:
             return f"{self.reason.capitalize()}."
-        alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}
+        alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}  # without "all"
         largest = ""
         if len(alone) > 1:
             best = max(alone, key=lambda name: alone[name])
@@ -417,12 +430,12 @@ class MediationResult(Result):
             "outcome": self.outcome,
             "mediator": mediator,
         }
-        blocked, carried = float("nan"), float("nan")
-        if self.random.shape[1]:
-            blocked = float(self.random[i, :, 0].mean())
-            carried = float(self.random[i, :, 1].mean())
-        row |= self.blocked(mediator).columns("blocked") | {"random_blocked": blocked}
-        row |= self.carried(mediator).columns("carried") | {"random_carried": carried}
+        random_blocked, random_carried = float("nan"), float("nan")
+        if self.random.shape[1]:  # [mediator, draw, blocked or carried]
+            random_blocked = float(self.random[i, :, 0].mean())
+            random_carried = float(self.random[i, :, 1].mean())
+        row |= self.blocked(mediator).columns("blocked") | {"random_blocked": random_blocked}
+        row |= self.carried(mediator).columns("carried") | {"random_carried": random_carried}
         row["moved"] = float(self.moved[i])
         row["n_random_sites"] = int(self.n_random_sites[i])
         return row | {"effect": size, "n_pairs": self.n_pairs, "reason": self.reason}
@@ -510,25 +523,27 @@ def mediate(
         that is lost if the mediator is frozen, and ``carried`` the share that arises if only the
         mediator is set. The controls are the same shares for random other sites.
     """
-    swap = _Swap(model, base, source, sites, outcome, round)
+    swap = _CauseSwap(model, base, source, sites, outcome, round)
     if isinstance(mediators, Site | str):
         mediators = [mediators]
     together = swap.routes.mediators(mediators)
     alone = together if split.each else ()
+    # A case is a set of sites that is measured: each mediator alone, and all of them together.
     cases = [*((site,) for site in alone), together]
     names = (*map(str, alone), "all")
-    draws: list[list[_Sites]] = []
-    borrowed: list[str] = []
+    draws: list[list[_Sites]] = []  # [case, draw]
+    with_other_components: list[str] = []
     for name, case in zip(names, cases, strict=True):
         seeds = [(split.seed, i) for i in range(split.n_random)]
         of_case = [swap.routes.draw_others(case, together, seed) for seed in seeds]
         draws.append(of_case)
         components = {site.component for site in case}
         if any(site.component not in components for drawn in of_case for site in drawn):
-            borrowed.append(name)
+            with_other_components.append(name)
     controls = [drawn for of_case in draws for drawn in of_case if drawn]
-    sums = swap.sums(list(dict.fromkeys([*cases, *controls])))
+    sums = swap.sums(list(dict.fromkeys([*cases, *controls])))  # equal sets once
     random = np.array([[sums.shares(drawn) for drawn in of_case] for of_case in draws])
+    # Rows are ordered by episode, then by round: sum over each episode's rounds.
     starts = range(0, len(sums.total), len(swap.rounds))
     per_episode = partial(np.add.reduceat, indices=starts, axis=-1)
     lost = [sums.lost[case] for case in cases]
@@ -541,9 +556,9 @@ def mediate(
     base_run, _ = swap.runs
     settings = swap.settings | {"commit": base_run.commit}
     settings |= {"n_random": split.n_random, "seed": split.seed}
-    if borrowed:
-        settings["random_of_any_point"] = borrowed
-    random = random.reshape(len(cases), split.n_random, 2)
+    if with_other_components:
+        settings["random_of_any_point"] = with_other_components
+    random = random.reshape(len(cases), split.n_random, 2)  # also if there are no draws
     causes = tuple(map(str, swap.causes))
     total = sums.total
     participants = participants_of(base_run.episodes)
@@ -597,7 +612,7 @@ class _Sums:
         return float(lost / total), float(brought / total)
 
 
-class _Swap:
+class _CauseSwap:
     """Sets the causes in base rounds to their values in source rounds, and measures the effect on
     an outcome.
 
@@ -680,10 +695,11 @@ class _Swap:
             sets: the sets of sites.
         """
         every = tuple(dict.fromkeys(site for case in sets for site in case))
-        whole = {"nothing": [], "swap": self.swap}
-        (plain, swapped), (before, after) = self.run(whole, every)
+        without_and_with = {"nothing": [], "swap": self.swap}
+        # Outcomes [row, value], and activations of the sites [episode, round, ...]
+        (plain, swapped), (before, after) = self.run(without_and_with, every)
         effect = swapped - plain
-        changed: dict[Site, NDArray[np.bool_]] = {}
+        changed: dict[Site, NDArray[np.bool_]] = {}  # in which rows the cause changes the site
         for site in every:
             is_same = torch.isclose(after[site], before[site]).flatten(2).all(2)
             changed[site] = ~is_same.flatten().numpy(force=True)
@@ -701,7 +717,7 @@ class _Swap:
             share_moved[case] = float(is_moved.mean())
         total = _compute_products(effect, effect)
         epsilon = torch.finfo(self.runs[0].latents.dtype).eps
-        rounding = _ROUNDING * epsilon * float(plain.abs().max())
+        rounding = _SMALLEST_EFFECT * epsilon * float(plain.abs().max())
         is_null = bool(np.sqrt(total.mean()) <= rounding)
         return _Sums(
             total=total, lost=lost, brought=brought, share_moved=share_moved, is_null=is_null
@@ -713,12 +729,12 @@ def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
     of a rollout; None for a transformer.
     """
     stream = model.points.get("resid_post")
-    if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
+    if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:  # a transformer
         return None
-    points = every_site(model, run.layout, list(model.points), None)
-    row = Rows.of(run, [0]).part(slice(1))
-    _, activations = run_one_round(model, row, run.layout, watched=points)
-    return {site.hook: moment for moment, site in enumerate(activations)}
+    points = every_site(model, run.layout, list(model.points), positions=None)
+    first_row = Rows.of(run, [0]).part(slice(1))  # one round of one episode shows the order
+    _, activations = run_one_round(model, first_row, run.layout, watched=points)
+    return {site.hook: time for time, site in enumerate(activations)}
 
 
 def _compute_products(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:

@@ -56,7 +56,9 @@ from interp.support.checks import array_of, checked, checked_result, non_empty, 
 from interp.support.errors import require, require_known, theirs
 from interp.support.provenance import provenance
 
-_HELD = 0.5  # share of a variable that latents must explain, of what earlier variables leave open
+_MIN_EXPLAINED_SHARE = (
+    0.5  # share of a variable that latents must explain, of what earlier variables leave open
+)
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,8 @@ class Writer:
         if place.kind.axes == "latent":
             activation = _read_state(run.latents[:, rounds], place, run.layout)
             n_rows, width = activation.shape[-2:]
-            rows = place.index(run.layout)[1]
-            mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]
+            _, rows = place.index(run.layout)
+            mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]  # False for padding
             if not mask.all():
                 # How far a cache is written says which round it is: it is neither read nor moved.
                 used = mask
@@ -174,11 +176,13 @@ class Writer:
             f"{algorithm.name} carries nothing from round to round, so no latent can hold it",
         )
         values = algorithm.run(episodes)
-        made_of = list(algorithm.state)
+        candidates = list(algorithm.state)
         if algorithm.memory:
-            made_of = [key for key in made_of if algorithm.memory in algorithm.downstream([key])]
+            # Only those from which the memory is computed.
+            memory = algorithm.memory
+            candidates = [key for key in candidates if memory in algorithm.downstream([key])]
         place = resolve_one(sites, model, run.layout)
-        keys = decodable(run, values, made_of, sites=place, ridge=ridge)
+        keys = decodable(run, values, candidates, sites=place, ridge=ridge)
         return cls.fit(model, run, values, keys, place, ridge=ridge)
 
     def step(
@@ -202,13 +206,17 @@ class Writer:
             message = f"the variable has shape {wanted}; by[{key!r}] has shape {change.shape}"
             with theirs(message, of=ValueError):
                 parts.append(flat(np.broadcast_to(change, wanted)))
-        still = torch.zeros(*shape, *self.size, dtype=torch.float64)
-        elements = torch.from_numpy(np.concatenate(parts, -1))
-        step = self.decoder.move(still, elements)
-        if self.apart is None:
+        # From zeros, the moved activation is the step itself.
+        zeros = torch.zeros(*shape, *self.size, dtype=torch.float64)
+        elements = torch.from_numpy(np.concatenate(parts, -1))  # [episode, round, element]
+        step = self.decoder.move(zeros, elements)
+        control_direction = self.apart
+        if control_direction is None:
             return step
-        distance = step.flatten(2).norm(dim=-1)
-        return distance[..., None, None] * self.apart
+        # The control of placebo(): as far as the step, but along a direction in which no decoded
+        # variable changes. It shows what any change of this length does.
+        distance = step.flatten(2).norm(dim=-1)  # [episode, round]
+        return distance[..., None, None] * control_direction
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
         """Decode the variables from an activation ``[*batch, row, width]``. Return a dictionary:
@@ -235,11 +243,12 @@ class Writer:
         always in one random direction, drawn with ``seed``. The direction is orthogonal to all
         changes that this writer makes.
         """
-        # An orthonormal basis of all changes of the activation that change decoded variables.
+        # An orthonormal basis of all changes of the activation that change decoded variables,
+        # [row * width, change].
         steps = torch.cat([linear.steps for linear in self.decoder.maps])
-        basis, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
-        is_move = sizes > 1e-9 * sizes.max()
-        basis = basis[:, is_move]
+        vectors, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
+        is_spanned = sizes > 1e-9 * sizes.max()
+        basis = vectors[:, is_spanned]
         n_free = len(basis) if self.held is None else int(self.held.sum())
         require(
             basis.shape[1] < n_free,
@@ -249,7 +258,7 @@ class Writer:
         drawn = torch.from_numpy(generator.standard_normal(len(basis)))
         if self.held is not None:
             drawn = drawn * self.held.flatten().cpu()
-        direction = drawn - basis @ (basis.T @ drawn)
+        direction = drawn - basis @ (basis.T @ drawn)  # without its projection on the changes
         unit = direction / direction.norm()
         return replace(self, apart=unit.reshape(self.size))
 
@@ -347,21 +356,24 @@ def decodable(
         place.kind.axes == "latent",
         f"what is carried is decoded at 'latent', not at {str(place)!r}",
     )
+    # Without the state after the last round, for which the algorithm has no values.
     latents = _read_state(run.latents[:, :-1], place, run.layout)
-    first, *others = non_empty("keys", keys, "a variable")
+    first, *further = non_empty("keys", keys, "a variable")
     require_known("variable", first, values, limit=40)
-    decoded = [first]
-    for key in others:
-        target = flat(values[key])
-        known = np.concatenate([flat(values[earlier]) for earlier in decoded], -1)
-        guess = torch.from_numpy(known).unsqueeze(-2).to(latents)
-        guessed = half_error(guess, target, ridge)
-        missed = half_error(latents, target, ridge)
-        scored = target[run.n_episodes // 2 :]
-        varies = float(((scored - scored.mean((0, 1))) ** 2).sum())
-        if guessed > RANK * varies and missed <= (1 - _HELD) * guessed:
-            decoded.append(key)
-    return tuple(decoded)
+    selected = [first]
+    for key in further:
+        target = flat(values[key])  # [episode, round, element]
+        of_selected = np.concatenate([flat(values[earlier]) for earlier in selected], -1)
+        inputs = torch.from_numpy(of_selected).unsqueeze(-2).to(latents)
+        error_from_selected = half_error(inputs, target, ridge)
+        error_from_state = half_error(latents, target, ridge)
+        scored = target[run.n_episodes // 2 :]  # the half that half_error scores
+        variation = float(((scored - scored.mean((0, 1))) ** 2).sum())
+        is_determined = error_from_selected <= RANK * variation
+        is_in_state = error_from_state <= (1 - _MIN_EXPLAINED_SHARE) * error_from_selected
+        if not is_determined and is_in_state:
+            selected.append(key)
+    return tuple(selected)
 
 
 def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
@@ -425,7 +437,7 @@ def move(
     step = writer.step({variable: change}, shape).to(base.latents)
     state, inputs = algorithm.at(algorithm.run(base.episodes), rounds)
     before = of_rounds(algorithm, base.episodes, rounds)
-    changed = {}
+    changed = {}  # stays empty if the algorithm has no such variable: its outcome does not change
     if variable in before:
         changed[variable] = before[variable] + array_of(variable, change, finite=True)
     _, wanted = algorithm.step(state, inputs, changed)
@@ -554,14 +566,14 @@ class Transition:
         missed: Any = 0.0
         varied: Any = 0.0
         for key in self.shapes:
-            steps = flat(goal[key] - self.before[key])
-            unit = float(np.sqrt((steps**2).mean())) or 1.0
-            error = flat((self.after[key] - goal[key]) / unit)
-            spread = (steps - steps.mean(0)) / unit
+            steps = flat(goal[key] - self.before[key])  # [episode, round, element]
+            step_size = float(np.sqrt((steps**2).mean())) or 1.0  # no step: any unit, not 0 / 0
+            error = flat((self.after[key] - goal[key]) / step_size)
+            deviation = (steps - steps.mean(0)) / step_size
             n = len(steps)
             missed = missed + (error**2).sum(-1)
-            squares = (spread**2).sum(-1)
-            varied = varied + squares * n / max(n - 1, 1)
+            squares = (deviation**2).sum(-1)
+            varied = varied + squares * n / max(n - 1, 1)  # unbiased, as the mean is estimated
         return missed, varied
 
     def under(self, algorithm: Algorithm) -> StepResult:
@@ -582,12 +594,13 @@ class Transition:
         row = {"state": keys, "horizon": self.horizon}
         row |= {"r2": r2.estimate, "low": r2.low, "high": r2.high}
         lag = "One round" if self.horizon == 1 else f"{self.horizon} rounds"
-        by_round = varied.sum(0)
-        spread = np.where(by_round > 0, by_round, np.nan)  # where nothing varies there is no R2
-        r2_by_round = 1 - missed.sum(0) / spread
+        varied_by_round = varied.sum(0)
+        # Where nothing varies there is no R2.
+        denominator = np.where(varied_by_round > 0, varied_by_round, np.nan)
+        r2_by_round = 1 - missed.sum(0) / denominator
         line = over({"round started from": self.rounds}, {"step R2": r2_by_round})
         axes = {"x": "round started from", "ylabel": f"R2 of {keys}"}
-        chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
+        of_algorithm = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
         sentence = (
             f"{lag} on, the model makes the algorithm's step of the decoded {keys} with R2 {r2}."
         )
@@ -595,7 +608,7 @@ class Transition:
             sentence=sentence,
             table=pd.DataFrame([row]),
             picture=lambda figures: figures.curves(line, **axes),
-            settings=self.settings | chosen,
+            settings=self.settings | of_algorithm,
             missed=missed,
             varied=varied,
             participants=players,
@@ -610,15 +623,16 @@ class Transition:
         ``before`` (:meth:`goal`). The result is the mean share of the variables that change at all.
         """
         goal = self.goal(algorithm)
-        missed, n_moving = 0.0, 0
+        share_sum, n_moving = 0.0, 0
         for key in self.shapes:
             after = self.after[key]
-            squares = (after - self.before[key]) ** 2.0
-            size = float(squares.mean())
-            missed_squares = (after - goal[key]) ** 2
-            missed += float(missed_squares.mean() / (size or 1.0))
-            n_moving += bool(size)
-        return missed / n_moving if n_moving else float("nan")
+            changes = (after - self.before[key]) ** 2.0
+            mean_change = float(changes.mean())
+            errors = (after - goal[key]) ** 2
+            # Of a variable that does not change, the error itself is added; it is not counted.
+            share_sum += float(errors.mean() / (mean_change or 1.0))
+            n_moving += bool(mean_change)
+        return share_sum / n_moving if n_moving else float("nan")
 
 
 @checked
@@ -669,10 +683,11 @@ def transition(
         shape = base.n_episodes, len(rounds)
         step = writer.step(by, shape).to(latents)
         changed = _read_state(latents, site, layout) + step
-        rows = latents.flatten(0, 1)
-        new = changed.reshape(site.read(rows, layout).shape)
-        latents = write(rows, site, layout, new).unflatten(0, shape)
-        latents_after = run_on(model, base, rounds, horizon, latents).carried[0, :, :, 0]
+        by_row = latents.flatten(0, 1)  # [episode * round, row of the state, width]
+        new = changed.reshape(site.read(by_row, layout).shape)
+        latents = write(by_row, site, layout, new).unflatten(0, shape)
+        outputs = run_on(model, base, rounds, horizon, latents)
+        latents_after = outputs.carried[0, :, :, 0]  # of the only edit, after the last round
     before = writer.read(_read_state(latents, site, layout))
     after = writer.read(_read_state(latents_after, site, layout))
     return Transition(

@@ -290,7 +290,7 @@ def identified_rank(
 
     choice_before, ones = choose(start), np.ones(n_pairs)
     crossing, _ = _find_crossings(choose, choice_before, start, path, 0 * ones, ones)
-    # How the crossing moves if one element of the start is shifted by +h or -h (central differences).
+    # How the crossing moves if one element of the start is shifted by +h or by -h.
     h = _DIFFERENCE_STEP * float(base_values[variable].std())
     unit = np.eye(n_elements)
     # [element * sign, element]
