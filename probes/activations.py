@@ -34,7 +34,9 @@ from probes.values import When
 OF_LATENTS = ("latents", "written", "change")
 UPDATE = "update"
 
-_ROUNDING = 8.0  # units in the last place of the largest activation; what varies less is not read
+_ROUNDING_ULPS = (
+    8.0  # units in the last place of the largest activation; what varies less is not read
+)
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
         return site
     if isinstance(site, Site):
         return ProbedSite(str(site), site.hook, site)
-    word, sign, part = site.partition("@")
+    word, at_sign, part = site.partition("@")
     is_own_point = model is not None and word.partition("[")[0] in model.points
-    if word == "latents" and sign and not is_own_point:
+    if word == "latents" and at_sign and not is_own_point:
         return _place_channel(site, part, model)
     if word in OF_LATENTS and not is_own_point:
         if word != "latents":
@@ -191,7 +193,7 @@ def read(
     probed = place(site, model)
     if probed.hook is not None:
         return _read_hook(run, probed, probed.hook)
-    before, after = run.latents[:, :-1], run.latents[:, 1:]
+    before, after = run.latents[:, :-1], run.latents[:, 1:]  # [episode, round, latent, d_model]
     if probed.name in ("written", "change"):
         after = _select_write_slot(run, after, probed.name)
         if probed.name == "written":
@@ -201,7 +203,7 @@ def read(
     if probed.rows is None:
         return carried
     part = carried[:, :, probed.rows, : probed.width]
-    return part.squeeze(2) if part.shape[2] == 1 else part
+    return part.squeeze(2) if part.shape[2] == 1 else part  # a single row needs no axis
 
 
 def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "episode round *rest"]:
@@ -257,7 +259,7 @@ def _select_write_slot(
     carried = f"{n_latents} rows"
     refusal = _WRITES_ALL.format(word=word, name=run.settings.get("model"), carried=carried)
     require(n_latents == run.layout.n_latents, refusal)
-    slots = run.slots[..., None, None].expand(-1, -1, 1, width)
+    slots = run.slots[..., None, None].expand(-1, -1, 1, width)  # [episode, round, 1, d_model]
     return latents.gather(2, slots).squeeze(2)
 
 
@@ -276,18 +278,18 @@ def without_rounding(
         The pair (``x`` with these features set to 0, warning). The warning is a text if at least
         half of the features that vary at all were set to 0, otherwise "".
     """
-    rounding = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
+    rounding = _ROUNDING_ULPS * np.finfo(x.dtype).eps * np.abs(x).max()
     is_read = x.std((0, 1), dtype=np.float64) > rounding
     if is_read.all():
         return x, ""
-    # Less stands for 0, as exp(-200) in exact machines.
+    # A range below 1e-30 stands for 0, as exp(-200) does in handwired machines: nothing is hidden.
     is_hidden = np.ptp(x[..., ~is_read], (0, 1)) > 1e-30
     n_hidden = int(is_hidden.sum())
-    n = int(is_read.sum()) + n_hidden
+    n_varying = int(is_read.sum()) + n_hidden
     sentence = ""
-    if 0 < n <= 2 * n_hidden:
+    if 0 < n_varying <= 2 * n_hidden:  # at least half
         sentence = (
-            f"{n_hidden} of {n} features vary by less than the rounding of the largest activation; "
+            f"{n_hidden} of {n_varying} features vary by less than the rounding of the largest activation; "
             "scale them first"
         )
     return np.where(is_read, x, np.zeros(1, x.dtype)), sentence

@@ -33,7 +33,7 @@ DESCRIPTIONS = {
 }
 """What each control is, by name, in the order of tables."""
 
-_SHUFFLE, _TASK = 1, 2
+_SHUFFLE_STREAM, _TASK_STREAM = 1, 2  # numbers of the random streams of two controls
 
 
 class _Difference(Interval):
@@ -106,17 +106,17 @@ class ProbeScore(_Difference):
             graded: for targets with a rare class, squared errors of the predicted probabilities,
                 and squared errors if class frequencies are predicted instead; otherwise None.
         """
-        lost = array_of("losses", losses).astype(np.float64)
-        scale = array_of("references", references).astype(np.float64)
-        interval = refit.interval(lost, scale, N_FOLDS, kind)
+        loss_sums = array_of("losses", losses).astype(np.float64)
+        reference_sums = array_of("references", references).astype(np.float64)
+        interval = refit.interval(loss_sums, reference_sums, N_FOLDS, kind)
         return cls(
             estimate=interval.estimate,
             low=interval.low,
             high=interval.high,
-            losses=lost,
-            references=scale,
+            losses=loss_sums,
+            references=reference_sums,
             kind=kind,
-            constant=scale if constant is None else constant,
+            constant=reference_sums if constant is None else constant,
             graded=graded,
         )
 
@@ -209,28 +209,29 @@ def score_predictions(
     """
     decodes_classes = target.kind == "class"
     y = target.values if decodes_classes else target.values.astype(np.float64)
-    used = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
+    is_scored = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
 
     def add_up(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
         """Sum the scored entries over the rounds and episodes of each group, ``[group, output]``."""
-        return refit.in_groups((values * used).sum(1), groups)
+        return refit.in_groups((values * is_scored).sum(1), groups)
 
     def score_ratio(values: Shaped[Array, "episode round k"]) -> ProbeScore:
         """Return the mean of a loss over all scored entries, as a score with an interval."""
-        return ProbeScore.of(add_up(values).sum(1), steps.sum(1), "ratio")
+        return ProbeScore.of(add_up(values).sum(1), n_scored.sum(1), "ratio")
 
-    steps = add_up(used)
+    n_scored = add_up(is_scored)  # [group, output]
     kind: refit.Score = "accuracy" if decodes_classes else "skill"
     graded = None
     if decodes_classes:
-        losses, references = add_up(predictions != y), steps
-        constant = add_up(y != _find_most_frequent(y, used))
+        losses, references = add_up(predictions != y), n_scored
+        constant = add_up(y != _find_most_frequent(y, is_scored))
         if probabilities and target.is_rare:
-            graded = _grade(y, used, groups, probabilities)
+            graded = _grade(y, is_scored, groups, probabilities)
     else:
-        errors = (y - predictions) * used
+        errors = (y - predictions) * is_scored
         squares = np.einsum("etk,etk->ek", errors, errors)
         losses = refit.in_groups(squares, groups)
+        # R2 divides by the errors of the best constant, so both are equal.
         references = constant = refit.totals(y, target.mask, groups)
     score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), graded)
 
@@ -257,6 +258,7 @@ def _find_most_frequent(
     """Return the most frequent class of each output among the scored entries, ``[output]``."""
     classes = []
     for k in range(y.shape[-1]):
+        # at least one count, so that an output without scored entries gets class 0
         counts = np.bincount(y[used[..., k], k], minlength=1)
         classes.append(counts.argmax())
     return np.array(classes)
@@ -278,7 +280,7 @@ def _grade(
         probabilities: for each output, predicted class probabilities ``[episode, round, class]``.
     """
     n_classes = probabilities[0].shape[-1]
-    predicted = np.concatenate(probabilities, -1)
+    predicted = np.concatenate(probabilities, -1)  # [episode, round, output * class]
     indicators = np.eye(n_classes)[y].reshape(predicted.shape)
     scored = np.repeat(used, n_classes, -1)
     errors = np.square((predicted - indicators) * scored)
@@ -293,9 +295,10 @@ def _log_losses(
     """Return minus the log of the predicted probability of the true class, ``[episode, round,
     output]``.
     """
-    of_truth = np.take_along_axis(np.stack(probabilities, 2), y[..., None], axis=-1)[..., 0]
-    losses = -np.log(np.maximum(of_truth, np.finfo(np.float64).tiny))
-    return np.maximum(losses, 0.0)
+    stacked = np.stack(probabilities, 2)  # [episode, round, output, class]
+    of_truth = np.take_along_axis(stacked, y[..., None], axis=-1)[..., 0]
+    losses = -np.log(np.maximum(of_truth, np.finfo(np.float64).tiny))  # finite at probability 0
+    return np.maximum(losses, 0.0)  # a probability may exceed 1 by rounding
 
 
 def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
@@ -356,10 +359,14 @@ def _shuffle_episodes(
     """
     if groups is None:
         groups = np.arange(len(values))
-    places = np.random.default_rng([seed, _SHUFFLE]).permutation(int(groups.max()) + 1)
-    order = np.argsort(np.argsort(places)[groups], kind="stable")
+    n_groups = int(groups.max()) + 1
+    group_at_place = np.random.default_rng([seed, _SHUFFLE_STREAM]).permutation(n_groups)
+    place_of_group = np.argsort(group_at_place)
+    order = np.argsort(place_of_group[groups], kind="stable")  # episodes, group after group
+    # No episode gets values of its own group if the shift is as long as the largest group.
+    largest_group = np.bincount(groups).max()
     result = np.empty_like(values)
-    result[order] = values[np.roll(order, np.bincount(groups).max())]
+    result[order] = values[np.roll(order, largest_group)]
     return result
 
 
@@ -378,9 +385,10 @@ def _control_task(
         seed: seed of the draws.
         missing: mask of rounds that are not drawn.
     """
+    # [round that took place, output]
     rows = values.reshape(-1, values.shape[-1]) if missing is None else values[~missing]
     n_types = int(types.max()) + 1
-    draws = np.random.default_rng([seed, _TASK]).integers(len(rows), size=n_types)
+    draws = np.random.default_rng([seed, _TASK_STREAM]).integers(len(rows), size=n_types)
     return rows[draws][types]
 
 
@@ -472,15 +480,16 @@ class GroupedTargets:
             decoded = [target.indicators() for target in decoded]
         if self.targets[0].missing is None:
             return kind.fit(x, decoded, folds, self.groups)
-        same_rounds: dict[bytes, list[int]] = {}
+        # A shuffled target may miss other rounds; targets that miss the same ones share a fit.
+        indices_by_missing: dict[bytes, list[int]] = {}
         for i, target in enumerate(decoded):
-            same_rounds.setdefault(np.asarray(target.missing).tobytes(), []).append(i)
+            indices_by_missing.setdefault(np.asarray(target.missing).tobytes(), []).append(i)
         results: dict[int, Fitted] = {}
-        for indices in same_rounds.values():
+        for indices in indices_by_missing.values():
             counted = ~np.asarray(decoded[indices[0]].missing)
             episode = np.nonzero(counted)[0]
             packed = [decoded[i].remove_missing_rounds() for i in indices]
-            rows = x[counted][:, None]
+            rows = x[counted][:, None]  # [round that took place, 1, feature]
             fits = kind.fit(rows, packed, folds[episode], self.groups[episode])
             for i, probe in zip(indices, fits, strict=True):
                 results[i] = replace(probe, details=partial(_unpack, probe, counted))
@@ -547,8 +556,8 @@ class Problem:
         scores: dict[tuple[int, str], ProbeScore] = {}
         first = self.sample.targets[0]
         n_episodes, n_rounds = first.values.shape[:2]
-        round_index = np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
-        _keep_best(scores, "round", self.sample.fit(self.kind, round_index))
+        one_hot_round = np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
+        _keep_best(scores, "round", self.sample.fit(self.kind, one_hot_round))
         for form in first.inputs:
             _keep_best(scores, "inputs", self.sample.fit(self.kind, form))
         return replace(self, baselines=scores)
@@ -578,8 +587,9 @@ class Problem:
         scores = dict(self.baselines)
         for key, control in zip(self.drawn, controls_drawn, strict=True):
             scores[key] = control.score
-        for blank, sample in copies:
-            _keep_best(scores, "untrained", sample.fit(self.kind, blank))
+        for activations_of_copy, sample_of_copy in copies:
+            fits_of_copy = sample_of_copy.fit(self.kind, activations_of_copy)
+            _keep_best(scores, "untrained", fits_of_copy)
         results = []
         for i, (probe, target) in enumerate(zip(probes, targets, strict=True)):
             controls = {}

@@ -72,7 +72,7 @@ def predict(
     return predictions.reshape(*x.shape[:2], -1)
 
 
-def _fit(
+def _fit_clones(
     estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]
 ) -> tuple[Any, ...]:
     """Fit a clone of the estimator for each output.
@@ -120,7 +120,7 @@ def kind(estimator: BaseEstimator) -> Kind:
         predictions = np.zeros(y.shape)
         for fold in range(int(folds.max()) + 1):
             test = folds == fold
-            estimators = _fit(estimator, x[~test], y[~test])
+            estimators = _fit_clones(estimator, x[~test], y[~test])
             predictions[test] = predict(estimators, x[test])
 
         def refit() -> dict[str, Any]:
@@ -130,7 +130,7 @@ def kind(estimator: BaseEstimator) -> Kind:
             return {
                 "weights": np.zeros((x.shape[-1], 0)),
                 "intercept": np.zeros(0),
-                "estimators": _fit(estimator, x, y),
+                "estimators": _fit_clones(estimator, x, y),
                 "settings": {"estimator": repr(estimator)},
             }
 
@@ -211,9 +211,9 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
 
 
 _PENALTIES = (1e-2, 1.0, 1e2)  # values of C tried
-_WIDE = 512  # features beyond which L-BFGS takes less time for two classes, too: a tenth at 704
-_MOST_STEPS = 30  # of Newton's method, which usually takes 5
-_SMALLEST_STEP = 1e-4  # change of a log-odds below which Newton's method has converged
+_MAX_NEWTON_FEATURES = 512  # beyond it L-BFGS is faster for two classes, too: ten times at 704
+_MAX_NEWTON_STEPS = 30  # it usually takes 5
+_NEWTON_TOLERANCE = 1e-4  # change of a log-odds below which Newton's method has converged
 _SHRINKAGE_OF_INTERCEPT = 1e-12  # keeps the Hessian invertible if all probabilities are 0 or 1
 
 
@@ -239,17 +239,19 @@ class _Split(NamedTuple):
     tested: dict[int, Float[Array, "row column"]]
 
     @classmethod
-    def of(cls, rows: Float[Array, "row d"], groups: Int[Array, " row"], *left_out: int) -> _Split:
+    def of(
+        cls, rows: Float[Array, "row d"], fold_of_row: Int[Array, " row"], *left_out: int
+    ) -> _Split:
         """Split rows by fold, and standardise them by the training rows.
 
         Args:
             rows: inputs ``[row, d]``.
-            groups: fold of each row.
+            fold_of_row: fold of each row.
             *left_out: folds that are left out of training.
         """
         from sklearn.preprocessing import StandardScaler
 
-        train = ~np.isin(groups, left_out)
+        train = ~np.isin(fold_of_row, left_out)
         scaling = StandardScaler().fit(rows[train])
         scaled = (rows - scaling.mean_) / scaling.scale_
         # With more features than rows, the penalised weights lie in the span of the rows: fitted in its basis.
@@ -258,7 +260,7 @@ class _Split(NamedTuple):
             basis = np.linalg.qr(scaled[train].T)[0]
             scaled = scaled @ basis
         scaled = np.column_stack([scaled, np.ones(len(rows))])
-        tested = {fold: scaled[groups == fold] for fold in left_out}
+        tested = {fold: scaled[fold_of_row == fold] for fold in left_out}
         return cls(left_out, train, scaling, basis, scaled[train], tested)
 
 
@@ -281,18 +283,19 @@ class _LogisticFit:
 
     Attributes:
         rows: inputs ``[row, d]``, without columns that do not vary.
-        groups: fold of each row.
+        fold_of_row: fold of each row.
         varying: boolean mask of the columns that vary, among all columns.
         labels: class of each row.
         probabilities: class probabilities ``[row, class]``, predicted by probes that were not
             fitted on the fold of the row.
         losses: log-loss in fold g of a probe that was trained without folds f and g, for each value
-            of C that is tried, ``[f, g, C]``.
+            of C that is tried, ``[f, g, C]``; ``[f, f]`` is of a probe that was trained without f
+            alone.
         chosen: the inverse penalty C that was chosen in each outer fold.
     """
 
     rows: Float[Array, "row d"]
-    groups: Int[Array, " row"]
+    fold_of_row: Int[Array, " row"]
     varying: Bool[Array, " column"]
     labels: Int[Array, " row"]
     probabilities: Float[Array, "row c"]
@@ -308,38 +311,42 @@ class _LogisticFit:
         are the values of C in the outer folds, then that of this fit.
         """
         for fold in range(len(self.chosen)):
-            self.score(_Split.of(self.rows, self.groups, fold))
-        split = _Split.of(self.rows, self.groups)
+            self.score_split(_Split.of(self.rows, self.fold_of_row, fold))
+        split = _Split.of(self.rows, self.fold_of_row)
+        # The trace sums losses[f, f] over folds: of probes trained on all other folds, [C].
         penalty = _PENALTIES[self.losses.trace().argmin()]
-        classes, fitted = self.probe(split, penalty)
-        scaled = fitted[:-1]
+        classes, fitted = self.fit_split(split, penalty)
+        scaled_weights = fitted[:-1]  # [d, class]; the last row are the intercepts
         if split.basis is not None:
-            scaled = split.basis @ scaled
-        raw = scaled / split.scaling.scale_[:, None]
+            scaled_weights = split.basis @ scaled_weights
+        raw_weights = scaled_weights / split.scaling.scale_[:, None]
         n_classes = self.probabilities.shape[1]
         weights = np.zeros((len(self.varying), n_classes))
-        weights[np.ix_(self.varying, classes)] = raw
+        weights[np.ix_(self.varying, classes)] = raw_weights
         intercept = np.zeros(n_classes)
-        intercept[classes] = fitted[-1] - split.scaling.mean_ @ raw
+        intercept[classes] = fitted[-1] - split.scaling.mean_ @ raw_weights
         penalties = (*self.chosen, penalty)
-        first = 1 if n_classes == 2 else 0
-        return weights[:, first:], intercept[first:], penalties
+        first_column = 1 if n_classes == 2 else 0  # of two classes, class 0 has weights of 0
+        return weights[:, first_column:], intercept[first_column:], penalties
 
-    def score(self, split: _Split) -> None:
+    def score_split(self, split: _Split) -> None:
         """Compute the log-loss in each left-out fold of a split, for every value of C that is
         tried, and store it in ``losses``.
         """
         smallest = np.finfo(float).eps
         regression = None
         for i, penalty in enumerate(_PENALTIES):
-            regression = self.probe(split, penalty, regression)
+            regression = self.fit_split(split, penalty, start=regression)
+            # (f, g) and (g, f) if two folds are left out; (f, f) if one is
             for outer, fold in zip(reversed(split.left_out), split.left_out, strict=True):
-                truth = self.labels[self.groups == fold]
-                probabilities = self.predict(split, regression, fold)
+                truth = self.labels[self.fold_of_row == fold]
+                probabilities = self.predict_fold(split, regression, fold)
                 of_truth = probabilities[np.arange(len(truth)), truth]
                 self.losses[outer, fold, i] = -np.log(np.maximum(of_truth, smallest)).mean()
 
-    def predict(self, split: _Split, regression: _Regression, fold: int) -> Float[Array, "row c"]:
+    def predict_fold(
+        self, split: _Split, regression: _Regression, fold: int
+    ) -> Float[Array, "row c"]:
         """Predict class probabilities ``[row, class]`` in a left-out fold.
 
         A class that is absent from training gets probability 0; if training has one class only,
@@ -355,7 +362,9 @@ class _LogisticFit:
         probabilities[:, regression.classes] = special.softmax(scores, axis=1)
         return probabilities
 
-    def probe(self, split: _Split, penalty: float, start: _Regression | None = None) -> _Regression:
+    def fit_split(
+        self, split: _Split, penalty: float, start: _Regression | None = None
+    ) -> _Regression:
         """Fit a logistic regression of a split's training rows.
 
         Args:
@@ -374,7 +383,7 @@ class _LogisticFit:
             return _Regression(classes, weights)
         fitted = None
         # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
-        if len(classes) == 2 and rows.shape[1] <= _WIDE:
+        if len(classes) == 2 and rows.shape[1] <= _MAX_NEWTON_FEATURES:
             fitted = _fit_by_newton(rows, labels == classes[1], penalty, weights[:, 1])
         if fitted is None:
             regression = LogisticRegression(C=penalty, max_iter=1000)
@@ -410,7 +419,7 @@ def _fit_by_newton(
     shrinkage = np.full(len(start), 1 / penalty)
     shrinkage[-1] = _SHRINKAGE_OF_INTERCEPT
     weights = start
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_NEWTON_STEPS):
         probabilities = special.expit(rows @ weights)
         gradient = rows.T @ (probabilities - labels) + shrinkage * weights
         spread = np.sqrt(probabilities * (1 - probabilities))
@@ -418,7 +427,7 @@ def _fit_by_newton(
         hessian = scaled.T @ scaled + np.diag(shrinkage)
         step = np.linalg.solve(hessian, gradient)
         weights = weights - step
-        if np.abs(rows @ step).max() < _SMALLEST_STEP:
+        if np.abs(rows @ step).max() < _NEWTON_TOLERANCE:
             return weights
     return None
 
@@ -440,28 +449,29 @@ def _cross_validate(
     n_folds = int(folds.max()) + 1
     _, n_rounds, n_features = x.shape
     rows = x.reshape(-1, n_features).astype(np.float64)
-    groups = np.repeat(folds, n_rounds)
+    fold_of_row = np.repeat(folds, n_rounds)
     # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
     varying = (rows != rows[0]).any(0)
-    varying[0] |= not varying.any()  # scikit-learn fits no rows without columns
+    varying[0] |= not varying.any()  # one column stays, since scikit-learn needs one
     rows = rows[:, varying]
     fits = []
     for labels, n_classes in targets:
         probabilities = np.zeros((len(rows), n_classes))
         losses = np.zeros((n_folds, n_folds, len(_PENALTIES)))
-        fit = _LogisticFit(rows, groups, varying, labels.reshape(-1), probabilities, losses)
+        fit = _LogisticFit(rows, fold_of_row, varying, labels.reshape(-1), probabilities, losses)
         fits.append(fit)
     for pair in combinations(range(n_folds), 2):
-        split = _Split.of(rows, groups, *pair)
+        split = _Split.of(rows, fold_of_row, *pair)
         for fit in fits:
-            fit.score(split)
+            fit.score_split(split)
     for fold in range(n_folds):
-        split = _Split.of(rows, groups, fold)
+        split = _Split.of(rows, fold_of_row, fold)
         for fit in fits:
+            # The losses in the other folds; [fold, fold] is still 0.
             penalty = _PENALTIES[fit.losses[fold].sum(0).argmin()]
             fit.chosen.append(penalty)
-            regression = fit.probe(split, penalty)
-            fit.probabilities[groups == fold] = fit.predict(split, regression, fold)
+            regression = fit.fit_split(split, penalty)
+            fit.probabilities[fold_of_row == fold] = fit.predict_fold(split, regression, fold)
     return fits
 
 
@@ -486,13 +496,14 @@ def _fit_logistic(
     for target in targets:
         fits_of_target = list(islice(fits, target.values.shape[-1]))
         probabilities = [fit.probabilities.reshape(*x.shape[:2], -1) for fit in fits_of_target]
+        # [episode, round, output, class] -> the most probable class
         predictions = np.stack(probabilities, 2).argmax(-1)
-        refit = partial(_refit, target, fits_of_target)
+        refit = partial(_describe_refit, target, fits_of_target)
         results.append(score_predictions(target, predictions, groups, refit, probabilities))
     return results
 
 
-def _refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
+def _describe_refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
     """Fit a target's logistic probes on all episodes, and return the fields of a result that
     describe them, by name.
 

@@ -62,9 +62,9 @@ _KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 
 _N_UNTRAINED = 2  # untrained copies, of which the best counts (why: docs/method/probes.md)
 
-_MORE = 3  # the stream of random numbers of further episodes
+_FURTHER_EPISODES_STREAM = 3  # number of the random stream that draws further episodes
 
-_LEANS_LOW = (
+_LEANS_LOW_WARNING = (
     "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
     "fits on four fifths of them, is likely below that of a fit on all, so that it cannot be a 'no'"
 )
@@ -143,13 +143,14 @@ def fit(
     """
     site = _require_one(sites)
     if not isinstance(target, TargetValues):
-        decodes_classes = method is not None and _kind(method).of_classes
+        decodes_classes = method is not None and _select_kind(method).of_classes
         target = TargetValues.of(target, of_classes=decodes_classes)
     require(
         episodes is None or inputs is None,
         "give episodes= or inputs=, not both: either makes the inputs control",
     )
     run = activations if isinstance(activations, Rollout) else None
+    # A run that hooks changed is not of the model alone, so its model gives no control.
     if run is not None and not run.settings.get("hooked_rounds"):
         run = _attach_model(run, model, episodes)
         if inputs is None and not target.inputs:
@@ -160,6 +161,7 @@ def fit(
         model = run.model
     if isinstance(untrained, Rollout):
         untrained = read(untrained, place(site, model), target.when)
+    # (activations, targets); None: the targets of the same episodes
     copies = [] if untrained is None else [(untrained, None)]
     if run is None:
         return fit_targets(activations, [target], copies=copies, **options)[0]
@@ -200,8 +202,11 @@ def _complete_target(
     """
     sources: list[Any] = [episodes]
     if run is not None:
-        sources += [run.episodes, run]
-    for source in sources:
+        sources += [
+            run.episodes,
+            run,
+        ]  # a run from a file has no episodes, but knows which rounds are missing
+    for source in sources:  # the first that has a value counts
         if target.missing is None:
             target = replace(target, missing=missing_rounds(source))
         if target.participants is None:
@@ -290,7 +295,7 @@ def probe(
         return results
 
 
-_MOST_ABSENT = 0.5
+_MAX_ABSENT_SHARE = 0.5
 """An untrained copy whose halting loop skips more than this share of rounds is not used as a
 control.
 """
@@ -334,22 +339,26 @@ def _fit_run(
     for array in activations.values():
         as_inputs(array)  # refuses what no probe can hold before untrained copies run
     hooks = [] if where.hook is None else [where.hook]
-    untrained_copies, elsewhere = untrained_runs(run, targets, hooks, n_untrained, seed)
+    untrained_copies, targets_of_copies = untrained_runs(run, targets, hooks, n_untrained, seed)
     model_settings = {name: run.settings[name] for name in ("model", "digest", "commit")}
     options = model_settings | options
     results: dict[int, ProbeResult] = {}
     for when, array in activations.items():
+        # here: of the targets that are read at this moment
         indices = [i for i, target in enumerate(targets) if target.when == when]
-        its_targets = [targets[i] for i in indices]
-        its_elsewhere = None if elsewhere is None else [elsewhere[i] for i in indices]
+        targets_here = [targets[i] for i in indices]
+        targets_of_copies_here = (
+            None if targets_of_copies is None else [targets_of_copies[i] for i in indices]
+        )
         its_copies = list(copies)
         for run_of_copy in untrained_copies:
-            of_copy: Sequence[TargetValues] | None = its_elsewhere
-            absent = None if where.hook is None else find_absent(run_of_copy(), where)
-            if absent is not None and absent.mean() <= _MOST_ABSENT:
-                of_copy = _leave_out(its_elsewhere or its_targets, absent)
-            its_copies.append((partial(_read_copy_at, run_of_copy, where, when), of_copy))
-        fits = fit_targets(array, its_targets, copies=its_copies, site=where, seed=seed, **options)
+            targets_of_copy: Sequence[TargetValues] | None = targets_of_copies_here
+            absent_in_copy = None if where.hook is None else find_absent(run_of_copy(), where)
+            # Beyond this share its NaN activations stay, and fit_targets drops the copy.
+            if absent_in_copy is not None and absent_in_copy.mean() <= _MAX_ABSENT_SHARE:
+                targets_of_copy = _leave_out(targets_of_copies_here or targets_here, absent_in_copy)
+            its_copies.append((partial(_read_copy_at, run_of_copy, where, when), targets_of_copy))
+        fits = fit_targets(array, targets_here, copies=its_copies, site=where, seed=seed, **options)
         results.update(zip(indices, fits, strict=True))
     return [results[i] for i in range(len(targets))]
 
@@ -411,42 +420,44 @@ def untrained_runs(
     model, episodes = run.model, run.episodes
     if model is None or episodes is None or not n:
         return [], None
-    samples = [episodes]
-    elsewhere = None
+    episodes_of_copies = [episodes]
+    joined_targets = None
     further = _sample_more(run, model, episodes, seed)
     if further is not None:
-        elsewhere = _join_targets(targets, episodes, further, run.n_rounds)
-        if elsewhere is not None:
-            samples.append(further)
-    hashes = [joblib.hash(encode_rounds(model, sample)) for sample in samples]
+        joined_targets = _join_targets(targets, episodes, further, run.n_rounds)
+        if joined_targets is not None:
+            episodes_of_copies.append(further)
+    input_hashes = [joblib.hash(encode_rounds(model, sample)) for sample in episodes_of_copies]
     copies: list[Callable[[], Rollout]] = []
     for copy_seed in range(seed, seed + n):
-        fresh = untrained(model, copy_seed)
-        digest = fresh.digest()
+        untrained_model = untrained(model, copy_seed)
+        digest = untrained_model.digest()
         runs = []
-        for sample, hash_of_sample in zip(samples, hashes, strict=True):
-            key = (digest, run.n_rounds, run.commit, *hooks, hash_of_sample)
-            run_of_copy = _RUNS.pop(key, None)
+        for sample, input_hash in zip(episodes_of_copies, input_hashes, strict=True):
+            key = (digest, run.n_rounds, run.commit, *hooks, input_hash)
+            run_of_copy = _CACHED_RUNS.pop(key, None)
             if run_of_copy is None:
                 run_of_copy = rollout(
-                    fresh,
+                    untrained_model,
                     sample,
                     names_filter=hooks or None,
                     n_rounds=run.n_rounds,
                     commit=run.commit,
                 )
-            _RUNS[key] = run_of_copy  # at the end: the first are forgotten first
-            runs.append(replace(run_of_copy, model=fresh))
+            _CACHED_RUNS[key] = (
+                run_of_copy  # moved to the end: the least recently used are deleted first
+            )
+            runs.append(replace(run_of_copy, model=untrained_model))
         copies.append(partial(Rollout.join, runs))
-    while sum(map(_count_bytes, _RUNS.values())) > _MOST_KEPT:
-        del _RUNS[next(iter(_RUNS))]
-    return copies, elsewhere
+    while sum(map(_count_bytes, _CACHED_RUNS.values())) > _MAX_CACHED_BYTES:
+        del _CACHED_RUNS[next(iter(_CACHED_RUNS))]
+    return copies, joined_targets
 
 
-_RUNS: dict[tuple[Any, ...], Rollout] = {}
+_CACHED_RUNS: dict[tuple[Any, ...], Rollout] = {}
 """Cache of the last untrained copies' rollouts in this process, so that further probes share them.
 """
-_MOST_KEPT = 2**28  # bytes of activations that are kept in them
+_MAX_CACHED_BYTES = 2**28  # of activations in the cached rollouts
 
 
 def _count_bytes(run: Rollout) -> int:
@@ -483,11 +494,17 @@ def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) ->
     is_recorded = run.missing is not None or has_people or "episodes" in task.recorded
     if n_more <= 0 or is_recorded:
         return None
-    state = np.random.SeedSequence([seed, _MORE]).generate_state(1)
+    seed_sequence = np.random.SeedSequence([seed, _FURTHER_EPISODES_STREAM])
+    (sampling_seed,) = seed_sequence.generate_state(1)
     try:
         sizes = task.sizes_of(episodes)
         return task.sample_for(
-            model, n_more, episodes.n_rounds, int(state[0]), episodes.regime, sizes
+            model,
+            n_more,
+            episodes.n_rounds,
+            seed=int(sampling_seed),
+            regime=episodes.regime,
+            sizes=sizes,
         )
     except InputError:  # such as of episodes that were recorded
         return None
@@ -511,14 +528,12 @@ def _join_targets(
     joined = []
     for target in targets:
         try:
-            variable, moment = parse(target.key, interp.tasks.of(episodes))
+            target_of_key, moment = parse(target.key, interp.tasks.of(episodes))
         except InputError:
             return None
-        parts = [
-            variable(sample, moment, **target.parameters) for sample in (episodes, further_episodes)
-        ]
-        first, further = (part.rounds(0, n_rounds) for part in parts)
-        if not np.array_equal(first.values, target.values):
+        first = target_of_key(episodes, moment, **target.parameters).rounds(0, n_rounds)
+        further = target_of_key(further_episodes, moment, **target.parameters).rounds(0, n_rounds)
+        if not np.array_equal(first.values, target.values):  # the caller's own values
             return None
         values = np.concatenate([first.values, further.values])
         mask = None
@@ -562,7 +577,7 @@ def fit_targets(
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
     targets = [target.as_numbers() for target in targets]
-    missing, participants = targets[0].missing, targets[0].participants
+    missing, participants = targets[0].missing, targets[0].participants  # equal in all targets
     x = fill_missing(as_inputs(x), missing)
     for target in targets:
         check(x, target)
@@ -572,15 +587,15 @@ def fit_targets(
         overflown = "the activations of the untrained model overflow or are NaN"
         no_control = f"{overflown}, so that it is no control"
         warnings.warn(f"{no_control} and is left out", UserWarning, stacklevel=3)
-    x, hidden = without_rounding(x)
-    if hidden:
-        warnings.warn(hidden, UserWarning, stacklevel=3)
+    x, rounding_warning = without_rounding(x)
+    if rounding_warning:
+        warnings.warn(rounding_warning, UserWarning, stacklevel=3)
     arrays = [x, *(target.values for target in targets)]
     group_of_episode = as_groups(groups, len(x), participants, arrays)
     n_groups = int(group_of_episode.max()) + 1
-    few = warn_of_few(n_groups)
-    few_recorded = _warn_of_few_recordings(len(x), bool(usable), missing, participants)
-    kinds = [_kind(method, target) for target in targets]
+    few_warning = warn_of_few(n_groups)
+    few_recorded_warning = _warn_of_few_recordings(len(x), bool(usable), missing, participants)
+    kinds = [_select_kind(method, target) for target in targets]  # one per target
     for kind, target in zip(kinds, targets, strict=True):
         if kind is LOGISTIC:
             _refuse_constant_classes(target)
@@ -611,12 +626,13 @@ def fit_targets(
             probe.score,
             controls,
             untrained=overflown,
-            hidden=hidden,
+            hidden=rounding_warning,
             n_features=n_features,
             probe=describe_probe(kind),
         )
-        low = _LEANS_LOW if n_features else ""
-        notes = filter(None, (few, few_recorded, hidden, low, no_control))
+        low_warning = _LEANS_LOW_WARNING if n_features else ""
+        texts = (few_warning, few_recorded_warning, rounding_warning, low_warning, no_control)
+        notes = filter(None, texts)
         details = probe.details()
         details["settings"] = {**common_settings, **details["settings"]}
         return ProbeResult(
@@ -633,7 +649,8 @@ def fit_targets(
         )
 
     results: dict[int, ProbeResult] = {}
-    for kind in {kind.name: kind for kind in kinds}.values():
+    different_kinds = {kind.name: kind for kind in kinds}
+    for kind in different_kinds.values():
         indices = [i for i, its_kind in enumerate(kinds) if its_kind.name == kind.name]
         sample = GroupedTargets([targets[i] for i in indices], group_of_episode, seed)
         fits = _fit_kind(kind, x, sample, indices, usable)
@@ -691,17 +708,17 @@ def _select_usable_copies(
         targets: targets of the probe.
     """
     usable = []
-    for activations, elsewhere in copies:
-        missing = (elsewhere or targets)[0].missing
+    for activations, targets_of_copy in copies:
+        missing = (targets_of_copy or targets)[0].missing
         x = _read_copy(activations, missing)
         require(
-            elsewhere is not None or x.shape == shape,
+            targets_of_copy is not None or x.shape == shape,
             f"activations of the untrained model have shape {x.shape}, those of the model {shape}; "
             "use probes.untrained(model) on the same episodes",
         )
         if not overflows(x):
-            usable.append(_Copy(activations, len(x), missing, elsewhere))
-        del x
+            usable.append(_Copy(activations, len(x), missing, targets_of_copy))
+        del x  # before the next copy is read
     return usable
 
 
@@ -720,8 +737,8 @@ def _warn_of_few_recordings(
     is_recorded = missing is not None or participants is not None
     if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
         return ""
-    all_that = f"where of an untrained copy {PLATEAU} show all that can be read"
-    return f"there are only {n_episodes} episodes, {all_that}"
+    needed = f"where of an untrained copy {PLATEAU} show all that can be read"
+    return f"there are only {n_episodes} episodes, {needed}"
 
 
 def _refuse_constant_classes(target: TargetValues) -> None:
@@ -773,7 +790,7 @@ def describe_probe(kind: Kind) -> str:
     return "linear probe" if kind.name in _KINDS else f"probe by {kind.name}"
 
 
-def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
+def _select_kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
     """Return the kind of probe that ``method`` selects; refuse a classifier for a target of
     numbers.
 

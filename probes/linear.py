@@ -27,7 +27,7 @@ from probes.values import TargetValues
 ALPHAS = tuple(float(a) for a in np.logspace(-4, 6, 11))
 """Ridge penalties to choose from, in scikit-learn's units for standardised inputs."""
 
-_CONSTANT = 1e-12
+_CONSTANT_SHARE = 1e-12
 """An input counts as constant if its variance in a training set is below this share of its total
 variance.
 """
@@ -99,10 +99,12 @@ class _RidgePath:
         """
         mean_x = train.x / train.n
         mean_y = train.y / train.n
+        # Sums of products of centred inputs [d, d], and of centred inputs and targets [d, k].
         gram = train.xx - np.outer(train.x, mean_x)
         cross = train.xy - np.outer(train.x, mean_y)
         variance_in_training = gram.diagonal() / train.n
-        varies = variance_in_training > _CONSTANT * variance
+        varies = variance_in_training > _CONSTANT_SHARE * variance
+        # A constant input is divided by infinity, so that its weight is 0.
         scale = np.sqrt(np.where(varies, variance_in_training, np.inf))
         inverse = 1 / scale
         eigenvalues, basis = np.linalg.eigh(gram * np.outer(inverse, inverse))
@@ -110,7 +112,7 @@ class _RidgePath:
             mean_x=mean_x,
             mean_y=mean_y,
             scale=scale,
-            eigenvalues=np.maximum(eigenvalues, 0.0),
+            eigenvalues=np.maximum(eigenvalues, 0.0),  # rounding may make them negative
             basis=basis,
             projected=basis.T @ (cross * inverse[:, None]),
         )
@@ -133,19 +135,22 @@ class _RidgePath:
             test: sums over the held-out rows; the rows themselves are not needed.
         """
         inverse = 1 / self.scale
-        x = test.x - test.n * self.mean_x
+        # Sums over held-out rows minus the training means m:
+        # sum (x - m)(x - m)' = sum x x' - (sum x) m' - m (sum x)' + n m m', and so for x y' and y^2.
+        centred_x = test.x - test.n * self.mean_x
         cross = np.outer(test.x, self.mean_x)
         xx = test.xx - cross - cross.T + test.n * np.outer(self.mean_x, self.mean_x)
-        xy = test.xy - np.outer(x, self.mean_y) - np.outer(self.mean_x, test.y)
+        xy = test.xy - np.outer(centred_x, self.mean_y) - np.outer(self.mean_x, test.y)
         cross_y = 2 * self.mean_y * test.y
         yy = test.yy - cross_y + test.n * self.mean_y**2
+        # The squared error is y'y - 2 w'x'y + w'x'x w, in the eigenbasis of the training inputs.
         scaled_xx = xx * np.outer(inverse, inverse)
         rotated_xx = self.basis.T @ scaled_xx @ self.basis
         rotated_xy = self.basis.T @ (xy * inverse[:, None])
         shrinkage = self.eigenvalues[:, None, None] + np.asarray(ALPHAS)[:, None]
-        w = self.projected[:, None] / shrinkage
+        w = self.projected[:, None] / shrinkage  # [d, alpha, k]
         explained = np.einsum("dak,dk->ak", w, rotated_xy)
-        columns = w.reshape(len(w), -1)
+        columns = w.reshape(len(w), -1)  # [d, alpha * k]
         squares = np.einsum("dm,dm->m", columns, rotated_xx @ columns)
         errors = yy - 2 * explained + squares.reshape(explained.shape)
         return np.maximum(errors, 0.0) / test.n
@@ -197,9 +202,9 @@ def cross_validate(
     centred_x, shift_x = _centre(x)
     centred_y, shift_y = _centre(y)
     n_rows = centred_x[..., 0].size
-    # Without a copy, as .var makes.
+    # einsum makes no copy of the inputs, as .var does.
     variance = np.einsum("erd,erd->d", centred_x, centred_x) / n_rows
-    in_fold = [folds == fold for fold in range(n_folds)]
+    in_fold = [folds == fold for fold in range(n_folds)]  # masks [episode]
     moments = []
     for rows in in_fold:
         x_of_fold = centred_x[rows].reshape(-1, x.shape[2])
@@ -222,13 +227,14 @@ def cross_validate(
     outer_errors = []
     for fold, rows in enumerate(in_fold):
         path = solve_without(fold)
-        alpha = _best(errors[fold].sum(0), blocks)
+        # Summed over the inner test folds, [alpha, k]; errors[fold, fold] is 0.
+        alpha = _choose_penalties(errors[fold].sum(0), blocks)
         weights, intercept = path.weights(alpha[blocks])
         predictions[rows] = centred_x[rows] @ weights + intercept
         alphas.append(alpha)
         outer_errors.append(path.errors(moments[fold]))
-    alpha = _best(np.sum(outer_errors, 0), blocks)
-    weights, intercept = solve_without().weights(alpha[blocks])
+    alpha = _choose_penalties(np.sum(outer_errors, 0), blocks)
+    weights, intercept = solve_without().weights(alpha[blocks])  # on all folds
     return _RidgeFit(
         predictions=predictions + shift_y,
         alphas=np.stack(alphas),
@@ -246,14 +252,16 @@ def _centre(
 
     A constant input becomes exactly zero.
     """
-    first = x[0, 0].astype(np.float64)
+    first = x[0, 0].astype(np.float64)  # subtracted first, so that constants become exactly 0
     centred = x - first
     mean = centred.mean((0, 1))
     centred -= mean
     return centred, first + mean
 
 
-def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]) -> Float[Array, " block"]:
+def _choose_penalties(
+    errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]
+) -> Float[Array, " block"]:
     """Return the penalty with the smallest error for each target, ``[block]``; among equally good
     ones the largest.
 
@@ -262,11 +270,12 @@ def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]) -> Float[Ar
         blocks: index of the target of each output, ``[k]``.
     """
     errors_of_blocks = np.stack([np.bincount(blocks, weights=row) for row in errors])
+    # Backwards, since argmin returns the first of equal errors, and penalties ascend.
     best_from_end = errors_of_blocks[::-1].argmin(0)
     return np.asarray(ALPHAS)[::-1][best_from_end]
 
 
-def _fit(
+def _fit_ridge(
     x: Float[Array, "episode round d"],
     targets: Sequence[TargetValues],
     folds: Int[Array, " episode"],
@@ -282,7 +291,8 @@ def _fit(
     """
     y = np.concatenate([target.values for target in targets], axis=-1, dtype=np.float64)
     widths = [target.values.shape[-1] for target in targets]
-    fit = cross_validate(x, y, folds, np.repeat(np.arange(len(targets)), widths))
+    target_of_output = np.repeat(np.arange(len(targets)), widths)
+    fit = cross_validate(x, y, folds, blocks=target_of_output)
     results = []
     start = 0
     for target, width, alpha in zip(targets, widths, fit.alpha.tolist(), strict=True):
@@ -299,4 +309,4 @@ def _fit(
     return results
 
 
-RIDGE = Kind("ridge", of_classes=False, fit=_fit)
+RIDGE = Kind("ridge", of_classes=False, fit=_fit_ridge)

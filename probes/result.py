@@ -34,7 +34,7 @@ _SMALLEST_EFFECT = 0.1
 skill).
 """
 
-_SITES = {
+_SITE_TEXTS = {
     None: ("the activations", ""),
     "latents": ("the latents", ""),
     "written": ("the written latent", " from the latent that it writes"),
@@ -43,7 +43,10 @@ _SITES = {
 }
 """How a site is described in a claim, and at the end of a sentence about the model."""
 
-_NO_COPY = "no untrained model; give untrained= or a rollout without hooks (from a file: with model= and episodes=)"
+_NO_COPY_REASON = (
+    "no untrained model; give untrained= or a rollout without hooks "
+    "(from a file: with model= and episodes=)"
+)
 
 
 def measure_of(
@@ -76,7 +79,7 @@ def measure_of(
     name = target.noun
     if ":" in target.key:
         name += " before the round"
-    source, place = _describe_site(site)
+    source, at_site = _describe_site(site)
     skill = score.skill
     part = "part of " if skill.estimate < 0.5 else ""  # less than half of it can be read
     numbers = {}
@@ -87,6 +90,7 @@ def measure_of(
     if score.kind != "skill":
         notes.insert(0, f"accuracy {score}")
     unit = "R2" if score.kind == "skill" else "skill"
+    # Reasons that turn a verdict into "undecided".
     unless = _doubt_yes(target, controls, untrained) | _doubt_no(score, hidden, n_features)
     return Measure(
         key=target.key,
@@ -95,8 +99,8 @@ def measure_of(
         threshold=_SMALLEST_EFFECT,
         unit=unit,
         controls=numbers,
-        yes=f"lets a {probe} read {part}{name}{place}",
-        no=f"lets no {probe} read {name}{place}",
+        yes=f"lets a {probe} read {part}{name}{at_site}",
+        no=f"lets no {probe} read {name}{at_site}",
         unless=unless,
         caution="what can be read need not be used",
         note="; ".join(filter(None, notes)),
@@ -107,8 +111,8 @@ def _describe_site(site: str | None) -> tuple[str, str]:
     """Return two texts about a site: what a probe reads from, such as "the latents", and the end of
     a sentence about the model, such as " at resid_post[2]@w?".
     """
-    if site in _SITES:
-        return _SITES[site]
+    if site in _SITE_TEXTS:
+        return _SITE_TEXTS[site]
     assert site is not None
     if site.startswith("latents@"):
         channel = site.removeprefix("latents@")
@@ -129,7 +133,7 @@ def _doubt_yes(
             default text.
     """
     if "untrained" not in controls:
-        return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY}"}
+        return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY_REASON}"}
     if "inputs" not in controls and "inputs" not in target.implied_by:
         return {"yes": f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="}
     return {}
@@ -150,8 +154,9 @@ def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, 
         why = f"about {2 * n_features} would do, two for each feature"
         return {"no": f"{FEW}: the target is constant in each; {why}"}
     if score.detectable > _SMALLEST_EFFECT:
-        share = score.detectable / _SMALLEST_EFFECT
-        n_enough = ceil(len(score.losses) * share**2)
+        # The width of an interval shrinks with the square root of the number of groups.
+        too_wide = score.detectable / _SMALLEST_EFFECT
+        n_enough = ceil(len(score.losses) * too_wide**2)
         return {"no": f"{FEW}: about {n_enough} would do"}
     return {}
 
@@ -242,7 +247,10 @@ class ProbeResult(Measured):
             return f"{subject} reads {read}."
         if measure.verdict == "no":
             return f"{subject} does not read {read}."
-        return f"It is {measure.verdict} whether a{subject[1:]} reads {read}: {measure.reason}."
+        lowercase_subject = f"a{subject[1:]}"  # "A linear probe" in the middle of a sentence
+        return (
+            f"It is {measure.verdict} whether {lowercase_subject} reads {read}: {measure.reason}."
+        )
 
     @property
     def metric(self) -> str:
@@ -288,6 +296,7 @@ class ProbeResult(Measured):
             output = self.columns[0]
         if output not in self.columns:
             raise unknown_name(f"output of {self.target.key!r}:", output, self.columns, limit=40)
+        # [column, feature]: row i changes decoded value i by 1, and no other.
         directions = np.linalg.pinv(self.weights, rcond=1e-9)
         return directions[self.columns.index(output)].reshape(self.shape)
 

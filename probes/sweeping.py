@@ -62,27 +62,27 @@ if TYPE_CHECKING:
 _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components that are swept by default, as far as the model has them."""
 
-_FORMAT = 7
+_CACHE_VERSION = 7  # part of each cell's digest: rows of another version are not read
 _Window = tuple[int, int]
 _Cell = tuple[_Window, Site]
 _Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class _Shared:
+class _SharedInWindow:
     """What all cells (sites) of one window of rounds share.
 
     Attributes:
         window: first round of the window, and the round after its last.
         problem: the targets in the window, with their controls.
         digest: hash of everything that a cell's scores depend on, except the site.
-        blank: the targets in the episodes of the untrained copies.
+        targets_of_copies: the targets in the episodes of the untrained copies.
     """
 
     window: _Window
     problem: Problem
     digest: str
-    blank: GroupedTargets
+    targets_of_copies: GroupedTargets
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,14 +172,14 @@ def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
         grid = part.pivot_table(index="layer", columns="start", values="number", sort=False)
         name = f"{component} at {position}" if position else str(component)
         grids[name] = grid.reindex(columns=rounds)
-    figure = heatmaps(grids, label=_unit_of(rows), limit=1.0, lowest=0.0)
+    figure = heatmaps(grids, label=_get_unit(rows), limit=1.0, lowest=0.0)
     for axes in figure.axes[: len(grids)]:
         axes.set_xlabel("round")
     figure.suptitle(title)
     return figure
 
 
-def _unit_of(rows: pd.DataFrame) -> str:
+def _get_unit(rows: pd.DataFrame) -> str:
     """Return the unit of the scores of one target, "R2" or "skill"."""
     return str(rows["unit"].iloc[0])
 
@@ -199,7 +199,7 @@ def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:
     for component, part in rows.groupby("component", sort=False):
         grid = part.pivot_table(index="layer", columns="position", values="number", sort=False)
         grids[str(component)] = grid.reindex(columns=positions)
-    figure = heatmaps(grids, label=_unit_of(rows), limit=1.0, lowest=0.0)
+    figure = heatmaps(grids, label=_get_unit(rows), limit=1.0, lowest=0.0)
     decoded = rows[rows["verdict"] == "yes"]
     for axes, (component, grid) in zip(figure.axes, grids.items(), strict=False):
         layers = list(grid.index)
@@ -271,7 +271,7 @@ def sweep(
     """
     integer("n_jobs", n_jobs, most=1024)
     kind = RIDGE if estimator is None else estimators.kind(estimator)
-    spans = _spans(windows, per_round, episodes.n_rounds)
+    swept_windows = _list_windows(windows, per_round, episodes.n_rounds)
     swept_sites = _select_sites(model, episodes, sites)
     values = compute(targets, episodes, model)
     inputs = encode_rounds(model, episodes)
@@ -285,17 +285,18 @@ def sweep(
             f"target {value.key!r} is a number, not a class; sweep it with a regressor, or leave estimator= out",
         )
     if per_round:
-        spans = _varying(values, spans)
+        swept_windows = _select_varying(values, swept_windows)
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
-        copies, elsewhere = untrained_runs(run, values, [], n_untrained, seed)
-    fits = (N_FOLDS, ALPHAS, repr(estimator), n_untrained)
-    common = (_FORMAT, model.digest(), seed, fits, inputs, groups)
-    in_windows = _of_windows(sample, spans, elsewhere, kind=kind, common=common)
-    by_window = {shared.window: shared for shared in in_windows}
+        copies, joined_targets = untrained_runs(run, values, [], n_untrained, seed)
+    fit_settings = (N_FOLDS, ALPHAS, repr(estimator), n_untrained)
+    common = (_CACHE_VERSION, model.digest(), seed, fit_settings, inputs, groups)
+    in_windows = _prepare_windows(sample, swept_windows, joined_targets, kind=kind, common=common)
+    shared_by_window = {shared.window: shared for shared in in_windows}
     folder = None if cache is None else writable(cache)
-    finished = {
-        window: Finished(folder, {"digest": shared.digest}) for window, shared in by_window.items()
+    stores = {
+        window: Finished(folder, {"digest": shared.digest})
+        for window, shared in shared_by_window.items()
     }
     settings: dict[str, Any] = {
         "model": model.name,
@@ -307,25 +308,28 @@ def sweep(
         "n_rounds": episodes.n_rounds,
         "seed": seed,
     }
-    by_name = {_name_cell(cell): cell for cell in product(by_window, swept_sites)}
-    names = list(by_name)
+    cells_by_name = {_name_cell(cell): cell for cell in product(shared_by_window, swept_sites)}
+    names = list(cells_by_name)
     if folder is not None:
-        files = {
-            name: finished[window].file_of(str(site), list[_Row])
-            for name, (window, site) in by_name.items()
+        file_of_name = {
+            name: stores[window].file_of(str(site), list[_Row])
+            for name, (window, site) in cells_by_name.items()
         }
-        names = divide(folder, files, settings, shard)
-    cells = [by_name[name] for name in names]
-    rows = {cell: finished[cell[0]].load(str(cell[1]), list[_Row]) for cell in cells}
-    missing = [cell for cell in cells if rows[cell] is None]
-    if missing:
+        names = divide(folder, file_of_name, settings, shard)
+    cells = [cells_by_name[name] for name in names]
+    # the stored rows of each cell; None if it was not computed yet
+    rows = {(window, site): stores[window].load(str(site), list[_Row]) for window, site in cells}
+    unfinished = [cell for cell in cells if rows[cell] is None]
+    if unfinished:
         runs = [run, *(run_of_copy() for run_of_copy in copies)]
         with bar("probes", total=len(cells)) as advance:
-            advance(len(cells) - len(missing))
+            advance(len(cells) - len(unfinished))
             began = time.monotonic()
-            for cell, scored in _run(missing, by_window, runs, n_jobs, scheduler):
+            for cell, scored in _compute_cells(
+                unfinished, shared_by_window, runs, n_jobs, scheduler
+            ):
                 window, site = cell
-                rows[cell] = finished[window].save(str(site), list[_Row], scored)
+                rows[cell] = stores[window].save(str(site), list[_Row], scored)
                 ended = time.monotonic()
                 if folder is not None:
                     note(folder, _name_cell(cell), ended - began)
@@ -368,7 +372,9 @@ def _select_sites(
     return list_sites(model, layout, components)
 
 
-def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) -> list[_Window]:
+def _list_windows(
+    windows: Sequence[_Window] | None, per_round: bool, n_rounds: int
+) -> list[_Window]:
     """Return the windows of rounds to sweep, each as (first round, round after the last).
 
     Args:
@@ -397,15 +403,15 @@ def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) ->
     return spans
 
 
-def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_Window]:
+def _select_varying(values: Sequence[TargetValues], windows: Sequence[_Window]) -> list[_Window]:
     """Return the windows in which every target varies; in other windows there is nothing to decode.
 
     Args:
         values: the targets in all rounds.
-        spans: (first round, round after the last) of each window.
+        windows: (first round, round after the last) of each window.
     """
     varying = []
-    for start, stop in spans:
+    for start, stop in windows:
         cuts = [value.rounds(start, stop) for value in values]
         if all(cut.as_numbers().varies for cut in cuts):
             varying.append((start, stop))
@@ -417,20 +423,20 @@ def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_
     return varying
 
 
-def _of_windows(
+def _prepare_windows(
     sample: GroupedTargets,
     windows: Sequence[_Window],
-    elsewhere: Sequence[TargetValues] | None,
+    joined_targets: Sequence[TargetValues] | None,
     *,
     kind: Kind,
     common: tuple[Any, ...],
-) -> list[_Shared]:
+) -> list[_SharedInWindow]:
     """Return, for each window of rounds, what its cells (sites) share.
 
     Args:
         sample: the targets in all rounds, with their groups.
         windows: (first round, round after the last) of each window.
-        elsewhere: targets in the untrained copies' episodes; None if these are the episodes of the
+        joined_targets: targets in the untrained copies' episodes; None if these are the episodes of the
             model.
         kind: kind of probe.
         common: what scores in every window depend on, for the hash by which finished cells are
@@ -440,27 +446,28 @@ def _of_windows(
     for start, stop in windows:
         targets = [value.rounds(start, stop) for value in sample.targets]
         for target in targets:
-            check(np.zeros((*target.values.shape[:2], 1)), target)
+            any_activations = np.zeros((*target.values.shape[:2], 1))
+            check(any_activations, target)  # as far as the target alone decides
         targets_of_copies = targets
-        if elsewhere is not None:
-            targets_of_copies = [value.rounds(start, stop) for value in elsewhere]
+        if joined_targets is not None:
+            targets_of_copies = [value.rounds(start, stop) for value in joined_targets]
         parts = [(t.key, t.implied_by, t.values, t.mask, t.missing) for t in targets]
         n_episodes_of_copies = len(targets_of_copies[0].values)
         digest = joblib.hash((common, start, stop, parts, n_episodes_of_copies))
         in_window = replace(sample, targets=targets)
-        shared = _Shared(
+        shared = _SharedInWindow(
             window=(start, stop),
             problem=Problem.of(in_window, kind),
             digest=str(digest),
-            blank=in_window.of_copy(targets_of_copies),
+            targets_of_copies=in_window.of_copy(targets_of_copies),
         )
         in_windows.append(shared)
     return in_windows
 
 
-def _run(
-    missing: Sequence[_Cell],
-    by_window: Mapping[_Window, _Shared],
+def _compute_cells(
+    unfinished: Sequence[_Cell],
+    shared_by_window: Mapping[_Window, _SharedInWindow],
     runs: Sequence[Rollout],
     n_jobs: int,
     scheduler: str,
@@ -472,32 +479,38 @@ def _run(
     models and their latents.
 
     Args:
-        missing: cells to compute.
-        by_window: what the cells of each window share.
+        unfinished: cells to compute.
+        shared_by_window: what the cells of each window share.
         runs: rollouts of the model, and of its untrained copies.
         n_jobs: number of workers; -1 for one per core.
         scheduler: address of a dask scheduler; "" for none.
     """
-    ready = {}
-    for window, _ in missing:
-        if window not in ready:
-            shared = by_window[window]
-            ready[window] = replace(shared, problem=shared.problem.with_baselines())
+    with_baselines = {}  # fitted only for the windows of these cells
+    for window, _ in unfinished:
+        if window not in with_baselines:
+            shared = shared_by_window[window]
+            with_baselines[window] = replace(shared, problem=shared.problem.with_baselines())
     layout = runs[0].layout
     backend, _ = get_active_backend(prefer="threads")
     shares_memory = getattr(backend, "supports_sharedmem", False)
     if scheduler or not shares_memory:
-        by_hook = _group_cells(missing, "hook")
-        shared_by_all = (ready, runs, layout)
-        for scored in each(_of_hook, shared_by_all, by_hook, n_jobs=n_jobs, scheduler=scheduler):
+        by_hook = _group_cells(unfinished, "hook")
+        shared_by_all = (with_baselines, runs, layout)
+        for scored in each(
+            _compute_cells_of_hook, shared_by_all, by_hook, n_jobs=n_jobs, scheduler=scheduler
+        ):
             yield from scored
         return
-    for cells in _group_cells(missing, "layer"):
-        caches = _replay(runs, cells)
+    for cells in _group_cells(unfinished, "layer"):
+        caches = _replay_runs(runs, cells)
         # One thread per worker: the products are small, and workers share the cores.
         with one_thread():
             yield from each(
-                _of_cell, (ready, caches, layout), cells, n_jobs=n_jobs, prefer="threads"
+                _compute_cell,
+                (with_baselines, caches, layout),
+                cells,
+                n_jobs=n_jobs,
+                prefer="threads",
             )
 
 
@@ -509,7 +522,7 @@ def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
     return list(groups.values())
 
 
-def _replay(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
+def _replay_runs(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
     """Run each rollout again from its latents, and return the activations at the sites of the
     cells: for each rollout, arrays by hook point.
     """
@@ -517,8 +530,8 @@ def _replay(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, T
     return [replay(run.model, run, names_filter=hooks)[2] for run in runs]
 
 
-def _of_cell(
-    shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout],
+def _compute_cell(
+    shared: tuple[dict[_Window, _SharedInWindow], Sequence[dict[str, Tensor]], RoundLayout],
     cell: _Cell,
 ) -> tuple[_Cell, list[_Row]]:
     """Fit the probes of one cell (a site in a window of rounds), and return the cell with one row
@@ -531,11 +544,15 @@ def _of_cell(
             copy, by hook point; the layout of a round.
         cell: the window and the site.
     """
-    ready, caches, layout = shared
+    shared_by_window, caches, layout = shared
     window, site = cell
-    problem, targets_of_copies = ready[window].problem, ready[window].blank
-    place = (slice(None), slice(*window), *site.index(layout)[1:])
-    arrays = [array_of("activations", cache[site.hook][place].flatten(2)) for cache in caches]
+    shared_in_window = shared_by_window[window]
+    problem = shared_in_window.problem
+    targets_of_copies = shared_in_window.targets_of_copies
+    # A site's index begins with the batch; a replayed activation, with episode and round.
+    index = (slice(None), slice(*window), *site.index(layout)[1:])
+    # [episode, round, feature]: of the model, then of each untrained copy
+    arrays = [array_of("activations", cache[site.hook][index].flatten(2)) for cache in caches]
     x = fill_missing(arrays[0], problem.sample.targets[0].missing)
     require(
         np.isfinite(x).all(),
@@ -544,10 +561,11 @@ def _of_cell(
     )
     copies = []
     for array in arrays[1:]:
-        blank = fill_missing(array, targets_of_copies.targets[0].missing)
-        if not overflows(blank):
-            copies.append((without_rounding(blank)[0], targets_of_copies))
-    features, hidden = without_rounding(x)
+        filled = fill_missing(array, targets_of_copies.targets[0].missing)
+        if not overflows(filled):
+            features_of_copy, _ = without_rounding(filled)
+            copies.append((features_of_copy, targets_of_copies))
+    features, rounding_warning = without_rounding(x)
     rows = []
     fits = problem.fit(features, copies)
     for target, (probe, controls) in zip(problem.sample.targets, fits, strict=True):
@@ -557,7 +575,7 @@ def _of_cell(
             probe.score,
             controls,
             untrained="the activations of the untrained model overflow",
-            hidden=hidden,
+            hidden=rounding_warning,
             n_features=leans_low(x, target, problem.sample.groups),
             probe=describe_probe(problem.kind),
         )
@@ -573,8 +591,8 @@ def _of_cell(
     return cell, rows
 
 
-def _of_hook(
-    shared: tuple[dict[_Window, _Shared], Sequence[Rollout], RoundLayout],
+def _compute_cells_of_hook(
+    shared: tuple[dict[_Window, _SharedInWindow], Sequence[Rollout], RoundLayout],
     cells: Sequence[_Cell],
 ) -> list[tuple[_Cell, list[_Row]]]:
     """Replay the rollouts for one hook point, and compute its cells.
@@ -584,7 +602,7 @@ def _of_hook(
             copy; the layout of a round.
         cells: the cells, all at one hook point.
     """
-    ready, runs, layout = shared
+    shared_by_window, runs, layout = shared
     with one_thread():
-        caches = _replay(runs, cells)
-        return [_of_cell((ready, caches, layout), cell) for cell in cells]
+        caches = _replay_runs(runs, cells)
+        return [_compute_cell((shared_by_window, caches, layout), cell) for cell in cells]

@@ -38,8 +38,8 @@ from probes.values import TargetValues, When, check, fill_missing
 
 __all__ = ["Target", "TargetValues", "every", "get", "parse"]
 
-_OF_THE_STATE: tuple[When, ...] = ("after", "before")
-_OF_THE_ROUND: tuple[When, ...] = ("round",)
+_STATE_MOMENTS: tuple[When, ...] = ("after", "before")
+_ROUND_MOMENTS: tuple[When, ...] = ("round",)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Target:
     task: str
     variable: Variable = field(compare=False)
     record: AlgorithmRecord | None = field(default=None, compare=False)
-    moments: tuple[When, ...] = _OF_THE_ROUND
+    moments: tuple[When, ...] = _ROUND_MOMENTS
     of_the_inputs: bool = False
 
     def __call__(
@@ -81,13 +81,14 @@ class Target:
         """
         target = get(self.key, interp.tasks.of(episodes))
         moment = target.moment(when)
-        known: Mapping[str, Any] = {}
+        parameters_of_algorithm: Mapping[str, Any] = {}
         if target.record is not None:
-            known = inspect.signature(target.record.make).parameters
+            parameters_of_algorithm = inspect.signature(target.record.make).parameters
         for name in parameters:
-            if name not in known:
-                raise unknown_name(f"parameter of target {target.key!r}:", name, known)
-        values, outputs, mask = _read(episodes, target, moment, parameters)
+            if name not in parameters_of_algorithm:
+                kind = f"parameter of target {target.key!r}:"
+                raise unknown_name(kind, name, parameters_of_algorithm)
+        values, outputs, mask = _compute_values(episodes, target, moment, parameters)
         missing = missing_rounds(episodes)
         values = fill_missing(values, missing)
         key = f"{target.key}:before" if moment == "before" else target.key
@@ -122,8 +123,10 @@ class Target:
         raise unknown_name(f"moment of target {self.key!r}:", when, self.moments)
 
 
-_ROUND = Variable("round_index", "t", "the number of rounds before this one", "rounds", "input")
-_ROUND_INDEX = Target(_ROUND.key, "", _ROUND)
+_ROUND_VARIABLE = Variable(
+    "round_index", "t", "the number of rounds before this one", "rounds", "input"
+)
+_ROUND_TARGET = Target(_ROUND_VARIABLE.key, "", _ROUND_VARIABLE)
 
 
 @checked
@@ -142,15 +145,24 @@ def every(task: Task | str) -> tuple[Target, ...]:
             key = variable.key
             state_key = key.removeprefix(NEXT)
             if state_key != key and state_key in algorithm.of_the_state:
-                continue
+                continue  # the next state is the state, read after the round
             known = targets.get(key)
             of_inputs = key in algorithm.of_the_inputs
+            # What the inputs alone determine has the same values in both algorithms.
             if known is not None and known.of_the_inputs and of_inputs:
                 continue
-            moments = _OF_THE_STATE if key in algorithm.of_the_state else _OF_THE_ROUND
+            moments = _STATE_MOMENTS if key in algorithm.of_the_state else _ROUND_MOMENTS
+            # The first algorithm with this key has the short name.
             name = key if known is None else f"{record.key}.{key}"
-            targets[name] = Target(name, task.key, variable, record, moments, of_inputs)
-    return (*targets.values(), _ROUND_INDEX)
+            targets[name] = Target(
+                key=name,
+                task=task.key,
+                variable=variable,
+                record=record,
+                moments=moments,
+                of_the_inputs=of_inputs,
+            )
+    return (*targets.values(), _ROUND_TARGET)
 
 
 def _find_task(task: Task | str) -> Task:
@@ -178,7 +190,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
         targets = {target.key: target for target in every(candidate)}
         if key in targets:
             return targets[key]
-        # A variable without a name of its own is that of the first algorithm that has its key, or the same in both.
+        # "algorithm.variable" has no entry if the short name means that algorithm's variable, or an equal one.
         record = candidate.algorithm_records().get(algorithm)
         is_of_algorithm = record is not None and variable in record.make().keys
         if is_of_algorithm and variable in targets:
@@ -228,11 +240,11 @@ def round_inputs(
     features = tuple(fill_missing(part, missing) for part in inputs.features)
     kinds = fill_missing(inputs.kinds, missing)
     rows = rearrange(kinds, "episode round part -> (episode round) part")
-    numbers = np.unique(rows, axis=0, return_inverse=True)[1]
+    _, numbers = np.unique(rows, axis=0, return_inverse=True)  # equal rows, equal numbers
     return features, numbers.reshape(kinds.shape[:2])
 
 
-def _read(
+def _compute_values(
     episodes: Episodes, target: Target, moment: When, parameters: dict[str, Any]
 ) -> tuple[Array, tuple[str, ...], Array | None]:
     """Compute a target's values.
@@ -258,10 +270,11 @@ def _read(
         computed = algorithm.run(episodes)
         key = NEXT + variable.key if moment == "after" else variable.key
         values = computed[key]
+        # The next state may be scored by its own rule; otherwise by the state's, in the next states.
         scoring = algorithm.variable(key)
-        before = algorithm.variable(variable.key)
-        if moment == "after" and (scoring is before or scoring.scored is None):
-            scoring = before
+        current = algorithm.variable(variable.key)
+        if moment == "after" and (scoring is current or scoring.scored is None):
+            scoring = current
             after = {state: computed[NEXT + state] for state in algorithm.of_the_state}
             computed = {**computed, **after}
         if scoring.scored is not None:
@@ -308,7 +321,8 @@ def compute(
         "no variable varies in these episodes, so there is nothing to decode; sample longer ones",
     )
     for value in values:
-        check(np.zeros((len(episodes), episodes.n_rounds, 1)), value)
+        any_activations = np.zeros((len(episodes), episodes.n_rounds, 1))
+        check(any_activations, value)  # as far as the target alone decides
     first = values[0]
     return [replace(value, inputs=first.inputs, types=first.types) for value in values]
 

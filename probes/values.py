@@ -23,7 +23,9 @@ from interp.support.checks import array_of, checked, checked_fields, refuse_beyo
 from interp.support.errors import InputError, require
 
 When = Literal["before", "after", "round"]
-_COMMON = 0.9  # of a label of 3 % a probe's likeliest class said nothing in 60 of 60 fits, where ridge found it in 41
+# A target is rare-class beyond this share of one class: for a label of 3 %, the most probable class showed nothing in
+# 60 of 60 fits, where ridge regression found the label in 41.
+_MAX_COMMON_SHARE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,7 @@ class TargetValues:
             values = self._convert_classes(values)
             rows = values[replace(self, values=values)._counted]
             most_frequent = [np.bincount(column).max() for column in rows.T]
-            is_rare = bool(max(most_frequent, default=0) / len(rows) > _COMMON)
+            is_rare = bool(max(most_frequent, default=0) / len(rows) > _MAX_COMMON_SHARE)
         else:
             values = _convert_floats(values, "a target")
         mask, types = self.mask, self.types
@@ -148,6 +150,7 @@ class TargetValues:
         is_class = (values == np.floor(values)) & (values >= 0)
         require(is_class.all(), "classes are numbered 0, 1, ...")
         n_classes = int(values.max(initial=0)) + 1
+        # The identity matrix, and a row of it for each value, of 8 bytes a number.
         refuse_beyond_machine(
             f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)",
             8.0 * n_classes * (n_classes + values.size),
@@ -239,7 +242,7 @@ def fill_missing(values: Array, missing: Bool[Array, "episode round"] | None) ->
     """
     if missing is None or missing.shape != values.shape[:2]:
         return values
-    source_episode = missing.argmin(0)
+    source_episode = missing.argmin(0)  # [round]: the first episode that has this round
     source_round = np.arange(missing.shape[1])
     is_nowhere = missing.all(0)
     source_episode[is_nowhere], source_round[is_nowhere] = np.argwhere(~missing)[0]
@@ -312,7 +315,8 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
         f"activations are [episode, round, feature...], got shape {x.shape}",
     )
     n = int(np.prod(feature_axes))
-    # A ridge probe keeps products of every two of its inputs: of each fold, of all, and their eigenvectors.
+    # A ridge probe keeps products of every two of its inputs: of each fold, of all, and their eigenvectors:
+    # nine matrices of 8 bytes a number.
     refuse_beyond_machine(
         f"a probe of {n:,} numbers a round (of a machine, probe one of its channels or points)",
         72.0 * n**2,
@@ -360,7 +364,7 @@ def leans_low(
         _, first_of_group = np.unique(groups, return_index=True)
         values = values[first_of_group]
         mask = None if mask is None else mask[first_of_group]
-    varies = (x != x[:1, :1]).any((0, 1))
+    varies = (x != x[:1, :1]).any((0, 1))  # [feature]
     n_features = int(varies.sum())
     return n_features if refit.leans_low(values, n_features, mask) else 0
 
@@ -416,9 +420,9 @@ def as_groups(
             "are not independent",
         )
         what, groups = "episodes", np.arange(n_episodes)
-    of_whom(groups, n_episodes, what)
+    of_whom(groups, n_episodes, what)  # refuses ids that are no labels, or not one per episode
     ids = groups.tolist() if hasattr(groups, "tolist") else groups
-    numbers = np.unique(ids, return_inverse=True)[1]
+    _, numbers = np.unique(ids, return_inverse=True)
     sizes = np.bincount(numbers)
     too_few = f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}"
     if what == "participants":
@@ -506,13 +510,14 @@ def _check_numbers(what: str, values: Array) -> None:
     )
     largest = float(np.abs(values).max(initial=0.0))
     require(
-        largest == 0 or _LEAST <= largest <= _MOST,
+        largest == 0 or _SMALLEST_SQUARABLE <= largest <= _LARGEST_SQUARABLE,
         f"{what} hold values of up to {largest:.3g}, whose squares no number of 64 bits can hold; a probe needs "
-        f"values of up to {_MOST:g}, and not all below {_LEAST:g}: divide or multiply all by one number",
+        f"values of up to {_LARGEST_SQUARABLE:g}, and not all below {_SMALLEST_SQUARABLE:g}: "
+        "divide or multiply all by one number",
     )
 
 
-_MOST, _LEAST = 1e140, 1e-140
+_LARGEST_SQUARABLE, _SMALLEST_SQUARABLE = 1e140, 1e-140
 """Range of the largest absolute value for which sums of squares neither overflow nor vanish."""
 
 
@@ -525,4 +530,5 @@ def overflows(x: Array) -> bool:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.einsum("erd,erd->", x, x, dtype=np.float64)  # without an array of squares
+        # (sum x)^2 <= n sum x^2, so that squares of sums are finite, too.
         return not np.isfinite(x.size * squares)

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from interp.stats.refit import totals
 from probes.controls import _assign_folds, score_predictions
 from probes.estimators import _PENALTIES, _cross_validate
-from probes.linear import ALPHAS, _best, cross_validate
+from probes.linear import ALPHAS, _choose_penalties, cross_validate
 from probes.values import TargetValues
 
 
@@ -115,7 +115,7 @@ def test_weights_of_two_classes_equal_sklearns():
 def test_of_penalties_that_tie_the_largest_is_taken(monkeypatch):
     monkeypatch.setattr("probes.linear.ALPHAS", (0.1, 1.0, 10.0))
     errors = np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
-    best = _best(errors, np.array([0, 1, 2]))
+    best = _choose_penalties(errors, np.array([0, 1, 2]))
     assert best.tolist() == [1.0, 10.0, 1.0]
 
 

@@ -132,13 +132,13 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 
     module = sys.modules["probes.sweeping"]
     cells = []
-    real = module._of_cell
+    real = module._compute_cell
 
     def counting(shared, cell):
         cells.append(cell)
         return real(shared, cell)
 
-    monkeypatch.setattr(module, "_of_cell", counting)
+    monkeypatch.setattr(module, "_compute_cell", counting)
     sites, expected = {"sites": AT_W}, swept.to_frame().query("position == 'w?'")
 
     def run(**changes):
