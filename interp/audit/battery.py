@@ -117,9 +117,9 @@ def _measure_checks(trial: Trial) -> list[Measure]:
     Args:
         trial: the model with its episodes.
     """
-    matters = used.check_content(trial)
-    is_used = matters.verdict == "yes"
-    measures = [used.check_use(trial, ALL), matters, shortcuts.check_side(trial)]
+    content_measure = used.check_content(trial)
+    is_used = content_measure.verdict == "yes"
+    measures = [used.check_use(trial, ALL), content_measure, shortcuts.check_side(trial)]
     return [
         *measures,
         used.check_duration(trial),

@@ -38,9 +38,9 @@ from interp.support.session import remembered
 
 _DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
 _RANKS = (1, 2, 4, 8, 16, 32, 64)  # numbers of directions that are tried, besides all directions
-_RANK = 1e-8  # directions with a smaller share of the largest singular value are left out
-_MORE_SEED = 40
-_FEW = 4  # number of directions that count as few if the algorithm has no memory
+_MIN_SPREAD = 1e-8  # directions with a smaller share of the largest singular value are left out
+_WIDE_SEED = 40  # added to the seed, for the episodes of a trial with more of them
+_FEW_DIRECTIONS = 4  # number of directions that count as few if the algorithm has no memory
 
 
 def _find_principal_directions(
@@ -52,8 +52,8 @@ def _find_principal_directions(
     """
     deviations = (state - state.mean(0)).flatten(1).double()
     _, spread, axes = torch.linalg.svd(deviations, full_matrices=False)
-    smallest = torch.finfo(torch.float64).tiny
-    return axes[spread > _RANK * spread[:1].clamp_min(smallest)]
+    above_zero = torch.finfo(torch.float64).tiny  # no spread then gives no direction
+    return axes[spread > _MIN_SPREAD * spread[:1].clamp_min(above_zero)]
 
 
 def _draw_random_directions(
@@ -117,6 +117,12 @@ class _ByRank(NamedTuple):
 
 @remembered
 def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
+    """Measure the effects of replacing the part of a state in k directions, for several k.
+
+    Args:
+        trial: the model with its episodes.
+        round: index of the round that reads the changed states.
+    """
     states_read = trial.read([round])[0]
     donor = change_states(trial, [round], Change.DONOR)[0]
     change = (donor - states_read).flatten(1).double()
@@ -130,9 +136,9 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
         for k in ranks:
             part = _project(change, directions[:k]).to(states_read)
             states.append(states_read + part.unflatten(1, states_read.shape[1:]))
-    effects = _measure_effects(trial, round, [*states, donor])
+    effects = _measure_effects(trial, round, [*states, donor])  # [state, episode]
     n = len(ranks)
-    return _ByRank(ranks, effects[:n], effects[n : 2 * n], effects[-1])
+    return _ByRank(ranks=ranks, principal=effects[:n], random=effects[n : 2 * n], whole=effects[-1])
 
 
 def table(trial: Trial) -> pd.DataFrame:
@@ -216,19 +222,19 @@ def check_directions(trial: Trial, is_used: bool) -> Measure:
     if not is_used:
         lacking = "no use of the content of its state, as far as this audit shows"
         return Measure(key="directions", claim=claim, lacking=lacking)
-    n = _measure_memory(trial) or _FEW
-    losses = _measure_losses_by_directions(trial, n)
+    n_few = _measure_memory(trial) or _FEW_DIRECTIONS
+    losses = _measure_losses_by_directions(trial, n_few)
     worth = (losses.donor - losses.unchanged).sum()
     random_share = (losses.donor - losses.random).sum() / worth
-    controls = trial.score_copies(lambda copy: _share_of_copy(copy, n))
-    controls[f"a random choice of {n}"] = Control(float(random_share))
+    controls = trial.score_copies(lambda copy: _share_of_copy(copy, n_few))
+    controls[f"a random choice of {n_few}"] = Control(float(random_share))
     threshold = THRESHOLDS["kept"].value
     return Measure(
         key="directions",
         claim=claim,
         number=losses.share(trial),
         threshold=threshold,
-        unit=f"share of the worth of a state that {n} of its directions have",
+        unit=f"share of the worth of a state that {n_few} of its directions have",
         controls=controls,
         yes="uses few directions of its state",
         no="spreads what it uses over many directions",
@@ -280,32 +286,39 @@ class _Losses(NamedTuple):
 
 
 def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
+    """Measure the losses with the unchanged state, with another episode's, and with another
+    episode's except in some directions.
+
+    Args:
+        trial: the model with its episodes.
+        n_directions: number of directions that stay unchanged.
+    """
     rounds = list(range(1, trial.shape[1]))
     states = trial.read(rounds)
-    own_states = states.flatten(2).double()
-    donor = change_states(trial, rounds, Change.DONOR).flatten(2).double()
+    own_states = states.flatten(2).double()  # [written, episode, number]
+    donor_states = change_states(trial, rounds, Change.DONOR).flatten(2).double()
     random = _draw_random_directions(own_states.shape[2], n_directions, trial.budget.seed).to(
         own_states
     )
 
-    def lose(changed: Float[Tensor, "written episode number"]) -> Array:
-        read = changed.to(states).unflatten(2, states.shape[2:])
-        predictions = trial.rerun(read, rounds, horizon=1)
+    def sum_losses(changed: Float[Tensor, "written episode number"]) -> Array:
+        states_read = changed.to(states).unflatten(2, states.shape[2:])
+        predictions = trial.rerun(states_read, rounds, horizon=1)
         losses = [trial.losses(predictions[i])[:, t] for i, t in enumerate(rounds)]
         return np.sum(losses, axis=0)
 
-    with_principal = donor.clone()
-    with_random = donor.clone()
+    with_principal = donor_states.clone()
+    with_random = donor_states.clone()
     for i, state in enumerate(states):
-        back = own_states[i] - donor[i]
-        with_principal[i] += _project(back, _find_principal_directions(state)[:n_directions])
-        with_random[i] += _project(back, random)
+        to_own = own_states[i] - donor_states[i]
+        with_principal[i] += _project(to_own, _find_principal_directions(state)[:n_directions])
+        with_random[i] += _project(to_own, random)
     own_losses = trial.own_losses[:, 1:].sum(1)
     return _Losses(
         unchanged=own_losses,
-        donor=lose(donor),
-        principal=lose(with_principal),
-        random=lose(with_random),
+        donor=sum_losses(donor_states),
+        principal=sum_losses(with_principal),
+        random=sum_losses(with_random),
     )
 
 
@@ -344,21 +357,24 @@ def check_decoding(trial: Trial) -> Measure:
     algorithm = trial.algorithm
     assert algorithm is not None
     n_episodes, n_rounds = trial.shape
-    wide = trial
+    wide_trial = trial
     if n_episodes < PLATEAU:
         larger = replace(trial.budget, episodes=PLATEAU)
-        wide = Trial.of(trial.model, larger, seed=_MORE_SEED, n_rounds=n_rounds)
+        wide_trial = Trial.of(trial.model, larger, seed=_WIDE_SEED, n_rounds=n_rounds)
+    # [episode, round, number], from the second round on: the first reads the initial state
     memory = flat(algorithm.run(trial.episodes)[algorithm.memory])[:, 1:]
-    memory_wide = flat(algorithm.run(wide.episodes)[algorithm.memory])[:, 1:]
-    number = _score(trial, memory)
+    memory_wide = flat(algorithm.run(wide_trial.episodes)[algorithm.memory])[:, 1:]
+    number = _score_decoding(trial, memory)
     unless = _doubt_unread(trial, memory, number)
 
     def score_copy(copy: Trial) -> Interval | None:
-        return _score(copy, memory_wide) if _varies(copy) else None
+        return _score_decoding(copy, memory_wide) if _has_varying_states(copy) else None
 
-    controls = wide.score_copies(score_copy)
+    controls = wide_trial.score_copies(score_copy)
     donor = draw_donors(n_episodes, trial.budget.seed)
-    controls["the memory of other episodes"] = Control(_score(trial, memory[donor]).estimate)
+    controls["the memory of other episodes"] = Control(
+        _score_decoding(trial, memory[donor]).estimate
+    )
     return Measure(
         key="decoded",
         claim=claim,
@@ -373,7 +389,8 @@ def check_decoding(trial: Trial) -> Measure:
     )
 
 
-def _varies(trial: Trial) -> bool:
+def _has_varying_states(trial: Trial) -> bool:
+    """Return True if the states after some round differ between episodes."""
     spread = trial.run.latents[:, 1:].std(0)
     return bool(spread.any())
 
@@ -387,7 +404,7 @@ def _describe_lack(trial: Trial) -> str:
     """
     if trial.algorithm is None or not trial.algorithm.memory:
         return "no algorithm with a memory to look for"
-    if not _varies(trial):
+    if not _has_varying_states(trial):
         return "no state that differs between episodes"
     if trial.whose.max() + 1 < N_FOLDS:
         return f"no {N_FOLDS} participants, of whom one part after the other is read"
@@ -409,16 +426,16 @@ def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict
         ``{"no": reason}``, which replaces the verdict "no" by "undecided"; an empty mapping if
         there is no such doubt.
     """
-    half = np.nan
+    half = np.nan  # too few participants to halve: no comparison below is True, so it is a doubt
     if trial.whose.max() + 1 >= 2 * N_FOLDS:
-        half = _score(trial, memory, trial.first_half).estimate
+        half = _score_decoding(trial, memory, trial.first_half).estimate
     expected = 2 * number.estimate - half
     if expected <= THRESHOLDS["decoded"].value:
         return {}
     return {"no": f"{FEW}: from half of them R2 is {half:.2f}; more of them might read it"}
 
 
-def _score(
+def _score_decoding(
     trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)
 ) -> Interval:
     """Return the cross-validated R2 of a linear map (ridge regression) from the state to the
@@ -429,6 +446,7 @@ def _score(
         memory: the algorithm's memory, ``[episode, round, k]``.
         rows: which episodes to use.
     """
+    # The states that rounds 1, 2, ... read, as one latent: [episode, round, 1, number].
     features = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2)
     target = memory[rows]
     participants = trial.whose[rows]

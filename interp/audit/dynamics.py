@@ -34,13 +34,13 @@ from interp.model.run import Rollout, select_rounds
 from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import require
 
-_FIXED = 1e-6  # largest speed of a fixed point
-_SLOW = 0.05  # largest speed of a slow point
-_ALIKE = 0.01  # points within this distance of each other count as one
-_MARGINAL = 0.01  # a modulus within this distance of 1 counts as 1
+_MAX_FIXED_SPEED = 1e-6  # largest speed of a fixed point
+_MAX_SLOW_SPEED = 0.05  # largest speed of a slow point
+_CLUSTER_RADIUS = 0.01  # points within this distance of each other count as one
+_MODULUS_TOLERANCE = 0.01  # a modulus within this distance of 1 counts as 1
 _TOLERANCES = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 200}
-_AXES = {"label": "modulus", "xlabel": "eigenvalue", "ylabel": "point"}
-_WIDEST = 512  # most dimensions of a state: a Jacobian takes twice as many runs of the round
+_AXIS_LABELS = {"label": "modulus", "xlabel": "eigenvalue", "ylabel": "point"}
+_MAX_DIMENSIONS = 512  # of a state: a Jacobian takes twice as many runs of the round
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -105,6 +105,7 @@ def fixed_points(
         InputError: the state grows with every round, or has more than 512 dimensions.
     """
     integer("starts", starts, 1)
+    # Of the budget, only the seed matters: the episodes are there already.
     trial = Trial(model.eval(), episodes, replace(Budget.quick(), seed=seed))
     n_episodes, n_rounds = trial.shape
     (held_round,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
@@ -115,25 +116,26 @@ def fixed_points(
     )
     n_numbers = int(carried_mask(model).sum())
     require(
-        n_numbers <= _WIDEST,
-        f"fixed points take states of up to {_WIDEST} numbers, got {n_numbers}",
+        n_numbers <= _MAX_DIMENSIONS,
+        f"fixed points take states of up to {_MAX_DIMENSIONS} numbers, got {n_numbers}",
     )
-    step = _HeldRound.of(trial, held_round, episode)
-    visited = step.flatten(trial.run.latents[:, 1:].flatten(0, 1))
+    state_map = _HeldRound.of(trial, held_round, episode)
+    # [state, number]: the states after all rounds
+    visited = state_map.flatten(trial.run.latents[:, 1:].flatten(0, 1))
     rng = np.random.default_rng(seed)
-    drawn = rng.choice(len(visited), min(starts, len(visited)), replace=False)
-    points = _search(step, visited[drawn])
-    eigenvalues = _compute_eigenvalues(step, points.points)
+    start_rows = rng.choice(len(visited), min(starts, len(visited)), replace=False)
+    points = _search_points(state_map, visited[start_rows])
+    eigenvalues = _compute_eigenvalues(state_map, points.points)
     table = _tabulate(points, eigenvalues, visited)
     sentence = _describe(table, f"{model.name}, with the inputs of round {held_round} held")
     moduli = {sentence: pd.DataFrame(np.abs(eigenvalues))}
     return FixedPoints(
         sentence=sentence,
         table=table,
-        picture=lambda figures: figures.heatmaps(moduli, **_AXES),
-        points=points.points * step.unit,
+        picture=lambda figures: figures.heatmaps(moduli, **_AXIS_LABELS),
+        points=points.points * state_map.unit,
         eigenvalues=eigenvalues,
-        unit=step.unit,
+        unit=state_map.unit,
     )
 
 
@@ -175,16 +177,18 @@ class _HeldRound:
         with suppress(Exception):  # a machine that cannot be copied is taken as it is
             model = copy.deepcopy(trial.model).to(torch.float64)
             fed = model.prepare(fed)
+        # A run of one round has two states, before and after it; edits replace the first.
         latents = run.latents[of_episode][:, [round, round]].to(model.dtype)
         predictions = run.predictions[of_episode][:, [round]].to(model.dtype)
-        unit = _spread_of(run.latents[:, 1:])
+        unit = _measure_spread(run.latents[:, 1:])
+        # About the cube root of the rounding error, the best step of central differences.
         relative = 1e-5 if model.dtype == torch.float64 else 1e-3
         live = carried_mask(trial.model).flatten()
         template = run.latents[0, 1].to(model.dtype)
-        of_round = replace(run, predictions=predictions, latents=latents, fed=fed)
+        run_of_round = replace(run, predictions=predictions, latents=latents, fed=fed)
         return cls(
             model=model,
-            run=of_round,
+            run=run_of_round,
             live=live,
             template=template,
             unit=unit,
@@ -216,7 +220,9 @@ class _HeldRound:
         edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
         rounds = [0] * len(states)
         experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
-        return next(batches(experiment)).carried[0, 0, :, 0]
+        outputs = next(batches(experiment))  # of the only edit
+        # carried is [edit, episode, round edited, read, row, width]; each state is a "round edited".
+        return outputs.carried[0, 0, :, 0]
 
     def move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
         """Return the difference that the round makes, ``[number]``: the point after the round minus
@@ -238,16 +244,17 @@ class _HeldRound:
         """
         index = self.live.nonzero()[:, 0]
         n = len(index)
+        # [2 n, row * width]: each number of the state moved up, then each moved down
         state = self.place(point)
         nearby = state.flatten().repeat(2 * n, 1)
         nearby[torch.arange(n), index] += self.delta
         nearby[torch.arange(n, 2 * n), index] -= self.delta
         after = self.leave(nearby.unflatten(1, state.shape)).flatten(1)[:, index]
-        slopes = (after[:n] - after[n:]) / (2 * self.delta)
+        slopes = (after[:n] - after[n:]) / (2 * self.delta)  # [number before, number after]
         return np.asarray(slopes.T.double().numpy(force=True))
 
 
-def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
+def _measure_spread(states: Float[Tensor, "episode round row width"]) -> float:
     """Return the typical distance between states of different episodes: the root of the mean
     squared distance.
 
@@ -256,7 +263,7 @@ def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
     flat = states.double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # states of untrained copies can grow without bound
         squares = ((flat - flat.mean(0)) ** 2).sum(-1)
-        distance = np.sqrt(2 * squares.mean())
+        distance = np.sqrt(2 * squares.mean())  # two states differ by twice the variance
         size = np.sqrt((flat**2).sum(-1).mean())
     return next(float(unit) for unit in (distance, size, 1.0) if 0 < unit < np.inf)
 
@@ -277,7 +284,7 @@ class _Points:
     shares: Float[np.ndarray, " point"]
 
 
-def _search(held_round: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
+def _search_points(held_round: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
     """Search for fixed and slow points: from every start, minimise the distance that the round
     moves the state.
 
@@ -295,16 +302,17 @@ def _search(held_round: _HeldRound, starts: Float[np.ndarray, "start number"]) -
     points, speeds = [], []
     for start in starts:
         end = least_squares(held_round.move, start, slope, method="lm", **_TOLERANCES)
-        speed = float(np.linalg.norm(end.fun))
-        if speed <= _SLOW:
+        speed = float(np.linalg.norm(end.fun))  # of the move at the end point, end.x
+        if speed <= _MAX_SLOW_SPEED:
             points.append(end.x)
             speeds.append(speed)
     slowest_first = np.argsort(speeds, kind="stable")
     ordered = np.array(points).reshape(-1, starts.shape[1])[slowest_first]
-    clusters = _cluster(ordered, _ALIKE)
-    _, first, sizes = np.unique(clusters, return_index=True, return_counts=True)
+    clusters = _cluster(ordered, _CLUSTER_RADIUS)
+    # The first point of a cluster is its slowest one.
+    _, first_of_cluster, sizes = np.unique(clusters, return_index=True, return_counts=True)
     largest_first = np.argsort(-sizes, kind="stable")
-    chosen = first[largest_first]
+    chosen = first_of_cluster[largest_first]
     speeds_in_order = np.array(speeds)[slowest_first]
     shares = sizes[largest_first] / max(sizes.sum(), 1)
     return _Points(points=ordered[chosen], speeds=speeds_in_order[chosen], shares=shares)
@@ -356,11 +364,12 @@ def _tabulate(
 ) -> pd.DataFrame:
     modulus = np.abs(eigenvalues)
     distances = np.linalg.norm(points.points[:, None] - visited, axis=-1)
-    is_leaving = modulus > 1 + _MARGINAL
-    is_marginal = np.abs(modulus - 1) <= _MARGINAL
+    is_leaving = modulus > 1 + _MODULUS_TOLERANCE
+    is_marginal = np.abs(modulus - 1) <= _MODULUS_TOLERANCE
+    # Of the first eigenvalue only, in an axis that may be empty: summed, it gives 0 then.
     angles = np.abs(np.angle(eigenvalues[:, :1]))
     columns = {
-        "kind": np.where(points.speeds <= _FIXED, "fixed", "slow"),
+        "kind": np.where(points.speeds <= _MAX_FIXED_SPEED, "fixed", "slow"),
         "speed": points.speeds,
         "share": points.shares,
     }

@@ -25,16 +25,16 @@ from interp.stats.intervals import Interval, mean_interval
 from interp.support.checks import checked_result
 from interp.support.session import remembered
 
-_WANTED = 48  # number of adversarial episodes to find, but at most the audit's number of episodes
-_REGIMES = 7  # most regimes to sample from
-_DRAWS = 6  # most batches to sample from each regime
-_FEW = 8  # fewest adversarial episodes for a check
-_SEED = 1000
-_MARGIN = 0.6
+_MAX_FOUND = 48  # adversarial episodes to find, but at most the audit's number of episodes
+_MAX_REGIMES = 7  # most regimes to sample from
+_MAX_DRAWS = 6  # most batches to sample from each regime
+_MIN_FOUND = 8  # fewest adversarial episodes for a check
+_SEED_OFFSET = 1000  # added to the seed, so that other episodes than the audit's are sampled
+_MIN_EXCESS_SHARE = 0.6
 """A heuristic is wrong if its loss exceeds the algorithm's by this share of the largest excess.
 
 The share is above one half, so that a tied prediction does not count as wrong."""
-_TIE = 1e-6
+_TIE = 1e-6  # losses that differ by less are equal
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Adversarial:
             model: the model to run on these episodes; by default that of the trials.
         """
         losses = self._compute_losses(model or self.trials[0].model)
-        from_heuristic = np.abs(losses - self.heuristic)
-        nearer = from_heuristic - np.abs(losses - self.algorithm)
-        sides = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
+        distance_to_heuristic = np.abs(losses - self.heuristic)
+        closeness = distance_to_heuristic - np.abs(losses - self.algorithm)
+        sides = np.where(np.abs(closeness) < _TIE, 0.5, 1.0 * (closeness > 0))
         participants = participants_of(*(trial.episodes for trial in self.trials))
         return mean_interval(sides, participants=participants)
 
@@ -81,7 +81,8 @@ class Adversarial:
         """
         layout = self.trials[0].layout
         parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
-        predictions = sequential(model, EncodedRounds.join(parts), layout, "own").predictions
+        joined = EncodedRounds.join(parts)
+        predictions = sequential(model, joined, layout, commit="own").predictions
         losses = []
         first = 0
         for trial in self.trials:
@@ -117,38 +118,41 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     algorithm = trial.algorithm
     assert algorithm is not None
 
-    def gaps(draw: Trial) -> Float[np.ndarray, " episode"]:
+    def measure_excess(batch: Trial) -> Float[np.ndarray, " episode"]:
         """Return the heuristic's loss in the last round minus the algorithm's, for the episodes of
-        ``draw``, ``[episode]``.
+        ``batch``, ``[episode]``.
         """
-        return last_losses(draw, heuristic) - last_losses(draw, algorithm)
+        return last_losses(batch, heuristic) - last_losses(batch, algorithm)
 
-    regimes = ["", *trial.regimes][:_REGIMES]
-    largest = max(float(gaps(_draw(trial, regime, 0)).max()) for regime in regimes)
-    if largest * _MARGIN < _TIE:
+    regimes = ["", *trial.regimes][:_MAX_REGIMES]
+    largest_excess = max(
+        float(measure_excess(_sample_batch(trial, regime, 0)).max()) for regime in regimes
+    )
+    if largest_excess * _MIN_EXCESS_SHARE < _TIE:
         return None
-    wanted = min(_WANTED, trial.budget.episodes)
-    chosen: list[Trial] = []
+    wanted = min(_MAX_FOUND, trial.budget.episodes)
+    chosen_trials: list[Trial] = []
     n_chosen = n_drawn = 0
-    n_draws = 1 if trial.task.data.halves else _DRAWS  # recorded episodes are drawn once
+    n_draws = 1 if trial.task.data.halves else _MAX_DRAWS  # recorded episodes are drawn once
     for regime in regimes:
         for i in range(n_draws):
-            is_hopeless = i >= 2 and n_chosen == 0
+            is_hopeless = i >= 2 and n_chosen == 0  # two batches without a single one
             if n_chosen >= wanted or is_hopeless:
                 break
-            draw = _draw(trial, regime, i)
-            n_drawn += len(draw.episodes)
-            rows = np.flatnonzero(gaps(draw) > largest * _MARGIN)[: wanted - n_chosen]
+            batch = _sample_batch(trial, regime, i)
+            n_drawn += len(batch.episodes)
+            is_adversarial = measure_excess(batch) > largest_excess * _MIN_EXCESS_SHARE
+            rows = np.flatnonzero(is_adversarial)[: wanted - n_chosen]
             if len(rows):
-                chosen.append(Trial(trial.model, draw.episodes.select(rows), trial.budget))
+                chosen_trials.append(Trial(trial.model, batch.episodes.select(rows), trial.budget))
                 n_chosen += len(rows)
-    if n_chosen < _FEW:
+    if n_chosen < _MIN_FOUND:
         return None
-    of_algorithm = [last_losses(part, algorithm) for part in chosen]
-    of_heuristic = [last_losses(part, heuristic) for part in chosen]
+    of_algorithm = [last_losses(part, algorithm) for part in chosen_trials]
+    of_heuristic = [last_losses(part, heuristic) for part in chosen_trials]
     return Adversarial(
         name=heuristic.name,
-        trials=tuple(chosen),
+        trials=tuple(chosen_trials),
         drawn=n_drawn,
         algorithm=np.concatenate(of_algorithm),
         heuristic=np.concatenate(of_heuristic),
@@ -156,7 +160,7 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
 
 
 @remembered
-def _draw(trial: Trial, regime: str, i: int) -> Trial:
+def _sample_batch(trial: Trial, regime: str, i: int) -> Trial:
     """Sample a further batch of episodes from a regime. The batch is cached, so that all heuristics
     share it.
 
@@ -165,7 +169,7 @@ def _draw(trial: Trial, regime: str, i: int) -> Trial:
         regime: the regime to sample from.
         i: index of the batch.
     """
-    return Trial.of(trial.model, trial.budget, regime, _SEED + i, trial.shape[1])
+    return Trial.of(trial.model, trial.budget, regime, _SEED_OFFSET + i, trial.shape[1])
 
 
 @remembered
@@ -219,7 +223,7 @@ def table(trial: Trial) -> pd.DataFrame:
             "heuristic": heuristic.name,
             "its_loss": float(heuristic_loss),
             "algorithm_loss": float(algorithm_loss),
-            "explains_more": _explains_more(trial, algorithm, heuristic),
+            "explains_more": _measure_further_share(trial, algorithm, heuristic),
         }
         if adversarial is not None:
             row |= adversarial.side().columns("side")
@@ -228,7 +232,7 @@ def table(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
+def _measure_further_share(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
     """Return the share of the variance of the model's predictions that a heuristic's predictions
     explain in addition to the algorithm's.
 

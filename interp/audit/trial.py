@@ -39,7 +39,7 @@ from interp.support.errors import InputError, require
 Array = NDArray[Any]
 ALL = "all that is carried"
 """Name of all channels of the state together."""
-_SPARE = 3  # most additional untrained copies to draw if the predictions of some are not finite
+_MAX_SPARE_COPIES = 3  # further untrained copies to draw if the predictions of some are not finite
 
 
 class _Threshold(NamedTuple):
@@ -143,7 +143,7 @@ class Trial:
         last_round = self.episodes.n_rounds - 1
         n_writes = min(self.budget.writes, last_round)
         evenly = np.linspace(1, last_round, n_writes).round()
-        self.writes = tuple(sorted(set(evenly.astype(int).tolist())))
+        self.writes = tuple(sorted(set(evenly.astype(int).tolist())))  # rounding may repeat one
         growing = (channel.name for channel in self.model.channels if channel.grows)
         self.grows = next(growing, "")
         self.channels = _list_rows_by_channel(self.model)
@@ -192,9 +192,11 @@ class Trial:
 
         def serves(regime: str) -> bool:
             with suppress(InputError):
-                drawn = self.task.sample_for(self.model, 1, 2, self.budget.seed, regime)
+                drawn = self.task.sample_for(
+                    self.model, n_episodes=1, n_rounds=2, seed=self.budget.seed, regime=regime
+                )
                 return len(drawn) == 1
-            return False
+            return False  # the sampler refused the model's sizes
 
         return tuple(filter(serves, self.task.data.regimes()))
 
@@ -317,9 +319,10 @@ class Trial:
         n_further = run.n_rounds if horizon is None else horizon
         continuation = run_on(self.model, run, rounds, n_further, changed.transpose(0, 1), again)
         unchanged = run.predictions.unsqueeze(0)
+        # [written, episode, round, ...]
         predictions = unchanged.repeat(len(rounds), *[1] * run.predictions.ndim)
         for i, t in enumerate(rounds):
-            later = predictions[i, :, t : t + n_further]
+            later = predictions[i, :, t : t + n_further]  # [episode, lag, ...], fewer at the end
             later.copy_(continuation.predictions[0, :, i, : later.shape[1]])
         return predictions
 
@@ -343,7 +346,7 @@ class Trial:
         """
         finite: list[Trial] = []
         first = self.budget.seed
-        for seed in range(first, first + self.budget.copies + _SPARE):
+        for seed in range(first, first + self.budget.copies + _MAX_SPARE_COPIES):
             if len(finite) == self.budget.copies:
                 break
             copy = replace(self, model=untrained(self.model, seed))

@@ -62,6 +62,7 @@ EITHER = (Change.INITIAL, Change.DONOR)
 """Changes that the tables list for every single channel."""
 _WITHOUT_CONTENT = (Change.DONOR, Change.MEAN)
 """Changes that remove a state's information about its own episode."""
+_DONOR_STREAM = 11  # number of the random stream that draws donors
 _N_FURTHER = 8  # number of other episodes whose labels measure a gain by chance
 _LAGS = (0, 1, 2, 4)  # numbers of rounds after a change at which the tables list its effect
 
@@ -77,7 +78,7 @@ def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
     Returns:
         The index of each episode's donor, ``[episode]``.
     """
-    order = np.random.default_rng([seed, 11]).permutation(n_episodes)
+    order = np.random.default_rng([seed, _DONOR_STREAM]).permutation(n_episodes)
     donor = np.empty(n_episodes, np.int64)
     donor[order] = np.roll(order, 1)
     return donor
@@ -131,6 +132,18 @@ def change_states(
 
 
 def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Tensor) -> Tensor:
+    """Make the states that replace those of some rounds, in full; :func:`change_states` takes only a
+    channel's rows of them.
+
+    Args:
+        trial: the model with its run.
+        rounds: indices of the rounds that read the states.
+        change: the replacement, a :class:`Change`.
+        unchanged: the states that these rounds read, ``[written, episode, row, width]``.
+
+    Returns:
+        The replacements, in the shape of ``unchanged``.
+    """
     seed = trial.budget.seed
     n_episodes = unchanged.shape[1]
     mean = unchanged.mean(1, keepdim=True)
@@ -140,14 +153,16 @@ def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Te
         return unchanged[:, torch.from_numpy(draw_donors(n_episodes, seed))]
     if change == Change.SAME:
         answers = trial.run.choices.numpy(force=True)
-        donors = [draw_donors_alike(answers[:, t], seed)[0] for t in rounds]
-        states = [unchanged[i, torch.from_numpy(donor)] for i, donor in enumerate(donors)]
+        states = []
+        for i, t in enumerate(rounds):
+            donor, _ = draw_donors_alike(answers[:, t], seed)
+            states.append(unchanged[i, torch.from_numpy(donor)])
         return torch.stack(states)
     if change == Change.NOISE:  # a Gaussian combination of deviations has their covariance
         generator = torch.Generator().manual_seed(seed)
         draws = torch.randn(n_episodes, n_episodes, generator=generator).to(unchanged)
         noise = torch.einsum("ij,sjrw->sirw", draws, unchanged - mean)
-        return mean + noise / max(n_episodes - 1, 1) ** 0.5
+        return mean + noise / max(n_episodes - 1, 1) ** 0.5  # as in a sample covariance
     if change == Change.LATE:
         return trial.read([max(t - 1, 0) for t in rounds])
     return mean.expand_as(unchanged)
@@ -262,11 +277,14 @@ def predict_with(
 
     def change_again(_: object, t: int, state: Tensor) -> Tensor:
         changed = state.clone()
-        changed[:, rows] = change_states(trial, [t], change, channel)[0][:, rows]
+        (state_of_round,) = change_states(trial, [t], change, channel)  # [episode, row, width]
+        changed[:, rows] = state_of_round[:, rows]
         return changed
 
+    # One run, in which round 1 is the first that reads another round's state.
     first = change_states(trial, [1], change, channel)
-    return trial.rerun(first, [1], again=change_again)[0]
+    (predictions,) = trial.rerun(first, [1], again=change_again)
+    return predictions
 
 
 class _Worth(NamedTuple):
@@ -377,13 +395,14 @@ def weigh(
         changed and the unchanged state. The last two have intervals over participants, or over
         episodes if the trial has no participants.
     """
-    whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
+    # A loss in nats of a density may be negative, and a share is of a size.
+    changed_loss = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
-    if whole.any():
+    if changed_loss.any():
         saved = (trial.losses(changed) - trial.own_losses)[:, rounds].sum(1)
         if change in _WITHOUT_CONTENT:
             saved = saved - _measure_saved_by_chance(trial, changed, rounds)
-        share = ratio_interval(saved, whole, participants=trial.whose)
+        share = ratio_interval(saved, changed_loss, participants=trial.whose)
     distances = trial.distance(trial.distribution(changed), trial.plain)[:, rounds]
     effect = mean_interval(distances.mean(1), participants=trial.whose)
     return _Worth(change, share, effect)
@@ -434,12 +453,12 @@ def check_use(trial: Trial, channel: str) -> Measure:
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
     number_of = f"share of the loss {trial.horizon} that it takes away"
-    denial = _deny(
+    denial = _choose_denial(
         worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
     )
     controls = trial.score_copies(lambda copy: worth_by(copy, worth.change, channel).share)
     threshold = THRESHOLDS["worth"].value
-    named = "" if channel == ALL else channel
+    channel_or_none = "" if channel == ALL else channel
     note = f"Predictions move by {worth.effect} with {worth.change}."
     unit = f"{number_of}, compared with {worth.change}"
     return Measure(
@@ -449,10 +468,10 @@ def check_use(trial: Trial, channel: str) -> Measure:
         threshold=threshold,
         unit=unit,
         controls=controls,
-        about=named,
+        about=channel_or_none,
         yes=f"uses {what}",
         no=denial,
-        rests_on=("without", "used", "by_round"),
+        rests_on=("without", "used", "by_round"),  # tables of the audit
         caution="what is used of the state: another episode's differs in everything",
         note=note,
     )
@@ -475,9 +494,10 @@ def check_content(trial: Trial) -> Measure:
     initial = worth_by(trial, Change.INITIAL).share
     worth = worth_of_content(trial)
     note = f"Predictions move by {worth.effect} with {worth.change}."
+    # Then it is no information that a round needs, only some state that is not the initial one.
     if initial.low >= threshold > worth.share.high:
         note += " It is a pause: the initial state costs answers, other states do not."
-    denial = _deny(
+    denial = _choose_denial(
         worth.effect,
         unused="does not use the content of its state",
         unpaid="predicts no better for the content of its state",
@@ -493,13 +513,13 @@ def check_content(trial: Trial) -> Measure:
         controls=controls,
         yes="uses the content of its state",
         no=denial,
-        rests_on=("without", "presence"),
+        rests_on=("without", "presence"),  # tables of the audit
         caution="what is used of the content: another episode's differs in everything",
         note=note,
     )
 
 
-def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
+def _choose_denial(effect: Interval, *, unused: str, unpaid: str) -> str:
     """Return the predicate of the sentence for a state that does not lower the loss, such as "does
     not use the content of its state".
 
@@ -525,13 +545,13 @@ def check_duration(trial: Trial) -> Measure:
     """
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
-    has_later = trial.shape[1] >= 3
+    has_later = trial.shape[1] >= 3  # round 1 reads another state, round 2 is the later one
     if not has_later or worth_of_content(trial).share.high < threshold:
         lacking = "no state whose replacement costs answers"
         return Measure(key="lasts", claim=claim, lacking=lacking)
     worths = [_measure_worth_later(trial, change) for change in _WITHOUT_CONTENT]
     worth = max(worths, key=lambda later: later.share.low)
-    denial = _deny(
+    denial = _choose_denial(
         worth.effect,
         unused="makes its state anew in every round",
         unpaid="predicts no better for its state one round later",
@@ -549,7 +569,7 @@ def check_duration(trial: Trial) -> Measure:
         controls=controls,
         yes="carries its state on",
         no=denial,
-        rests_on=("used",),
+        rests_on=("used",),  # a table of the audit
         note=_describe_decay(trial),
     )
 
@@ -567,7 +587,9 @@ def _measure_worth_later(trial: Trial, change: str) -> _Worth:
     later = trial.run.predictions.clone()
     for i, t in enumerate(rounds):
         later[:, t + 1] = predictions[i, :, t + 1]
-    return weigh(trial, later, change, slice(max(2, trial.task.data.first_asked), None))
+    first_later = 2  # round 1 is the first that reads a changed state
+    scored = slice(max(first_later, trial.task.data.first_asked), None)
+    return weigh(trial, later, change, scored)
 
 
 def _describe_decay(trial: Trial) -> str:
@@ -579,12 +601,13 @@ def _describe_decay(trial: Trial) -> str:
     """
     effect = influence(trial, ALL, Change.DONOR).effect
     parts = []
-    for lag in _LAGS[1:]:
+    for lag in _LAGS[1:]:  # the first is 0: at once
         if lag >= trial.shape[1] - trial.writes[0]:
             continue
         later = effect[..., lag]
+        # Of the same changes: those of late rounds have no later effect, which is NaN.
         at_once = effect[..., 0][np.isfinite(later)].sum()
-        remaining = np.nansum(later) / max(at_once, 1e-12)
+        remaining = np.nansum(later) / max(at_once, 1e-12)  # 0 if there is no effect at all
         parts.append(f"{remaining:.2f} after {lag}")
     return f"Of the effect on predictions, by rounds: {', '.join(parts)}."
 
@@ -637,7 +660,7 @@ def by_round(trial: Trial) -> pd.DataFrame:
     """
     rows = []
     for channel in trial.channels:
-        effects = influence(trial, channel, Change.DONOR).effect[..., 0]
+        effects = influence(trial, channel, Change.DONOR).effect[..., 0]  # at lag 0
         for t, effect in zip(trial.writes, effects, strict=True):
             interval = mean_interval(effect, participants=trial.whose)
             rows.append({"channel": channel, "round": t, **interval.columns("effect")})
@@ -704,7 +727,8 @@ def presence(trial: Trial) -> pd.DataFrame:
     }
     rows = []
     for (content_of, present), changed in states.items():
-        loss = trial.losses(trial.rerun(changed, last))[0, :, -1]
+        (predictions,) = trial.rerun(changed, last)  # of one run
+        loss = trial.losses(predictions)[:, -1]
         interval = mean_interval(loss, participants=trial.whose)
         rows.append({"content": content_of, "presence": present, **interval.columns("loss")})
     return pd.DataFrame(rows)

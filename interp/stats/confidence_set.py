@@ -117,13 +117,14 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
     n_units = len(losses)
     differences = losses - losses.mean(1, keepdims=True)
     means = differences.mean(0)
+    # Differences that are rounding have no variance, so that equal models are not told apart.
     rounding = _ROUNDING * np.abs(losses).max()
     centred = differences - means
     centred[np.abs(centred) <= rounding] = 0.0
     squares = np.square(centred)
     statistics = _divide_by_error(means, squares.mean(0), n_units)
     worst = int(np.argmax(statistics))
-    resampled_means = weights @ centred
+    resampled_means = weights @ centred  # [resample, model]
     resampled_variances = np.maximum(weights @ squares - resampled_means**2, 0.0)
     resampled = _divide_by_error(resampled_means, resampled_variances, n_units)
     n_as_large = (resampled.max(1) >= statistics[worst]).sum()

@@ -134,7 +134,8 @@ def _fit_ridge(
         slopes = scaled.T @ solve_ridge(scaled @ scaled.T, outputs, n_samples, ridge)
         return slopes / unit.unsqueeze(1)
     fitted = scaled @ solve_ridge(scaled.T @ scaled, scaled.T @ outputs, n_samples, ridge)
-    return torch.linalg.pinv(features, rtol=RANK) @ fitted  # nothing along what never varied
+    # Slopes with the fitted outputs, by least squares: 0 along directions that never varied.
+    return torch.linalg.pinv(features, rtol=RANK) @ fitted
 
 
 def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
@@ -238,6 +239,7 @@ class Decoder:
             f"decoding per latent needs [..., latent, k] with {n_latents} latents, got {tuple(targets.shape)}",
         )
         n_maps = n_latents if per_latent else 1
+        # [sample, map, feature] and [sample, map, output]
         x = latents.double().reshape(sample.numel(), n_maps, -1)
         y = targets.reshape(sample.numel(), n_maps, -1)
         maps = tuple(Affine.fit(x[:, i], y[:, i], ridge) for i in range(n_maps))
@@ -246,10 +248,12 @@ class Decoder:
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "*any"]:
         """Decode states ``[..., *shape]`` from latents ``[..., latent, d_model]``."""
         flat = latents.double().flatten(-2)
-        parts = flat.unflatten(-1, (len(self.maps), -1)).unbind(-2)
-        decoded = torch.stack([read(part) for read, part in zip(self.maps, parts, strict=True)], -2)
-        leading = latents.shape[:-2]
-        return decoded.reshape(*leading, *self.shape)
+        parts = flat.unflatten(-1, (len(self.maps), -1)).unbind(-2)  # one [..., feature] per map
+        decoded = torch.stack(
+            [affine_map(part) for affine_map, part in zip(self.maps, parts, strict=True)], -2
+        )
+        leading_axes = latents.shape[:-2]
+        return decoded.reshape(*leading_axes, *self.shape)
 
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
@@ -269,14 +273,14 @@ class Decoder:
             shape == self.shape,
             f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
         )
-        lead = change.shape[:n_leading]
+        leading_axes = change.shape[:n_leading]
         slopes = self.maps[0].slopes
-        by_map = change.to(slopes).reshape(*lead, len(self.maps), slopes.shape[1])
-        parts = by_map.unbind(-2)
+        by_map = change.to(slopes).reshape(*leading_axes, len(self.maps), slopes.shape[1])
+        parts = by_map.unbind(-2)  # one [*batch, output] per map
         steps = torch.stack(
-            [part @ read.steps for read, part in zip(self.maps, parts, strict=True)], -2
+            [part @ affine_map.steps for affine_map, part in zip(self.maps, parts, strict=True)], -2
         )
-        shaped = steps.reshape(*lead, *latents.shape[-2:])
+        shaped = steps.reshape(*leading_axes, *latents.shape[-2:])
         return latents + shaped.to(latents)
 
 
@@ -311,14 +315,14 @@ def predict_across_folds(
         The decoded states, in the shape of ``states``.
     """
     participant = of_whom(participants, len(latents))
-    n = int(participant.max()) + 1
-    what = "episodes" if n == len(participant) else "participants"
+    n_units = int(participant.max()) + 1
+    units_in_words = "episodes" if n_units == len(participant) else "participants"
     require(
-        2 <= n_folds <= n,
-        f"decoding held-out episodes needs 2 folds or more, and at least {n_folds} {what}, got {n}",
+        2 <= n_folds <= n_units,
+        f"decoding held-out episodes needs 2 folds or more, and at least {n_folds} {units_in_words}, got {n_units}",
     )
     targets = torch.as_tensor(np.asarray(states, dtype=np.float64))
-    order = np.random.default_rng([seed, 0]).permutation(n)
+    order = np.random.default_rng([seed, 0]).permutation(n_units)
     fold = torch.from_numpy(order[participant] % n_folds)
     decoded = torch.empty_like(targets)
     for k in range(n_folds):

@@ -154,25 +154,28 @@ def resample_weights(
     participant = of_whom(participants, n_episodes)
     n_participants = int(participant.max()) + 1
     if n_participants < n_episodes:
-        of_participants = resample_weights(
+        weights_of_participants = resample_weights(
             n_participants, n_resamples, seed, plain_first=plain_first
         )
-        weights = of_participants[:, participant]
+        weights = weights_of_participants[:, participant]
+        # A participant's weight counts once for each episode, so rows no longer sum to 1.
         return weights / weights.sum(1, keepdims=True)
     n_weights = n_resamples * n_episodes
+    # Counts and weights, of 8 bytes each.
     refuse_beyond_machine(f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_weights)
-    draw = _draw_and_keep if n_weights <= _MOST_KEPT else _draw_and_keep.__wrapped__
+    is_small = n_weights <= _MAX_CACHED_WEIGHTS
+    draw = _draw_cached_weights if is_small else _draw_cached_weights.__wrapped__  # not cached
     return draw(n_episodes, n_resamples, seed, plain_first)
 
 
-_MOST_KEPT = 2**18
+_MAX_CACHED_WEIGHTS = 2**18
 """Arrays with at most this many weights are cached: an analysis draws the same weights hundreds of
 times.
 """
 
 
 @lru_cache(maxsize=16)
-def _draw_and_keep(
+def _draw_cached_weights(
     n_episodes: int, n_resamples: int, seed: int, plain_first: bool
 ) -> NDArray[np.float64]:
     even = np.full(n_episodes, 1 / n_episodes)
@@ -207,12 +210,14 @@ def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> N
         are_names or are_numbers,
         f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}",
     )
+    # NumPy's strings drop NULs at the end, so that two names could become one.
     has_nul = are_names and "\0" in "".join(ids)
     require(
         not has_nul,
         f"{what} are names without a NUL, got {shown(participants)}",
     )
     _, first_episode, sorted_number = np.unique(ids, return_index=True, return_inverse=True)
+    # np.unique sorts the names; argsort of argsort is their rank by first appearance.
     number_by_appearance = first_episode.argsort().argsort()
     return number_by_appearance[sorted_number]
 
@@ -315,12 +320,12 @@ def ratio_interval(
     )
     numerator_of_each = np.asarray(numerators, np.float64)
     denominator_of_each = np.asarray(denominators, np.float64)
-    parts = np.stack([numerator_of_each, denominator_of_each], 1)
+    parts = np.stack([numerator_of_each, denominator_of_each], 1)  # [episode, 2]
     numerator, denominator = numerator_of_each.sum(), denominator_of_each.sum()
     if denominator == 0:
         return NO_NUMBER
     if weights is None:
         weights = resample_weights(len(parts), seed=seed, participants=participants)
-    sums = weights @ parts
-    known = sums[sums[:, 1] != 0]
+    sums = weights @ parts  # [resample, 2]
+    known = sums[sums[:, 1] != 0]  # without a ratio over 0
     return Interval.of_samples(known[:, 0] / known[:, 1], numerator / denominator)

@@ -48,17 +48,17 @@ PLATEAU = 256
 decoded.
 """
 
-_FEWEST = 2.0
+_MIN_EFFECTIVE = 2.0
 """The least effective number of episodes: Student's t then has one degree of freedom, and bounds
 stay finite.
 """
 
-_CONSTANT = 0.9
+_CONSTANT_SHARE = 0.9
 """A target hardly varies within episodes if episode means make up this share of its sum of
 squares.
 """
 
-_PER_FEATURE = 2.0
+_EPISODES_PER_FEATURE = 2.0
 """Effective episodes per feature below which :func:`leans_low` is True for a target that is
 constant within episodes.
 
@@ -66,7 +66,7 @@ With 16 features, the coverage of R2 was 90 and 92 % at 1.1 episodes per feature
 1.4 (200 data sets).
 """
 
-_WIDEST = 100.0  # half widths of a log beyond this are cut, so that no bound overflows
+_MAX_LOG_WIDTH = 100.0  # half widths of a log beyond this are cut, so that no bound overflows
 
 
 def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
@@ -95,7 +95,7 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
     require(m > 1, f"an interval needs more than 1 effective episode, got {m}")
     student_quantile = float(stdtrit(m - 1, 0.975))
     refitting = sqrt(1 + n_folds / (n_folds - 1))
-    return student_quantile * refitting * m / (m - 1)
+    return student_quantile * refitting * m / (m - 1)  # docs/method/intervals.md
 
 
 def effective(references: ArrayLike) -> float:
@@ -116,9 +116,10 @@ def effective(references: ArrayLike) -> float:
     totals_of_episodes = _sum_per_episode(references)
     relative = np.ones(len(totals_of_episodes))
     if totals_of_episodes.any():
+        # The scale cancels; this one keeps squares from overflowing.
         relative = totals_of_episodes / totals_of_episodes.max()
     n_effective = float(relative.sum() ** 2 / (relative @ relative))
-    return max(n_effective, _FEWEST)
+    return max(n_effective, _MIN_EFFECTIVE)
 
 
 def leans_low(
@@ -150,8 +151,8 @@ def leans_low(
     total_squares = np.einsum("etk,etk->k", centred, centred)
     squares_between = (centred.sum(1) ** 2 / np.maximum(n_steps, 1)).sum(0)
     varies = total_squares > 0
-    is_constant_within = varies & (squares_between >= _CONSTANT * total_squares)
-    needed = n_features * _PER_FEATURE
+    is_constant_within = varies & (squares_between >= _CONSTANT_SHARE * total_squares)
+    needed = n_features * _EPISODES_PER_FEATURE
     references = totals(values, mask)
     return any(effective(references[:, k]) < needed for k in np.flatnonzero(is_constant_within))
 
@@ -272,8 +273,8 @@ def interval(
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
     """
-    part = _Part.of(losses, references, n_folds, score, smallest, width)
-    ratio = Interval(part.ratio, part.low, part.high)
+    log_interval = _LogInterval.of(losses, references, n_folds, score, smallest, width)
+    ratio = Interval(log_interval.ratio, log_interval.low, log_interval.high)
     return ratio if score == "ratio" else ratio.complement
 
 
@@ -308,20 +309,23 @@ def difference(
     """
     if control_references is None:
         control_references = references
-    fit = _Part.of(losses, references, n_folds, score)
-    control = _Part.of(control_losses, control_references, n_folds, score)
+    fit = _LogInterval.of(losses, references, n_folds, score)
+    control = _LogInterval.of(control_losses, control_references, n_folds, score)
     a, b = fit.contributions, control.contributions
     require(len(a) == len(b), "a fit and its control share their episodes")
     spread = sqrt(float(a @ a) * float(b @ b))
-    r = min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
+    correlation = min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
 
-    def distance(x: float, y: float) -> float:
-        squared = x * x + y * y - 2 * r * x * y
+    def combine(x: float, y: float) -> float:
+        """Return one half of the difference's interval from those of both ratios (MOVER, Zou and
+        Donner 2008).
+        """
+        squared = x * x + y * y - 2 * correlation * x * y
         return sqrt(max(squared, 0.0))
 
     gain = control.ratio - fit.ratio
-    below = distance(fit.high - fit.ratio, control.ratio - control.low)
-    above = distance(fit.ratio - fit.low, control.high - control.ratio)
+    below = combine(fit.high - fit.ratio, control.ratio - control.low)
+    above = combine(fit.ratio - fit.low, control.high - control.ratio)
     return Interval(gain, gain - below, gain + above)
 
 
@@ -343,11 +347,11 @@ def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
     >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
     0.777
     """
-    return -expm1(-_Part.of(losses, references, n_folds).half)
+    return -expm1(-_LogInterval.of(losses, references, n_folds).half)
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _LogInterval:
     """The ratio of summed losses over summed references, with its interval, which is symmetric on
     the log scale.
 
@@ -374,7 +378,7 @@ class _Part:
         score: Score = "skill",
         smallest: float = 0.0,
         width: float | None = None,
-    ) -> _Part:
+    ) -> _LogInterval:
         """Compute the ratio and its interval from losses and references.
 
         Args:
@@ -388,29 +392,36 @@ class _Part:
             width: half width of the interval as a multiple of the standard error that ignores the
                 refitting; when None, that of :func:`_inflation`.
         """
-        lost = _sum_per_episode(losses)
-        possible = _sum_per_episode(references)
-        n = len(lost)
+        episode_losses = _sum_per_episode(losses)
+        episode_references = _sum_per_episode(references)
+        n = len(episode_losses)
         is_accuracy = score == "accuracy"
-        require(n == len(possible), f"losses are of {n} episodes and references of {len(possible)}")
+        require(
+            n == len(episode_references),
+            f"losses are of {n} episodes and references of {len(episode_references)}",
+        )
         if is_accuracy:
-            require((lost <= possible).all(), "an episode has more misses than steps")
-        factor = _inflation(n, n_folds, effective(possible)) if width is None else width
-        loss = float(lost.sum())
-        reference = float(possible.sum())
+            require(
+                (episode_losses <= episode_references).all(),
+                "an episode has more misses than steps",
+            )
+        factor = _inflation(n, n_folds, effective(episode_references)) if width is None else width
+        loss = float(episode_losses.sum())
+        reference = float(episode_references.sum())
         if reference == 0:
             return cls(nan, nan, nan, nan, np.zeros(n))
         if is_accuracy:
-            smallest = 0.5
+            smallest = 0.5  # half a miss
         highest = 1.0 if is_accuracy else inf
         if loss == 0:  # assume that one episode has all of the loss: a standard error of 1
-            high = smallest / reference * exp(min(factor, _WIDEST))
+            high = smallest / reference * exp(min(factor, _MAX_LOG_WIDTH))
             half = factor if smallest else 0.0
             return cls(0.0, 0.0, min(high, highest), half, np.zeros(n))
-        contributions = n * (lost / loss - possible / reference)
+        # Of each episode to log(sum of losses) - log(sum of references), by the delta method.
+        contributions = n * (episode_losses / loss - episode_references / reference)
         half = factor * float(contributions.std(ddof=1)) / sqrt(n)
         ratio = loss / reference
-        high = ratio * exp(min(half, _WIDEST))
+        high = ratio * exp(min(half, _MAX_LOG_WIDTH))
         return cls(
             ratio=ratio,
             low=ratio * exp(-half),

@@ -132,7 +132,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
             sizes.append(len(memory[rows]))
             return Interval(x := next(scores), x - 0.05, x + 0.05)
 
-        monkeypatch.setattr(content, "_score", r2)
+        monkeypatch.setattr(content, "_score_decoding", r2)
         return content.check_decoding(trial)
 
     for scores, right in (((0.6, 0.2), "yes"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "no")):
@@ -160,7 +160,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
     def few(*_):
         return Interval(0.1, 0.05, 0.15)
 
-    monkeypatch.setattr(content, "_score", few)
+    monkeypatch.setattr(content, "_score_decoding", few)
     assert (
         content.check_decoding(trial).verdict == "undecided"
     )  # too few episodes for a half of them to be read
