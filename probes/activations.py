@@ -89,6 +89,7 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
     if isinstance(site, Site):
         return ProbedSite(str(site), site.hook, site)
     word, at_sign, part = site.partition("@")
+    # A machine's hook point of this name comes first, also as point[layer].
     is_own_point = model is not None and word.partition("[")[0] in model.points
     if word == "latents" and at_sign and not is_own_point:
         return _place_channel(site, part, model)

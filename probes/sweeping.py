@@ -284,7 +284,7 @@ def sweep(
             not kind.of_classes or value.kind == "class",
             f"target {value.key!r} is a number, not a class; sweep it with a regressor, or leave estimator= out",
         )
-    if per_round:
+    if per_round:  # windows that the user named must vary, and are refused otherwise
         swept_windows = _select_varying(values, swept_windows)
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)

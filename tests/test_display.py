@@ -13,7 +13,7 @@ import reports
 from circuits import compare
 from circuits.benchmark.grading import _COLUMNS, BenchmarkResult
 from circuits.compare.response import Cell, ResponsePart
-from interp.core.display import _MOST_ROWS, table_html
+from interp.core.display import _MAX_ROWS, table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.interchange import InterchangeResult
@@ -38,13 +38,13 @@ def test_a_line_and_a_table() -> None:
 
 
 def test_a_long_table_says_what_is_left_out() -> None:
-    """A table is cut after ``_MOST_ROWS`` rows, and the caption counts them; a probe's is its measure."""
+    """A table is cut after ``_MAX_ROWS`` rows, and the caption counts them; a probe's is its measure."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, 6, 8))
     result = probes.fit(x, x @ rng.normal(size=(8, 40)))
     assert result._repr_html_().count("<tr") == 2
     html = table_html("Every number", result.scores())
-    assert html.count("<tr") == 1 + _MOST_ROWS
+    assert html.count("<tr") == 1 + _MAX_ROWS
     assert f"of {len(result.scores())} rows" in html
 
 

@@ -366,7 +366,7 @@ def _tabulate(
     distances = np.linalg.norm(points.points[:, None] - visited, axis=-1)
     is_leaving = modulus > 1 + _MODULUS_TOLERANCE
     is_marginal = np.abs(modulus - 1) <= _MODULUS_TOLERANCE
-    # Of the first eigenvalue only, in an axis that may be empty: summed, it gives 0 then.
+    # Of the largest eigenvalue. A state may have no numbers: the sum over this axis is then 0.
     angles = np.abs(np.angle(eigenvalues[:, :1]))
     columns = {
         "kind": np.where(points.speeds <= _MAX_FIXED_SPEED, "fixed", "slow"),

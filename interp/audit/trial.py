@@ -272,7 +272,7 @@ class Trial:
         if self.run.layout.kind == "classes":
             differences = np.abs(one - other)
             return np.asarray(0.5 * differences.sum(-1))
-        width = 2 * float(self.plain[..., 0].std()) or 1.0
+        width = 2 * float(self.plain[..., 0].std()) or 1.0  # equal means: any unit will do
         differences = np.abs(one[..., 0] - other[..., 0])
         return np.minimum(differences / width, 1.0)
 

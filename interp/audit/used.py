@@ -395,7 +395,7 @@ def weigh(
         changed and the unchanged state. The last two have intervals over participants, or over
         episodes if the trial has no participants.
     """
-    # A loss in nats of a density may be negative, and a share is of a size.
+    # Of real numbers with a variance, the loss is minus a log density, which may be negative.
     changed_loss = np.abs(trial.losses(changed)[:, rounds]).sum(1)
     share = Interval(0.0, 0.0, 0.0)
     if changed_loss.any():
@@ -426,8 +426,10 @@ def _measure_saved_by_chance(
     predictions = trial.run.predictions
     saved = []
     for i in range(_N_FURTHER):
+        # The seed itself draws the donors of states; these lend their labels.
         donors = draw_donors(trial.shape[0], trial.budget.seed + 1 + i)
         rows = torch.from_numpy(donors)
+        # Both predictions of the donors, on this episode's labels.
         difference = trial.losses(changed[rows]) - trial.losses(predictions[rows])
         saved.append(difference[:, rounds].sum(1))
     return np.mean(saved, axis=0)

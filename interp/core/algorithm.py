@@ -319,6 +319,7 @@ class Algorithm:
             is_after = variable.key.startswith(NEXT)
             if variable.role == "state" or (is_computed and not is_after):
                 determined.add(variable.key)
+        # What the algorithm computes for the next round, too, has a value before and after.
         for variable in self.variables:
             if variable.role == "round" and NEXT + variable.key in self._by_key:
                 determined.add(variable.key)
@@ -379,6 +380,7 @@ class Algorithm:
         inputs = self._check_values("inputs", inputs, self._inputs)
         values = _compute(self.variables, state, inputs, do)
         after = {key: values[NEXT + key] for key in self.state}
+        # What the state determines has a next value, too: its equation in the next state.
         later = dict(after)
         for key in self.of_the_state:
             next_key = NEXT + key
@@ -494,7 +496,7 @@ class Algorithm:
         for t in range(n_rounds):
             for key in state_keys:
                 states_before[key].append(state[key])
-            inputs_now = {key: array[:, t] for key, array in inputs.items()}
+            inputs_now = {key: array[:, t] for key, array in inputs.items()}  # [episode, ...]
             do_now = {key: np.asarray(array)[:, t] for key, array in do.items()}
             after = self.advance(state, inputs_now, do_now)
             for key in state_keys:
@@ -548,18 +550,18 @@ class Algorithm:
 
         names = ", ".join(keys) or "nothing"
 
-        def wrong(how: str) -> InputError:
+        def make_error(how: str) -> InputError:
             return InputError(f"{what} of {self.key!r} must be a mapping of {names} to arrays{how}")
 
         if not isinstance(values, Mapping):
-            raise wrong(f", got {shown(values)}")
+            raise make_error(f", got {shown(values)}")
         if not values.keys() >= set(keys):
             missing = [repr(key) for key in keys if key not in values]
-            raise wrong(f"; it lacks {', '.join(missing)}")
+            raise make_error(f"; it lacks {', '.join(missing)}")
         arrays = {key: array_of(f"{key!r} of {what}", values[key]) for key in keys}
         for key, array in arrays.items():
             if array.shape[: len(begin)] != begin:
-                raise wrong(f" that begin with {begin}; {key!r} is {shown(array)}")
+                raise make_error(f" that begin with {begin}; {key!r} is {shown(array)}")
         return {**values, **arrays}
 
     def at(
@@ -617,6 +619,7 @@ class Algorithm:
         if element is not None:
             value = base[key].copy()
             index = (element,) if isinstance(element, int) else element
+            # The element's index is the caller's, so that its errors are explained.
             with theirs(
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):
@@ -625,8 +628,8 @@ class Algorithm:
                 n_left == 0,
                 f"{key!r} has {n_left} more axes than the element {element}; name one number of it",
             )
-            place: tuple[Any, ...] = (Ellipsis, *index)
-            value[place] = source[key][place]
+            index_in_values: tuple[Any, ...] = (Ellipsis, *index)  # after episode and round
+            value[index_in_values] = source[key][index_in_values]
         # The values of a run have the state before each round and its inputs.
         _, values_after = self.step(state=base, inputs=base, do={key: value})
         return values_after
@@ -694,7 +697,7 @@ class Algorithm:
         return tuple(v for v in self.variables if v.key in wanted)
 
     @cached_property
-    def _needed(self) -> tuple[Variable, ...]:
+    def _variables_of_next_state(self) -> tuple[Variable, ...]:
         return self.list_dependencies(self.state)
 
     def advance(
@@ -716,7 +719,7 @@ class Algorithm:
             Key of each of these state variables -> its values after the round.
         """
         if keys is None:
-            keys, variables = self.state, self._needed
+            keys, variables = self.state, self._variables_of_next_state
         else:
             variables = self.list_dependencies(keys)
         values = _compute(variables, state, inputs, do or {})
@@ -732,7 +735,7 @@ def keep_missing(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any
         before: values before the round, ``[..., *shape]``.
         after: values after the update of the round, ``[..., *shape]``.
     """
-    n_inner = np.ndim(before) - missing.ndim
+    n_inner = np.ndim(before) - missing.ndim  # axes of the variable itself, which the mask lacks
     inner_axes = tuple(range(-n_inner, 0))
     return np.where(np.expand_dims(missing, inner_axes), before, after)
 
@@ -878,8 +881,10 @@ class Family:
         value.
         """
         make = self.make
-        truth_values = {place.name for place in self.searched if {*place.grid} <= {0, 1}}
-        known = {place.name for place in self.searched}
+        truth_valued = {
+            parameter.name for parameter in self.searched if {*parameter.grid} <= {0, 1}
+        }
+        known = {parameter.name for parameter in self.searched}
 
         names = list(inspect.signature(make).parameters)
 
@@ -889,10 +894,10 @@ class Family:
             for name in known & values.keys():
                 value = values[name]
                 if self.vectorised and isinstance(value, np.ndarray):
+                    continue  # of many players, which the fit has chosen
+                if name in truth_valued and isinstance(value, bool):
                     continue
-                if name in truth_values and isinstance(value, bool):
-                    continue
-                bounds = (0, 1) if name in truth_values else ()
+                bounds = (0, 1) if name in truth_valued else ()
                 number(f"{name} of {self.key!r}", value, *bounds)
             return make(*args, **parameters)
 
@@ -1044,7 +1049,7 @@ def maker(
             initial=start,
             distribution=distribution,
             memory=memory,
-            written=memory and NEXT + memory,
+            written=memory and NEXT + memory,  # "" without a memory
         )
 
     return make

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from interp.core.machine import Machine
 
-_MOST_ROWS = 10
-_MOST_NAMES = 8
-_COMPONENTS = {
+_MAX_ROWS = 10
+_MAX_NAMES = 8
+_COMPONENT_NAMES = {
     "pattern": "attention heads",
     "z": "attention heads",
     "embed": "token embeddings",
@@ -47,7 +47,7 @@ def lacks(machine: Machine, *keys: str) -> str:
         machine: the machine.
         keys: keys of the components that the analysis needs, such as "pattern".
     """
-    missing = [_COMPONENTS.get(key, key) for key in keys if key not in machine.points]
+    missing = [_COMPONENT_NAMES.get(key, key) for key in keys if key not in machine.points]
     if not missing:
         return ""
     return f"not applicable: {machine.name} has no {' and no '.join(dict.fromkeys(missing))}"
@@ -107,8 +107,8 @@ def format_machine(machine: Machine) -> str:
 def _abbreviate(names: Any) -> str:
     """Join ``names`` to one string; if there are more than 8, "..." replaces the middle ones."""
     names = list(map(str, names))
-    if len(names) > _MOST_NAMES:
-        names[_MOST_NAMES - 3 : -2] = ["..."]
+    if len(names) > _MAX_NAMES:
+        names[_MAX_NAMES - 3 : -2] = ["..."]  # the first five and the last two stay
     has_spaces = any(" " in name for name in names)
     return ", ".join(names) if has_spaces else " ".join(names)
 
@@ -143,9 +143,9 @@ class Cache(dict[str, Any]):
 
     def __repr__(self) -> str:
         lines = [f"{len(self)} activations, [episode, round, ...]"]
-        for name, value in list(self.items())[:_MOST_ROWS]:
+        for name, value in list(self.items())[:_MAX_ROWS]:
             lines.append(f"  {name}  {list(getattr(value, 'shape', ()))}")
-        n_more = len(self) - _MOST_ROWS
+        n_more = len(self) - _MAX_ROWS
         if n_more > 0:
             lines.append(f"  ... and {n_more} more")
         return "\n".join(lines)
@@ -160,10 +160,10 @@ def _list_full_names(key: object) -> list[str]:
         return []
     from transformer_lens.utilities import get_act_name
 
-    of_a_point = ".".join(["points", *map(str, parts)])
-    if len(parts) > 3:
-        return [of_a_point]
-    return [get_act_name(*parts), of_a_point]
+    adapted_name = ".".join(["points", *map(str, parts)])  # as interp.adapt names points
+    if len(parts) > 3:  # get_act_name takes at most three
+        return [adapted_name]
+    return [get_act_name(*parts), adapted_name]
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
@@ -174,7 +174,7 @@ def table_html(caption: str, frame: pd.DataFrame) -> str:
             follows.
         frame: the table; columns without any value are left out.
     """
-    rows = frame.head(_MOST_ROWS).dropna(axis="columns", how="all")
+    rows = frame.head(_MAX_ROWS).dropna(axis="columns", how="all")
     note = ""
     if len(frame) > len(rows):
         note = f" The first {len(rows)} of {len(frame)} rows; all are in to_frame()."

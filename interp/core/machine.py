@@ -50,7 +50,7 @@ class Channel:
             name.isidentifier() and has_sizes,
             f"a channel has an identifier and sizes from 1 on, got {name!r} of shape {shape}",
         )
-        capacity = shape[0] if len(shape) > 1 else 0
+        capacity = shape[0] if len(shape) > 1 else 0  # rows; a vector has no row to append
         fits = 0 <= self.grows <= capacity
         require(fits, f"channel {name!r} of shape {shape} cannot grow by {self.grows}")
 

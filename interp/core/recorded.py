@@ -17,7 +17,7 @@ from interp.core.algorithm import counted_rounds
 from interp.stats.intervals import of_whom
 from interp.support.errors import require
 
-_SHARE_OF_SHORT = 0.1
+_MAX_SHORT_SHARE = 0.1
 """Largest share of episodes that are left out because they are shorter than a batch."""
 
 
@@ -58,13 +58,14 @@ class RecordedSource:
         self.episodes = episodes
         self.sizes = sizes
         self.group = of_whom(episodes.participants, len(episodes))
+        # Numbers of the participants, in the random order that defines the halves.
         self.names = np.random.default_rng(0).permutation(self.group.max() + 1)
         require(
             len(self.names) >= 2,
             f"one half of the {self.kind} is fitted and the other scored, and there is {len(self.names)}",
         )
-        self.counts = counted_rounds(episodes).sum(1)
-        self.n_rounds = int(np.quantile(self.counts, _SHARE_OF_SHORT, method="higher"))
+        self.counts = counted_rounds(episodes).sum(1)  # [episode]
+        self.n_rounds = int(np.quantile(self.counts, _MAX_SHORT_SHARE, method="higher"))
         self._warnings: set[str] = set()
 
     def sampler(self, half: int | None = None) -> Callable[..., Any]:
@@ -136,7 +137,7 @@ class RecordedSource:
         n_rounds = min(n_rounds, self.n_rounds)
         is_usable = np.isin(self.group, names) & (self.counts >= n_rounds)
         rows = np.random.default_rng(seed).permutation(np.flatnonzero(is_usable))
-        # First one episode of each, then the second ones, ...
+        # First one episode of each participant, then the second ones, ...
         groups = pd.Series(self.group[rows])
         turn = groups.groupby(groups).cumcount().to_numpy()
         rows = rows[turn.argsort(kind="stable")]

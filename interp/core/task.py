@@ -48,7 +48,7 @@ from interp.support.checks import (
 from interp.support.errors import InputError, require, require_known, theirs, unknown_name
 from interp.support.session import once
 
-_SCORED = 2**31 - 1
+_SCORING_SEED = 2**31 - 1
 """Seed of the episodes that are scored when a caller fixes them for all seeds.
 
 It is odd, and episodes to fit on have even seeds, so the two never coincide.
@@ -214,8 +214,8 @@ def _wrong_numbers(
         is_wrong: True for invalid numbers.
         rule: what the numbers must be, in words.
     """
-    place = np.argwhere(is_wrong)[0].tolist()
-    text = f"{name} must be {rule}, got {array[tuple(place)]} at {place}"
+    first_wrong = np.argwhere(is_wrong)[0].tolist()
+    text = f"{name} must be {rule}, got {array[tuple(first_wrong)]} at {first_wrong}"
     if np.isnan(array[is_wrong]).all():
         text += "; rounds that did not take place are made by .of(...)"
     return InputError(text)
@@ -342,7 +342,8 @@ class BaseEpisodes:
         missed trials included.
         """
         from_the_end = self.counted[:, ::-1]
-        return from_the_end.shape[1] - from_the_end.argmax(1)
+        n_missing_at_end = from_the_end.argmax(1)  # argmax finds the first that took place
+        return from_the_end.shape[1] - n_missing_at_end
 
     @classmethod
     def of(cls, **values: Any) -> Self:
@@ -411,6 +412,7 @@ class BaseEpisodes:
         """
         n_rounds = integer("n_rounds", n_rounds, 1)
         missing = ~self.counted
+        # A stable sort: rounds that took place, in their order, then the missing ones.
         order = np.argsort(missing, axis=1, kind="stable")[:, :n_rounds]
         every_episode = np.arange(len(self))[:, None]
         arrays = {"missing": missing[every_episode, order]}
@@ -469,10 +471,10 @@ def pad_rounds(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any
     first = names[0]
     lengths = [len(episode) for episode in rows[first]]
     for name, episodes in rows.items():
-        n_own = [len(episode) for episode in episodes]
+        own_lengths = [len(episode) for episode in episodes]
         require(
-            n_own == lengths,
-            f"{name} has {n_own} rounds by episode but {first} has {lengths}; give one for each round",
+            own_lengths == lengths,
+            f"{name} has {own_lengths} rounds by episode but {first} has {lengths}; give one for each round",
         )
     n_rounds = max(lengths, default=0)
     missing = np.arange(n_rounds) >= np.array(lengths, int)[:, None]
@@ -481,13 +483,16 @@ def pad_rounds(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any
         mask = arrays.pop("missing")
         are_truth_values = np.isin(mask, (0, 1)) | np.isnan(mask)
         require(are_truth_values.all(), "missing holds truth values, True or False a round")
-        missing |= mask == 1
+        missing |= mask == 1  # NaN after an episode's end, where it is missing already
     for array in arrays.values():
         missing |= np.isnan(array).any(axis=tuple(range(2, array.ndim)))
+    # Missing rounds get the values of their episode's first round that took place.
     first_counted = missing.argmin(1)[:, None]
-    filled = np.where(missing, first_counted, np.arange(n_rounds))
-    episodes_of = np.arange(len(lengths))[:, None]
-    arrays = {name: np.nan_to_num(array[episodes_of, filled]) for name, array in arrays.items()}
+    source_round = np.where(missing, first_counted, np.arange(n_rounds))
+    every_episode = np.arange(len(lengths))[:, None]
+    arrays = {
+        name: np.nan_to_num(array[every_episode, source_round]) for name, array in arrays.items()
+    }
     return {**values, **arrays, "missing": missing}
 
 
@@ -571,8 +576,8 @@ def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
     values = array_of("values", values)
     require(values.ndim >= 2, f"values are [episode, round, ...], got shape {values.shape}")
     require(len(values) >= 2, f"swapping histories needs at least 2 episodes, got {len(values)}")
-    next_ones = np.roll(values, -1, axis=0)
-    return np.concatenate([next_ones[:, :t], values[:, t:]], axis=1)
+    of_next_episode = np.roll(values, -1, axis=0)
+    return np.concatenate([of_next_episode[:, :t], values[:, t:]], axis=1)
 
 
 @checked
@@ -734,6 +739,7 @@ class Data:
         for name in ("layout", "sample", "losses", "sample_options", "interaction", "read"):
             function = getattr(self, name)
             module = getattr(function, "__module__", "")
+            # Errors of a user's function name the record's field; ours are checked already.
             if function is not None and not module.startswith("interp."):
                 wrap = theirs(f"this task's record does not keep what it says: {name}")
                 freeze(self, **{name: wrap(function)})
@@ -1118,14 +1124,16 @@ class Task:
         def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:
                 return self.algorithms.battery(n, n_rounds, seed=seed, **all_sizes)
-            return {"default": self.half(half).sample(n, n_rounds, seed=seed, **sizes)}
+            half_task = self.half(half)  # the task itself if episodes are generated
+            return {"default": half_task.sample(n, n_rounds, seed=seed, **sizes)}
 
-        fits = sample_half(0, n_episodes, 2 * seed)
+        # Even seeds to fit and odd ones to score, so that the two differ whatever the seed.
+        sets_to_fit = sample_half(half=0, n=n_episodes, seed=2 * seed)
         n_to_score, seed_to_score = n_episodes, 2 * seed + 1
         if n_scored is not None:
-            n_to_score, seed_to_score = n_scored, _SCORED
-        scores = sample_half(1, n_to_score, seed_to_score)
-        return {name: (fits[name], scores[name]) for name in fits}
+            n_to_score, seed_to_score = n_scored, _SCORING_SEED
+        sets_to_score = sample_half(half=1, n=n_to_score, seed=seed_to_score)
+        return {name: (sets_to_fit[name], sets_to_score[name]) for name in sets_to_fit}
 
     def corruption(self, key: str) -> Corruption:
         """Return the task's :class:`Corruption` with this key; refuse an unknown key."""

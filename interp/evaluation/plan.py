@@ -36,7 +36,7 @@ from interp.support.errors import InputError, require
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
 MODEL = "model"
 """Key of the evaluated model; baselines and controls have keys of their own."""
-_NOTE = "note"  # the only column of a table that explains why it has no numbers
+_NOTE_COLUMN = "note"  # the only column of a table that explains why it has no numbers
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,10 @@ def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         A mapping {name of such a table: its note, a sentence that says why the table does not
         apply}.
     """
-    without_numbers = {name: frame for name, frame in tables.items() if list(frame) == [_NOTE]}
-    return {name: str(frame[_NOTE].iloc[0]) for name, frame in without_numbers.items()}
+    without_numbers = {
+        name: frame for name, frame in tables.items() if list(frame) == [_NOTE_COLUMN]
+    }
+    return {name: str(frame[_NOTE_COLUMN].iloc[0]) for name, frame in without_numbers.items()}
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
@@ -131,9 +133,9 @@ def round_attention(
     for layer, name in enumerate(names):
         seen = run.cache[name].double()
         average = seen.mean if run.missing is None else seen.nanmean
-        mean = average((0, 1)).numpy(force=True)
+        mean = average((0, 1)).numpy(force=True)  # [head, query, key]
         for head, query, key in np.ndindex(mean.shape):
-            if key <= query:
+            if key <= query:  # attention is causal
                 rows.append(
                     (layer, head, labels[query], labels[key], float(mean[head, query, key]))
                 )
@@ -148,7 +150,7 @@ def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         said: sentence that says why the table does not apply; "" if it applies.
         table: function without arguments that computes the table; only called if the table applies.
     """
-    return pd.DataFrame({_NOTE: [said]}) if said else table()
+    return pd.DataFrame({_NOTE_COLUMN: [said]}) if said else table()
 
 
 def lacks_attention(model: Machine) -> str:

@@ -63,7 +63,7 @@ Read = Callable[[Tensor], Tensor]
 Write = Callable[[Tensor, Tensor], Tensor]
 """Function from latents and a set to latents that represent this set."""
 _Set = NDArray[Any]
-_HOOK = "hook_latents"
+_LATENTS_HOOK = "hook_latents"
 PARENT, OTHER = "a parent of the negative is added", "another node is added"
 """Names of the most specific change of the set, and of its control."""
 
@@ -90,17 +90,19 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
             f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on"
         )
     sets = torch.from_numpy(_compute_sets(episodes)).flatten(0, 1)
-    carried = rollout(model, episodes).latents[:, :-1]
-    latents = carried.flatten(0, 1).flatten(1).double().cpu()
-    reading, writing = Affine.fit(latents, sets), Affine.fit(sets, latents)
+    carried = rollout(model, episodes).latents[:, :-1]  # the latents that the rounds read
+    latents = carried.flatten(0, 1).flatten(1).double().cpu()  # [episode * round, number]
+    set_of_latents = Affine.fit(latents, sets)
+    latents_of_set = Affine.fit(sets, latents)
 
     def read(latents: Tensor) -> Tensor:
         flat = latents.flatten(-2).double().cpu()
-        return reading(flat).to(latents)
+        return set_of_latents(flat).to(latents)
 
     def write(latents: Tensor, state: Tensor) -> Tensor:
         present = (read(latents) > 0.5).to(state)
-        change = (state - present).double().cpu() @ writing.slopes
+        # Only the difference is written, so that the rest of the latents stays as it is.
+        change = (state - present).double().cpu() @ latents_of_set.slopes
         shaped = change.unflatten(-1, latents.shape[-2:])
         return latents + shaped.to(latents)
 
@@ -155,20 +157,21 @@ def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
         seed: seed of the random choices.
     """
     generator = torch.Generator().manual_seed(seed)
-    path: dict[str, Tensor] = {}
+    path: dict[str, Tensor] = {}  # "known": the nodes kept so far, which later calls read
 
     def commit(latents: Tensor, hook: Any) -> Tensor:
         reached = read(latents) > 0.5
         known = path.get("known", torch.zeros_like(reached))
         new = reached & ~known
-        luck = torch.rand(new.shape, generator=generator).to(latents.device)
-        drawn = luck.masked_fill(~new, -1.0).argmax(-1)
+        random_keys = torch.rand(new.shape, generator=generator).to(latents.device)
+        # The largest random number among new nodes; if there are none, the first, masked below.
+        drawn = random_keys.masked_fill(~new, -1.0).argmax(-1)
         # The first thought holds the root as well; a chain starts there.
         is_drawn = torch.nn.functional.one_hot(drawn, new.shape[-1]).bool()
         path["known"] = known | (is_drawn & new)
         return write(latents, path["known"].to(latents.dtype))
 
-    return _HOOK, commit
+    return _LATENTS_HOOK, commit
 
 
 @checked
@@ -202,8 +205,9 @@ def controlled(
         Name of the change -> the rollout with this change.
     """
     refuse_missing("the control of the recurrence", episodes)
-    rounds, stored = range(episodes.n_rounds), dict[str, Tensor]()
-    middle = rounds[len(rounds) // 2 :][:1]
+    rounds = range(episodes.n_rounds)
+    stored = dict[str, Tensor]()
+    middle = rounds[len(rounds) // 2 :][:1]  # a range, as the other hooks have
 
     def repeat_first(latents: Tensor, hook: Any) -> Tensor:
         """Return, in every call, the latents that the first call received; used as a hook function.
@@ -211,10 +215,11 @@ def controlled(
         """
         return stored.setdefault("first", latents)
 
+    # name of a change -> (rounds in which the hook acts, hook)
     hooks: dict[str, tuple[Sequence[int], Hook]] = {
         "cut": (rounds, cut(model)),
         "reset": (middle, cut(model)),
-        "frozen": (rounds[1:], (_HOOK, repeat_first)),
+        "frozen": (rounds[1:], (_LATENTS_HOOK, repeat_first)),
     }
     if len(episodes) > 1:
         hooks["swapped"] = rounds, SWAP
@@ -243,12 +248,12 @@ def _draw_one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
         One-hot rows, ``[episode, node]``; a row of zeros if no node is allowed.
     """
     rng = np.random.default_rng(seed)
-    luck = np.where(allowed, rng.random(allowed.shape), -1.0)
-    drawn = np.eye(allowed.shape[-1])[luck.argmax(-1)]
+    random_keys = np.where(allowed, rng.random(allowed.shape), -1.0)
+    drawn = np.eye(allowed.shape[-1])[random_keys.argmax(-1)]
     return drawn * allowed.any(-1, keepdims=True)
 
 
-def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
+def _list_set_changes(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
     """List the changes of the set of reached nodes that :func:`measure_moved_sets` makes.
 
     Args:
@@ -259,16 +264,18 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
         Name of a change -> (nodes that are added, nodes that are removed), each 1 or 0, ``[episode,
         node]``.
     """
-    nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
-    target, negative = nodes[episodes.targets], nodes[episodes.negatives]
+    one_hot, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
+    target, negative = one_hot[episodes.targets], one_hot[episodes.negatives]
     nothing = np.zeros_like(target)
+    # [episode, from, to]: an edge, and a path of any length
     matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
     paths = graphs.closure(matrix)
-    others = episodes.distances >= episodes.n_nodes  # nor does one of these lead to a candidate
+    # Nodes that the root does not reach, and that neither are nor lead to a candidate.
+    others = episodes.distances >= episodes.n_nodes
     for candidate in (episodes.targets, episodes.negatives):
         others &= ~paths[rows, :, candidate]
         others[rows, candidate] = False
-    parents = np.asarray(matrix[rows, :, episodes.negatives])
+    parents = np.asarray(matrix[rows, :, episodes.negatives])  # [episode, node]
     return {
         "nothing": (nothing, nothing),
         "the negative is added": (negative, nothing),
@@ -340,29 +347,36 @@ def measure_moved_sets(
             t: index of the round.
             wanted: the set of nodes to write, ``[episode, node]``.
         """
-        now = torch.from_numpy(depths == t).to(latents.device)[:, None, None]
+        is_due = torch.from_numpy(depths == t).to(latents.device)[:, None, None]
         state = torch.from_numpy(wanted).to(latents)
-        return torch.where(now, write(latents, state), latents)
+        return torch.where(is_due, write(latents, state), latents)
 
-    every, search = np.arange(len(episodes)), breadth_first()
+    every_episode = np.arange(len(episodes))
+    search = breadth_first()
+    # Of the first round: the graph and the candidates are the same in every round.
     inputs = {key: value[:, 0] for key, value in search.read(episodes).items()}
-    before, clean, rows = _compute_sets(episodes)[every, depths], rollout(model, episodes), []
-    for name, (added, removed) in _moves(episodes, seed).items():
+    before = _compute_sets(episodes)[every_episode, depths]  # [episode, node]
+    clean = rollout(model, episodes)
+    rows = []
+    for name, (added, removed) in _list_set_changes(episodes, seed).items():
+        # Where no node could be drawn, there is no change, and the episode does not count.
         possible = (added + removed).any(-1) | (name == "nothing")
         if not possible.any():
             continue
         wanted = np.clip(before + added - removed, 0, 1)
         change = {
-            int(t): [(_HOOK, partial(move, t=int(t), wanted=wanted))] for t in np.unique(depths)
+            int(t): [(_LATENTS_HOOK, partial(move, t=int(t), wanted=wanted))]
+            for t in np.unique(depths)
         }
         predictions = rollout(model, episodes, fwd_hooks=change, clean=clean).predictions
+        # The loss is the share of the negative, [episode, round].
         share = 1 - losses(predictions, episodes, slice(None)).double().numpy(force=True)
-        after, now = search.step({"reached": wanted}, inputs)
-        for later, v in enumerate((now, search.step(after, inputs)[1])):
-            target, negative = (
-                v["prediction"][every, nodes] for nodes in (episodes.targets, episodes.negatives)
-            )
-            shares = share[every, depths + later][possible]
+        state_after, values_now = search.step({"reached": wanted}, inputs)
+        _, values_later = search.step(state_after, inputs)
+        for later, values in enumerate((values_now, values_later)):
+            target = values["prediction"][every_episode, episodes.targets]
+            negative = values["prediction"][every_episode, episodes.negatives]
+            shares = share[every_episode, depths + later][possible]
             participants = participants_of(episodes)[possible]
             number = mean_interval(shares, seed=seed, participants=participants)
             expected = (target / (target + negative))[possible]
@@ -375,7 +389,7 @@ def measure_moved_sets(
 
 REGIMES = ("matched", "prosqa")
 """The regimes with a right answer: one candidate can be reached, the other cannot."""
-_SETS = "sets"  # name of the part of the evaluation that is not a regime
+_SETS_PART = "sets"  # name of the part of the evaluation that is not a regime
 _N_FITTED, _FITTED_SEED = 256, 10_007
 """Most episodes to fit a learned model's maps on; number added to the seed for these episodes."""
 
@@ -459,11 +473,12 @@ def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> Rea
         seed: seed of the episodes.
     """
     layout = model.layout
+    # The number of rounds is replaced below, when the depths are known.
     drawn = sample(n_episodes, 5, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
     return replace(drawn, n_rounds=int(drawn.depths.max()) + 2)
 
 
-def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
+def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Compute one part of the evaluation: the answers in a regime, or the tables about sets of
     reached nodes.
 
@@ -492,7 +507,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     }
 
 
-def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return all tables of a model, by name; "summary" has the accuracy in the last round, one row
     per regime and depth.
 
@@ -508,7 +523,7 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
     return {
         "summary": wide.rename_axis(columns=None).reset_index(),
         "by_round": frame,
-        **measured[_SETS],
+        **measured[_SETS_PART],
     }
 
 
@@ -534,9 +549,9 @@ def plan() -> EvaluationPlan:
     each regime, and the sets of nodes in the latent), and how tables are made from them.
     """
     return EvaluationPlan(
-        lambda model: [*REGIMES, _SETS],
-        _measure,
-        _tables,
+        lambda model: [*REGIMES, _SETS_PART],
+        _measure_part,
+        _make_tables,
         min_episodes=16,
         explained=_EXPLAINED,
     )

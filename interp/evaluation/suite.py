@@ -129,10 +129,10 @@ def evaluate(
         The evaluation; None if ``shard`` is set.
     """
     plan = plan_of(model)
-    used = catalog.of(model).recorded
+    recorded = catalog.of(model).recorded
     require(
-        not used,
-        f"evaluation draws the regimes of its plan; leave interp.tasks.using first, which has {used}",
+        not recorded,
+        f"evaluation draws the regimes of its plan; leave interp.tasks.using first, which has {recorded}",
     )
     require(
         n_episodes >= plan.min_episodes,
@@ -140,7 +140,7 @@ def evaluate(
     )
     names = list(plan.parts(model))
     settings = provenance(model, n_episodes=n_episodes, seed=seed)
-    settings.pop("git")
+    settings.pop("git")  # a later commit may continue this evaluation
     finished = Finished(folder, settings)
     measured_here = finished.divide(names, _Part, shard)
     shared = (model, n_episodes, seed, finished)
@@ -153,6 +153,7 @@ def evaluate(
     if shard:
         return None
     tables = plan.tables(model, {name: parts[name] for name in names})
+    # "own": where a round contains the model's choice, evaluations let it read its own.
     described = {"task": model.layout.task, "commit": "own", "origin": model.origin}
     finished.clear()
     settings = provenance(model, n_episodes=n_episodes, seed=seed, **described)

@@ -32,7 +32,7 @@ from interp.support.errors import require
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 
-_TRAIN, _DATASET, _EVALUATION = range(3)
+_TRAINING_STREAM, _DATASET_STREAM, _EVALUATION_STREAM = range(3)
 """Random streams: the batch of a step, the fixed data set, the held-out episodes."""
 
 
@@ -131,17 +131,18 @@ class EpisodeSource:
             n_shards: number of processes, among which the batch is divided.
         """
         config = self.config
-        rng = np.random.default_rng([config.seed, _TRAIN, step, 0])
-        chosen = config.curriculum[stage]
+        # All processes draw the stage alike, so that their episodes have the same length.
+        rng = np.random.default_rng([config.seed, _TRAINING_STREAM, step, 0])
+        chosen_stage = config.curriculum[stage]
         if stage and rng.random() < config.mix:
-            chosen = config.curriculum[rng.integers(stage)]
+            chosen_stage = config.curriculum[rng.integers(stage)]
         if shard:
-            rng = np.random.default_rng([config.seed, _TRAIN, step, shard])
+            rng = np.random.default_rng([config.seed, _TRAINING_STREAM, step, shard])
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
-            episodes = self._draw_from_dataset(rng, n_episodes, chosen)
+            episodes = self._draw_from_dataset(rng, n_episodes, chosen_stage)
         else:
-            episodes = self._sample(rng, n_episodes, chosen, step)
+            episodes = self._sample(rng, n_episodes, chosen_stage, turn=step)
         return encode(episodes, self.layout, config.targets)
 
     def _draw_from_dataset(
@@ -184,13 +185,13 @@ class EpisodeSource:
             run's regimes in turn, so a single batch is of the first regime.
         """
         config = self.config
-        rng = np.random.default_rng([config.seed, _EVALUATION])
+        rng = np.random.default_rng([config.seed, _EVALUATION_STREAM])
         fixed_sizes: Sequence[Mapping[str, int]] = [
             {name: high for name, (_, high) in self.bounds.items()}
         ]
         if self.goal.held_out is not None:
             fixed_sizes = self.goal.held_out(self.bounds)
-        stage = Stage(config.eval_rounds, 1)
+        stage = Stage(config.eval_rounds, steps=1)  # its steps are not used
         n_episodes = max(1, config.eval_episodes // len(fixed_sizes))
         batches = []
         for turn, sizes in enumerate(fixed_sizes):
@@ -233,10 +234,13 @@ class EpisodeSource:
         equal sizes.
         """
         config = self.config
-        stage = Stage(max(stage.n_rounds for stage in config.curriculum), 1)
+        longest = max(stage.n_rounds for stage in config.curriculum)
+        longest_stage = Stage(longest, steps=1)  # its steps are not used
         n_batches = math.ceil(config.dataset_episodes / config.batch_size)
-        rng = np.random.default_rng([config.seed, _DATASET])
-        return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
+        rng = np.random.default_rng([config.seed, _DATASET_STREAM])
+        return [
+            self._sample(rng, config.batch_size, longest_stage, turn=i) for i in range(n_batches)
+        ]
 
 
 class RoundsLoss(nn.Module):
@@ -322,17 +326,19 @@ class RoundsLoss(nn.Module):
         payloads = None if layout.payload is None else values
         resid = model.embed_round(tokens, latents, payloads)
         if layout.choice_position is None or self.commit == "target":
-            read = model.ln_final(model.run_from(resid, n_read=layout.n_read))
-            logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
+            # The last n_read positions, from the one of the prediction on.
+            normed = model.ln_final(model.run_from(resid, n_read=layout.n_read))
+            logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]
         else:
+            # Up to the prediction, then the rest with the choice in it; blocks keep keys and values.
             n_prefix = layout.predict_position + 1
             past = [block.nothing_past(len(tokens)) for block in model.blocks]
-            read = model.ln_final(model.run_from(resid[:, :n_prefix], past=past, n_read=1))
-            logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
+            normed = model.ln_final(model.run_from(resid[:, :n_prefix], past=past, n_read=1))
+            logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]
             tokens = layout.commit(tokens, logits.argmax(-1))
             suffix = model.embed_round(tokens, latents, payloads)[:, n_prefix:]
-            read = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_after))
-        return logits, model.update(read[:, -layout.n_after], layout.n_positions)
+            normed = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_after))
+        return logits, model.update(normed[:, -layout.n_after], layout.n_positions)
 
 
 def _compute_loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
@@ -396,13 +402,15 @@ def measure_progress(model: Machine, batches: Sequence[Episodes], commit: str) -
             numbers = goal.evaluate(predictions.numpy(force=True), episodes)
         else:
             targets = np.asarray(goal.targets(episodes))
-            numbers = _evaluate(predictions.cpu(), targets, run.layout)
+            numbers = _compute_cross_entropy(predictions.cpu(), targets, run.layout)
         rows.append(numbers)
     model.train(was_training)  # type: ignore[attr-defined]
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
-def _evaluate(predictions: Tensor, targets: NDArray[Any], layout: RoundLayout) -> dict[str, float]:
+def _compute_cross_entropy(
+    predictions: Tensor, targets: NDArray[Any], layout: RoundLayout
+) -> dict[str, float]:
     """Return the loss of predictions, and its excess over the lowest possible loss.
 
     Args:

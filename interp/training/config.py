@@ -33,7 +33,7 @@ _MODEL_FIELDS = (
     "position_codes",
     "init_std",
 )
-_POSITIVE = (
+_POSITIVE_FIELDS = (
     "batch_size",
     "lr",
     "clip",
@@ -46,7 +46,7 @@ _POSITIVE = (
     "n_layers",
     "n_heads",
 )
-_FROM_ZERO = (
+_FIELDS_FROM_ZERO = (
     "muon_lr",
     "window",
     "d_mlp",
@@ -60,7 +60,7 @@ _FROM_ZERO = (
 )
 
 
-_LEFT_OUT: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "window"}
+_OMITTED_DEFAULTS: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "window"}
 """Field -> the value at which a run's record omits it, so that older runs can be resumed."""
 
 
@@ -104,7 +104,7 @@ class Stage:
         >>> stage.bounds("n_states", 2, 8), stage.bounds("n_actions", 2, 4), stage.bounds("n_experts", 2, 8)
         ((2, 4), (3, 3), (2, 8))
         """
-        bound = self.sizes.get(size) or high
+        bound = self.sizes.get(size) or high  # 0 is no bound
         smallest, largest = (low, bound) if isinstance(bound, int) else bound
         return min(max(smallest, low), high), min(largest, high)
 
@@ -267,6 +267,7 @@ class TrainingConfig:
             self._check_machine()
         object.__setattr__(self, "sizes", self._list_sizes())
         require(len(self.stages) > 0, "stages must hold at least one stage")
+        # Dictionaries become Stage once; `curriculum` returns the same stages from here on.
         object.__setattr__(self, "stages", self.curriculum)
         if self.anneal_latents:
             self._check_annealing()
@@ -308,10 +309,10 @@ class TrainingConfig:
 
     def _check_numbers(self) -> None:
         """Refuse fields with numbers outside their range."""
-        for name in _POSITIVE:
+        for name in _POSITIVE_FIELDS:
             value = getattr(self, name)
             require(value > 0, f"{name} must be positive, got {value!r}")
-        for name in _FROM_ZERO:
+        for name in _FIELDS_FROM_ZERO:
             value = getattr(self, name)
             require(value >= 0, f"{name} must be 0 or more, got {value!r}")
         are_betas = len(self.betas) == 2 and all(0.0 <= beta < 1.0 for beta in self.betas)
@@ -403,7 +404,7 @@ class TrainingConfig:
         runs do not have are left out if they have their default value.
         """
         values = asdict(self)
-        for name, default in _LEFT_OUT.items():
+        for name, default in _OMITTED_DEFAULTS.items():
             if values[name] == default:
                 del values[name]
         return values

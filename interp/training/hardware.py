@@ -63,11 +63,11 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
     path = folder / runs.RECORD_FILE
     record = read_json(path, "config") if path.is_file() else {}
     state = runs.read_state(folder)
-    begun = record.get("config") if state is None else state.config
-    if begun:
+    earlier_config = record.get("config") if state is None else state.config
+    if earlier_config:
         with reading(path):
             reason = str(record.get("precision_because", "as this run began"))
-            return str(begun["precision"]), reason
+            return str(earlier_config["precision"]), reason
     if kind == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bfloat16", "the GPU has bfloat16 units"

@@ -43,13 +43,13 @@ STATE_FILE = "training.safetensors"
 METRICS_FILE = "metrics.jsonl"
 KEPT_FOLDER = "kept"
 RECORD_FILE = "training.json"
-_METRICS = ["step", "stage", "loss", "seconds"]
+_METRIC_COLUMNS = ["step", "stage", "loss", "seconds"]
 """Columns of the metrics, which have one row per batch."""
 LEARNING_FILE = "learning.csv"
 """File in a shipped checkpoint's folder: learning curves of the runs that compared its settings."""
-_MOMENTS = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
+_MOMENTS_BY_OPTIMIZER = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
 """Names of the moments that AdamW, and Muon, store for every parameter."""
-_DAMAGED = "it was cut short, edited or made by an earlier version; train in another folder, or restore the file"
+_DAMAGED_HINT = "it was cut short, edited or made by an earlier version; train in another folder, or restore the file"
 
 
 @dataclass
@@ -114,7 +114,7 @@ class RunState:
         with torch.no_grad():
             for key, parameter in model.named_parameters():
                 parameter.copy_(self._read_tensor(f"model.{key}", parameter))
-            for key, buffer in _buffers(model).items():
+            for key, buffer in _list_buffers(model).items():
                 buffer.copy_(self._read_tensor(f"buffer.{key}", buffer))
 
     def load_moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
@@ -128,7 +128,7 @@ class RunState:
             InputError: only some moments of a parameter are stored, or one has another shape.
         """
         for key, parameter in model.named_parameters():
-            for optimizer, entries in zip(optimizers, _MOMENTS, strict=False):
+            for optimizer, entries in zip(optimizers, _MOMENTS_BY_OPTIMIZER, strict=False):
                 names = [f"{entry}.{key}" for entry in entries]
                 if not self.tensors.keys().isdisjoint(names):
                     moments = [self._read_moment(name, parameter) for name in names]
@@ -145,7 +145,7 @@ class RunState:
             return tensor
         shape = None if tensor is None else tuple(tensor.shape)
         raise InputError(
-            f"the training state holds {name!r} of shape {shape}, the model needs {tuple(like.shape)}; {_DAMAGED}"
+            f"the training state holds {name!r} of shape {shape}, the model needs {tuple(like.shape)}; {_DAMAGED_HINT}"
         )
 
 
@@ -172,7 +172,7 @@ def write_state(
         for optimizer in optimizers:
             for entry, moment in optimizer.state.get(parameter, {}).items():
                 tensors[f"{entry}.{key}"] = moment
-    for key, buffer in _buffers(model).items():
+    for key, buffer in _list_buffers(model).items():
         tensors[f"buffer.{key}"] = buffer
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
@@ -182,7 +182,7 @@ def write_state(
     )
 
 
-def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
+def _list_buffers(model: torch.nn.Module) -> dict[str, Tensor]:
     """Return the tensors that a model stores in addition to its parameters; empty for a
     transformer, because its buffers do not change.
     """
@@ -219,8 +219,9 @@ def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
     """
     sizes = machine.layout.to_dict()
     for size, (smallest, largest) in config.sizes.items():
-        fixed = (sizes.get(size, smallest), sizes.get(size, largest))
-        low, high = sizes.get(f"{size}_range") or fixed
+        # A layout has the range of a size, or one value of it, or does not have the size.
+        own_size = (sizes.get(size, smallest), sizes.get(size, largest))
+        low, high = sizes.get(f"{size}_range") or own_size
         require(
             low <= smallest and largest <= high,
             f"the run has {size} {smallest} to {largest}, and {machine.name!r} reads {low} to {high}: give the run "
@@ -257,9 +258,9 @@ def list_kept_states(folder: str | Path) -> dict[int, Path]:
         InputError: if there is no such file.
     """
     folder = Path(folder)
-    places = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
+    kept_folder = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
     by_step = {}
-    for path in sorted(places.glob("*.safetensors")):
+    for path in sorted(kept_folder.glob("*.safetensors")):
         by_step[_read_header(path)["progress"]["step"]] = path
     require(
         by_step,
@@ -269,7 +270,7 @@ def list_kept_states(folder: str | Path) -> dict[int, Path]:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    with reading(path, _DAMAGED), safe_open(path, framework="pt") as stored:
+    with reading(path, _DAMAGED_HINT), safe_open(path, framework="pt") as stored:
         return dict(json.loads(stored.metadata()["state"]))
 
 
@@ -285,14 +286,14 @@ def read_state(path: Path) -> RunState | None:
     path = path / STATE_FILE if path.is_dir() else path
     if not path.is_file():
         return None
-    with reading(path, _DAMAGED):
+    with reading(path, _DAMAGED_HINT):
         with safe_open(path, framework="pt") as stored:
             header = json.loads(stored.metadata()["state"])
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
         digest = header.pop("digest", None)
         require(
             digest == _digest(header, tensors),
-            f"{str(path)!r} does not hold what was written; {_DAMAGED}",
+            f"{str(path)!r} does not hold what was written; {_DAMAGED_HINT}",
         )
         return RunState(Progression(**header["progress"]), dict(header["config"]), tensors)
 
@@ -375,15 +376,15 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
             :func:`list_kept_states` lists), for the run at that time.
         name: name for the model.
     """
-    place = Path(folder)
-    is_file = not place.is_dir()
-    folder = place.parent if is_file else place
-    is_kept = is_file and folder.name == KEPT_FOLDER and place.name != STATE_FILE
-    if is_kept:
+    source = Path(folder)
+    is_file = not source.is_dir()
+    folder = source.parent if is_file else source
+    is_kept = is_file and folder.name == KEPT_FOLDER and source.name != STATE_FILE
+    if is_kept:  # metrics and record are in the run's folder, one above
         folder = folder.parent
-    state = read_state(place)
+    state = read_state(source)
     if state is None:
-        path = str(place / STATE_FILE)
+        path = str(source / STATE_FILE)
         raise InputError(
             f"no training state at {path!r}; give the folder of a run, such as output/training/NAME"
         )
@@ -394,7 +395,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     if isinstance(model, HookedLatentTransformer):
         model.latent_kept = config.latent_kept(progress.step)
     records = [record for _, record in _read_records(folder / METRICS_FILE)]
-    metrics = pd.DataFrame(records, columns=None if records else _METRICS)
+    metrics = pd.DataFrame(records, columns=None if records else _METRIC_COLUMNS)
     record_file = folder / RECORD_FILE
     return TrainedRun(
         model=model.eval(),
@@ -429,8 +430,8 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
     )
-    places = Counter(str(Path(folder).resolve()) for folder in folders)
-    place, n_times = places.most_common(1)[0]
+    uses_of_folders = Counter(str(Path(folder).resolve()) for folder in folders)
+    place, n_times = uses_of_folders.most_common(1)[0]
     require(n_times == 1, f"the run in {place!r} was given twice; give each run once")
     runs = [load_run(folder, Path(folder).name) for folder in folders]
     tasks = sorted({run.config.task for run in runs})
@@ -456,18 +457,19 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
     If runs differ in several settings, the label of a run has only the values that most runs do not
     have.
     """
-    settings = [{**asdict(run.config), "seed": None} for run in runs]
+    settings = [{**asdict(run.config), "seed": None} for run in runs]  # seeds do not count
     first = settings[0]
     differing = [name for name in first if any(values[name] != first[name] for values in settings)]
-    usual = {}
+    most_common_text = {}
     for name in differing:
         counts = Counter(setting_text(name, values[name]) for values in settings)
-        usual[name] = counts.most_common(1)[0][0]
+        text, _ = counts.most_common(1)[0]
+        most_common_text[name] = text
     labels = []
     for values in settings:
         texts = {name: setting_text(name, values[name]) for name in differing}
         if len(differing) > 1:
-            texts = {name: text for name, text in texts.items() if text != usual[name]}
+            texts = {name: text for name, text in texts.items() if text != most_common_text[name]}
         no_difference = "as most" if differing else "all alike"
         labels.append(", ".join(texts.values()) or no_difference)
     return labels
@@ -516,13 +518,13 @@ def setting_text(name: str, value: Any) -> str:
         value: its value.
     """
     if name == "stages":
-        return f"stages={'; '.join(map(_stage_text, value))}"
+        return f"stages={'; '.join(map(_describe_stage, value))}"
     if name == "machine":
         return f"machine={describe_machine(value) if value else 'transformer'}"
     return f"{name}={'none' if value in ('', ()) else value}"
 
 
-def _stage_text(stage: Mapping[str, Any]) -> str:
+def _describe_stage(stage: Mapping[str, Any]) -> str:
     """Return the fields of a stage as text, such as "n_rounds 20, steps 500"; empty fields are left
     out.
     """

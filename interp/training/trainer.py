@@ -45,7 +45,7 @@ from interp.training.goal import TrainingGoal
 from interp.training.hardware import choose_precision, this_machine
 from interp.training.muon import Muon, is_stack
 
-_NOT_OF_WEIGHTS = ("name", "origin", "latent_update")
+_FIELDS_BESIDE_WEIGHTS = ("name", "origin", "latent_update")
 """Fields in which two models may differ if one takes the weights of the other.
 
 ``latent_update`` is one of them, because an annealed run starts by adding to latents and ends by
@@ -191,7 +191,7 @@ class TrainingLoop:
         """Return the precision of the run, "float32" or "bfloat16", and the reason for it in words.
         All processes get the same.
         """
-        settled: list[Any] = [None]
+        settled: list[Any] = [None]  # a list, since broadcast_object_list fills it in place
         if self.is_main:
             kind = self.accelerator.device.type
             settled = [choose_precision(config, self.folder, kind)]
@@ -232,10 +232,9 @@ class TrainingLoop:
         state = runs.read_state(self.folder)
         config = self.config.to_dict()
         if state is not None:
-            settings = json.loads(json.dumps(config))
-            changed = [
-                key for key in settings | state.config if settings.get(key) != state.config.get(key)
-            ]
+            settings = json.loads(json.dumps(config))  # as the file has them, tuples as lists
+            all_keys = settings | state.config
+            changed = [key for key in all_keys if settings.get(key) != state.config.get(key)]
             if changed:
                 raise InputError(
                     f"{str(self.folder)!r} holds a run with another configuration ({', '.join(changed)} differ); "
@@ -348,7 +347,8 @@ class TrainingLoop:
         self.loss.train()
         if self.config.machine:  # its own randomness, such as dropout, is a function of the step
             sequence = np.random.SeedSequence([self.config.seed, self.at.step, shard])
-            torch.manual_seed(int(sequence.generate_state(1)[0]))
+            (seed_of_step,) = sequence.generate_state(1)
+            torch.manual_seed(int(seed_of_step))
         total = self._backpropagate(batch)
         loss = float(self.accelerator.reduce(total, "mean"))
         if not math.isfinite(loss):
@@ -382,7 +382,7 @@ class TrainingLoop:
         carried = None
         total = torch.zeros((), device=device)
         for window in batch.windows(self.config.window):
-            share = window.n_rounds / batch.n_rounds
+            share = window.n_rounds / batch.n_rounds  # of the batch's mean loss
             # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
             with torch.autocast(device.type, torch.bfloat16, in_bfloat16):
                 loss, carried = self.loss(window, carried)
@@ -506,16 +506,16 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
     if start not in learned and not Path(start).is_dir():
         raise unknown_name(f"start of {task!r}", start, [*goal.starts, *learned])
     source: Any = load(start)
-    shape = _shape_of(model)
-    source_shape = _shape_of(source)
+    architecture = _describe_architecture(model)
+    source_architecture = _describe_architecture(source)
     require(
-        shape.keys() == source_shape.keys(),
+        architecture.keys() == source_architecture.keys(),
         f"weights of {start!r} do not fit this run: it is another kind of model",
     )
     differences = []
-    for key, value in shape.items():
-        if source_shape[key] != value:
-            differences.append(f"{key} is {value} here and {source_shape[key]} there")
+    for key, value in architecture.items():
+        if source_architecture[key] != value:
+            differences.append(f"{key} is {value} here and {source_architecture[key]} there")
     require(
         not differences,
         f"weights of {start!r} do not fit this run: {'; '.join(differences)}; give the run the same",
@@ -523,10 +523,10 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
     model.load_state_dict(source.state_dict())
 
 
-def _shape_of(model: Any) -> dict[str, Any]:
+def _describe_architecture(model: Any) -> dict[str, Any]:
     """Return the settings that two models must share so that the weights of one fit the other, as a
     dictionary.
     """
     is_transformer = isinstance(model, HookedLatentTransformer)
     description = model.config.to_dict() if is_transformer else _make_recipe(model)
-    return {key: value for key, value in description.items() if key not in _NOT_OF_WEIGHTS}
+    return {key: value for key, value in description.items() if key not in _FIELDS_BESIDE_WEIGHTS}

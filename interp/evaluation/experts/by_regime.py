@@ -70,7 +70,7 @@ def training_prior(model: Machine) -> list[str]:
     regimes = list(dict.fromkeys(trained))
     switching = {name for name, regime in REGIMES.items() if regime.switch_every is not None}
     steady = [name for name in regimes if name not in switching]
-    return steady or regimes[:1]
+    return steady or regimes[:1]  # a prior needs at least one regime
 
 
 def best_eta(episodes: ExpertEpisodes) -> float:
@@ -177,7 +177,7 @@ def evaluate(
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
         runs = {MODEL: (model.name, ExpertRun(predict(model, episodes)))}
         runs |= _run_baselines(episodes, prior)
-        _, reference = runs["bayes"]
+        _, reference = runs["bayes"]  # the limit, from which excess and divergence are measured
         reference_name = "bayes"
         if reference.approximation:
             reference_name += f", ignoring {reference.approximation}"
@@ -315,18 +315,21 @@ def over_lengths(
         predictions["bayes_training"] = bayes(episodes, prior).predictions
     numbers: dict[tuple[Any, ...], Interval] = {}
     for key, predicted in predictions.items():
-        behind = regret.regret(predicted, episodes)
+        regret_by_round = regret.regret(predicted, episodes)
         per_round = {
             "accuracy": 1 - regret.mistakes(predicted, episodes),
             "excess_log_loss": regret.excess_log_loss(predicted, best, episodes),
             "divergence": divergence(best, predicted),
         }
+        # A certain prediction that is wrong has an infinite loss, and no mean.
         finite = {name: values for name, values in per_round.items() if np.isfinite(values).all()}
         for start, stop in kept_windows:
             for metric, values in finite.items():
-                in_window = values[:, start:stop].mean(axis=1)
+                in_window = values[:, start:stop].mean(axis=1)  # [episode]
                 numbers[key, metric, start, stop] = mean_interval(in_window, seed=seed)
-            numbers[key, "regret", start, stop] = mean_interval(behind[:, stop - 1], seed=seed)
+            numbers[key, "regret", start, stop] = mean_interval(
+                regret_by_round[:, stop - 1], seed=seed
+            )
     settings = provenance(
         model,
         regime=regime,

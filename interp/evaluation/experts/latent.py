@@ -113,9 +113,9 @@ def attention_to_experts(
     chosen = select_rounds(rounds, run.n_rounds)
     positions = {reader: run.layout.position(reader) for reader in _READERS}
     shares: dict[tuple[Any, ...], Interval] = {}
-    blank: dict[tuple[Any, ...], dict[str, Any]] = {}
+    beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
-    _, _, forgot = replay(
+    _, _, seen_when_cut = replay(
         model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024
     )
     targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
@@ -123,22 +123,22 @@ def attention_to_experts(
         with_history = _sum_by_target(
             seen[name].double().numpy(force=True), episodes, positions, chosen
         )
-        cut_off = forgot[name].double().numpy(force=True)
-        without = _sum_by_target(cut_off, episodes, positions, chosen).mean(0)
+        cut_off = seen_when_cut[name].double().numpy(force=True)
+        without_history = _sum_by_target(cut_off, episodes, positions, chosen).mean(0)
         mean, low, high = bootstrap_mean(
             with_history, seed=seed, participants=participants_of(episodes)
         )
         heads = [*map(str, range(len(mean) - 1)), "mean"]
         for index in np.ndindex(mean.shape):
-            head, reader, target = index
+            head, reader, target = index  # the axes of mean, the last head being their mean
             key = (layer, heads[head], _READERS[reader], targets[target])
             shares[key] = Interval(float(mean[index]), float(low[index]), float(high[index]))
-            blank[key] = {"without_history": float(without[index])}
+            beside[key] = {"without_history": float(without_history[index])}
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "seed")}
     settings = provenance(
         model, n_episodes=len(episodes), **drawn, rounds=chosen, bootstrap_seed=seed
     )
-    return Scores(("layer", "head", "reader", "target"), shares, settings, blank)
+    return Scores(("layer", "head", "reader", "target"), shares, settings, beside)
 
 
 def _sum_by_target(
@@ -158,14 +158,15 @@ def _sum_by_target(
     Returns:
         Shares ``[episode, head + 1, reader, target]``; the last head is the mean of all heads.
     """
-    paid = patterns[:, :, :, list(positions.values())]
+    paid = patterns[:, :, :, list(positions.values())]  # [episode, round, head, reader, key]
+    # A round begins with <w> and the latent <z>; then each expert has two positions, e_i and p_i.
     pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]
-    by_label = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2)
-    by_expert = by_label.sum(-1)
+    by_position = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2)
+    by_expert = by_position.sum(-1)
     rank = np.argsort(-episodes.accuracies_by_round[:, list(rounds)], axis=-1, kind="stable")
     ranked = np.take_along_axis(by_expert, rank[:, :, None, None], axis=-1)
     latent = paid[..., 1:2]
     total = paid.sum(-1, keepdims=True)
     elsewhere = total - latent - ranked.sum(-1, keepdims=True)
-    shares = np.concatenate([latent, ranked, elsewhere], axis=-1).mean(1)
+    shares = np.concatenate([latent, ranked, elsewhere], axis=-1).mean(1)  # over rounds
     return np.concatenate([shares, shares.mean(1, keepdims=True)], axis=1)

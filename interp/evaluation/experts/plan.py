@@ -28,9 +28,9 @@ def plan() -> EvaluationPlan:
     attend to.
     """
     return EvaluationPlan(
-        lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
-        _measure,
-        _tables,
+        lambda model: [*by_regime.fitting_regimes(model), _LONG_PART, _BATCH_PART],
+        _measure_part,
+        _make_tables,
         min_episodes=30,
         explained=_EXPLAINED,
     )
@@ -42,11 +42,11 @@ _EXPLAINED = (
     "The first column is the model, the next ones are baselines that play the same episodes. "
     "The last column is the share of rounds in which the model is right."
 )
-_LONG, _BATCH = "long episodes", "one batch"  # names of the parts that are not regimes
+_LONG_PART, _BATCH_PART = "long episodes", "one batch"  # names of the parts that are not regimes
 _N_ATTENDED = 64  # most episodes that attention is averaged over
 
 
-def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
+def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Compute one part of the evaluation: the scores of a regime, those of long episodes, or the
     tables about the latent and attention.
 
@@ -59,13 +59,13 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     Returns:
         A table, or several tables by name.
     """
-    if part == _LONG:
+    if part == _LONG_PART:
         few = max(2, n_episodes // 2)
         lack = lacks_room(model, by_regime.LONGEST)
         return unless(
             lack, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
         )
-    if part == _BATCH:
+    if part == _BATCH_PART:
         return _measure_batch(model, n_episodes, seed)
     scores = by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
     return {**scores, "regimes": scores["regimes"].to_frame()}
@@ -110,7 +110,7 @@ def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.D
     }
 
 
-def _tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _make_tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return all tables of a model, by name; "summary" has the regrets and the accuracy in each
     regime.
 
@@ -118,7 +118,7 @@ def _tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataFrame]
         model: the model; not used.
         parts: name of a part -> what :func:`_measure` returned.
     """
-    by_name = [part for name, part in parts.items() if name not in (_LONG, _BATCH)]
+    by_name = [part for name, part in parts.items() if name not in (_LONG_PART, _BATCH_PART)]
     frame = pd.concat([part["regimes"] for part in by_name], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
     regret = frame[frame["metric"] == "regret"].pivot(
@@ -134,6 +134,6 @@ def _tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataFrame]
         "summary": summary.reset_index(),
         "regimes": frame,
         "regret_curves": pd.concat(curves, ignore_index=True),
-        "lengths": parts[_LONG],
-        **parts[_BATCH],
+        "lengths": parts[_LONG_PART],
+        **parts[_BATCH_PART],
     }

@@ -90,7 +90,7 @@ def regret(
             prediction).
     """
     wrong = ~episodes.correct & episodes.counted[..., None]
-    of_best = wrong.cumsum(axis=1).min(axis=-1)
+    of_best = wrong.cumsum(axis=1).min(axis=-1)  # of the best expert so far, [episode, round]
     return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - of_best
 
 
@@ -160,11 +160,11 @@ def score(
         the expert with the fewest. If there is a ``reference``, "excess_log_loss" is the log-loss
         minus that of the reference.
     """
-    after = regret(predictions, episodes, decision)[:, -1]
+    final_regret = regret(predictions, episodes, decision)[:, -1]
     wrong = mistakes(predictions, episodes, decision)
     measured = {
         "accuracy": 1 - np.nanmean(wrong, axis=1),
-        "regret": after,
+        "regret": final_regret,
         "log_loss": np.nanmean(log_loss(predictions, episodes), axis=1),
     }
     if reference is not None:
@@ -178,11 +178,11 @@ def score(
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
-        number = Interval(np.inf, np.inf, np.inf)
+        number = Interval(np.inf, np.inf, np.inf)  # one certain and wrong prediction is enough
         if np.isfinite(values).all():
             number = mean_interval(values, seed=seed, participants=participants_of(episodes))
-        numbers[metric,] = number
-        std = float(after.std()) if metric == "regret" else np.nan
+        numbers[metric,] = number  # a key is a tuple, here of one name
+        std = float(final_regret.std()) if metric == "regret" else np.nan
         beside[metric,] = {
             "std": std,
             "reference": reference_name if metric == "excess_log_loss" else "",

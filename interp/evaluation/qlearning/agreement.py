@@ -92,7 +92,10 @@ def agreement(
     """
     pairs = one_each("predictions", predictions, episodes)
     batches = [batch for _, batch in pairs]
-    counts = [_count(_read_policy(prediction, batch), batch, table) for prediction, batch in pairs]
+    counts = [
+        _count_by_quantity(_read_policy(prediction, batch), batch, table)
+        for prediction, batch in pairs
+    ]
     n_episodes = sum(len(batch) for batch in batches)
     weights = resample_weights(
         n_episodes, n_resamples, seed, participants=participants_of(*batches)
@@ -104,7 +107,7 @@ def agreement(
             continue  # cross-entropies need probabilities
         for phase in _PHASES:
             sums = [of_batch[quantity].sums_in(phase) for of_batch in counts]
-            hits, steps = np.concatenate(sums, axis=1)
+            hits, steps = np.concatenate(sums, axis=1)  # [2, episode], of all batches
             numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
             beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
     settings = drawn_from(batches, n_episodes=n_episodes, table=table, bootstrap_seed=seed)
@@ -159,8 +162,8 @@ class _Count:
         n_rounds = self.steps.shape[1]
         if phase == "all":
             return np.ones(n_rounds, dtype=bool)
-        third = 3 * np.arange(n_rounds) // n_rounds
-        return np.asarray(third == _PHASES.index(phase) - 1)
+        third = 3 * np.arange(n_rounds) // n_rounds  # 0, 1 or 2
+        return np.asarray(third == _PHASES.index(phase) - 1)  # the first phase is "all"
 
 
 def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
@@ -196,7 +199,7 @@ def _read_policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     return _Policy(choices, array)
 
 
-def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
+def _count_by_quantity(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
     """Compute every quantity of :data:`QUANTITIES` in every step: key of the quantity -> its values
     and the steps that count.
 
@@ -210,36 +213,36 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Cou
     n_greedy = greedy.sum(axis=-1)
     target = greedy / n_greedy[..., None]  # uniform over the greedy actions
     target_gamma0 = greedy_gamma0 / greedy_gamma0.sum(axis=-1, keepdims=True)
-    every = np.ones(batch.states.shape)
+    every_step = np.ones(batch.states.shape)
     untied = (n_greedy == 1).astype(np.float64)
     share_an_action = (greedy & greedy_gamma0).any(axis=-1)
     disputed = (~share_an_action).astype(np.float64)
-    chosen = (policy.choices * target).sum(axis=-1)
-    chosen_gamma0 = (target_gamma0 * target).sum(axis=-1)
+    agreement_with_target = (policy.choices * target).sum(axis=-1)
+    agreement_of_gamma0 = (target_gamma0 * target).sum(axis=-1)
     is_greedy = (policy.choices * greedy).sum(axis=-1)
     is_greedy_gamma0 = (policy.choices * greedy_gamma0).sum(axis=-1)
-    floor = np.log(n_greedy)
-    ceiling = (target * target).sum(axis=-1)
+    floor = np.log(n_greedy)  # the entropy of the target
+    ceiling = (target * target).sum(axis=-1)  # a learner that breaks ties at random, too
     counts = {
-        "untied": _Count(chosen * untied, untied),
-        "untied_gamma0": _Count(chosen_gamma0 * untied, untied),
-        "random_ties": _Count(chosen, every),
-        "random_ties_ceiling": _Count(ceiling, every),
-        "random_ties_gamma0": _Count(chosen_gamma0, every),
+        "untied": _Count(agreement_with_target * untied, untied),
+        "untied_gamma0": _Count(agreement_of_gamma0 * untied, untied),
+        "random_ties": _Count(agreement_with_target, every_step),
+        "random_ties_ceiling": _Count(ceiling, every_step),
+        "random_ties_gamma0": _Count(agreement_of_gamma0, every_step),
     }
     counts |= {
-        "untied_gain": _Count((chosen - chosen_gamma0) * untied, untied),
+        "untied_gain": _Count((agreement_with_target - agreement_of_gamma0) * untied, untied),
         "disputed": _Count(is_greedy * disputed, disputed),
         "disputed_gamma0": _Count(is_greedy_gamma0 * disputed, disputed),
-        "cross_entropy_floor": _Count(floor, every),
-        "share_tied": _Count(1 - untied, every),
-        "share_disputed": _Count(disputed, every),
+        "cross_entropy_floor": _Count(floor, every_step),
+        "share_tied": _Count(1 - untied, every_step),
+        "share_disputed": _Count(disputed, every_step),
     }
     if policy.probabilities is not None:
         logs = np.log(np.maximum(policy.probabilities, _MINIMUM_PROBABILITY))
-        paid = -(target * logs).sum(axis=-1)
-        counts["cross_entropy"] = _Count(paid, every)
-        counts["cross_entropy_excess"] = _Count(paid - floor, every)
+        cross_entropy = -(target * logs).sum(axis=-1)
+        counts["cross_entropy"] = _Count(cross_entropy, every_step)
+        counts["cross_entropy_excess"] = _Count(cross_entropy - floor, every_step)
     counted = batch.counted
     return {
         quantity: _Count(count.hits * counted, count.steps * counted)
@@ -294,21 +297,24 @@ def followed_discount(
             f"choices must be whole numbers [episode, round], got {shown(chosen)}",
         )
     hits = np.stack(
-        [_find_greedy_rounds(choices, batches, gamma, table) for gamma in _GAMMAS], axis=1
+        [_count_greedy_rounds(choices, batches, gamma, table) for gamma in _GAMMAS], axis=1
     )
     rounds = np.concatenate([batch.counted.sum(axis=1, dtype=np.float64) for batch in batches])
     weights = resample_weights(len(hits), seed=seed, participants=participants_of(*batches))
-    curve = hits.sum(axis=0) / rounds.sum()
-    samples = (weights @ hits) / (weights @ rounds)[:, None]
+    curve = hits.sum(axis=0) / rounds.sum()  # [discount]
+    samples = (weights @ hits) / (weights @ rounds)[:, None]  # [resample, discount]
     low, high = percentile_bounds(samples)
 
+    # Discounts may tie: the interval goes from the smallest to the largest of the best.
     smallest, largest = _find_best_discounts(curve[None])
     smallest_samples, largest_samples = _find_best_discounts(samples)
+    lower_end, _ = percentile_bounds(smallest_samples)
+    _, upper_end = percentile_bounds(largest_samples)
     best = {
         "best": float((smallest[0] + largest[0]) / 2),
-        "best_low": float(percentile_bounds(smallest_samples)[0]),
+        "best_low": float(lower_end),
+        "best_high": float(upper_end),
     }
-    best["best_high"] = float(percentile_bounds(largest_samples)[1])
     numbers: dict[tuple[Any, ...], Interval] = {}
     for i, gamma in enumerate(_GAMMAS):
         numbers[gamma,] = Interval(float(curve[i]), float(low[i]), float(high[i]))
@@ -316,7 +322,7 @@ def followed_discount(
     return Scores(("gamma",), numbers, settings, dict.fromkeys(numbers, best))
 
 
-def _find_greedy_rounds(
+def _count_greedy_rounds(
     choices: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], gamma: float, table: str
 ) -> NDArray[np.float64]:
     """Return the number of rounds in each episode in which the choice is greedy for Q-tables that
@@ -347,5 +353,5 @@ def _find_best_discounts(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     discounts = np.array(_GAMMAS)
     tied = bellman.greedy_sets(curves)
     smallest = discounts[tied.argmax(axis=1)]
-    largest = discounts[::-1][tied[:, ::-1].argmax(axis=1)]
+    largest = discounts[::-1][tied[:, ::-1].argmax(axis=1)]  # argmax finds the first, from the end
     return smallest, largest

@@ -38,7 +38,7 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import get_size_ranges
 from interp.tasks.qlearning.mdps import EVALUATION, SHIFTS
 
-_EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
+_EVALUATED_REGIMES = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
 _CONTROLS = {
     "cut": "latents cut",
     "repeat_last": "repeat the last action",
@@ -46,7 +46,7 @@ _CONTROLS = {
 }
 
 
-def _sizes(model: Machine) -> list[tuple[int, int]]:
+def _list_sizes(model: Machine) -> list[tuple[int, int]]:
     """Return a list of all pairs (n_states, n_actions) that a model supports, with at least two
     states and two actions.
     """
@@ -82,12 +82,12 @@ def sample(
         1 <= low <= high,
         f"n_rounds must be a range (low, high) with 1 <= low <= high, got {n_rounds}",
     )
-    sizes = _sizes(model)
+    sizes = _list_sizes(model)
     rng = np.random.default_rng([seed, 0])
     spread = np.linspace(low, high, len(sizes)).round()
     lengths = rng.permutation(spread.astype(int))
     seeds = rng.integers(2**31, size=len(sizes))
-    per_size = -(-n_episodes // len(sizes))
+    per_size = -(-n_episodes // len(sizes))  # rounded up
     batches = []
     for i, (n_states, n_actions) in enumerate(sizes):
         batch = sampling.sample(
@@ -108,7 +108,7 @@ def reference_table(model: Machine) -> Literal["after", "before"]:
 @checked
 def evaluate(
     model: Machine,
-    regimes: Sequence[str] = _EVALUATED,
+    regimes: Sequence[str] = _EVALUATED_REGIMES,
     *,
     n_episodes: int = 256,
     n_rounds: tuple[int, int] = (10, 50),
@@ -158,7 +158,7 @@ def evaluate(
         table=table,
         n_episodes=sum(map(len, batches)),
         n_rounds=list(n_rounds),
-        sizes=_sizes(model),
+        sizes=_list_sizes(model),
         seed=seed,
     )
     return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)
@@ -207,7 +207,7 @@ _EXPLAINED = (
     "'cross entropy excess' is in nats above a perfect learner. "
     "'return' is what a player earns: 0 is a random policy, 1 the optimal one."
 )
-_SUMMARISED = (
+_SUMMARISED_QUANTITIES = (
     "untied",
     "untied_gamma0",
     "random_ties",
@@ -217,7 +217,7 @@ _SUMMARISED = (
 )
 
 
-def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
+def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Compute one part of the evaluation: agreement in a regime, returns of play in a regime, or
     the discount that choices follow.
 
@@ -258,21 +258,21 @@ def find_discount(model: Machine, n_episodes: int, seed: int) -> Scores:
     return followed_discount(choices, batches, table=reference_table(model), seed=seed)
 
 
-def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return all tables of a model, by name; "summary" has one row per regime.
 
     Args:
         model: the model; not used.
         measured: name of a part -> what :func:`_measure` returned.
     """
-    agreed = pd.concat([measured[regime] for regime in _EVALUATED], ignore_index=True)
+    agreed = pd.concat([measured[regime] for regime in _EVALUATED_REGIMES], ignore_index=True)
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
     earned, reward_rates = (
         pd.concat([part[name] for part in played], ignore_index=True)
         for name in ("returns", "reward_rates")
     )
     return {
-        "summary": _summary(agreed, earned),
+        "summary": _summarise(agreed, earned),
         "agreement": agreed,
         "followed_discount": measured[_DISCOUNT],
         "returns": earned,
@@ -280,7 +280,7 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
     }
 
 
-def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
+def _summarise(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
     """Return a table with one row per regime: the model's agreement with the Q-table, and
     normalised returns of the model and of other agents over the longest horizon.
 
@@ -291,7 +291,7 @@ def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
     of_model = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")]
     regimes = of_model["regime"].unique()
     by_quantity = of_model.pivot(index="regime", columns="quantity", values="estimate")
-    table = by_quantity.loc[regimes, [*_SUMMARISED, "cross_entropy_excess"]]
+    table = by_quantity.loc[regimes, [*_SUMMARISED_QUANTITIES, "cross_entropy_excess"]]
     is_longest = earned["horizon"] == earned["horizon"].max()
     longest = earned[is_longest & (earned["quantity"] == "score")]
     for key in (MODEL, "greedy", returns.EXPLORING, "epsilon-greedy", "random-ties"):
@@ -306,10 +306,12 @@ def plan() -> EvaluationPlan:
     the Q-table in each regime, the discount that choices follow, and returns when the model acts),
     and how tables are made from them.
     """
-    return EvaluationPlan(_parts, _measure, _tables, min_episodes=30, explained=_EXPLAINED)
+    return EvaluationPlan(
+        _list_parts, _measure_part, _make_tables, min_episodes=30, explained=_EXPLAINED
+    )
 
 
-def _parts(model: Machine) -> list[str]:
+def _list_parts(model: Machine) -> list[str]:
     """Return the names of the parts of the evaluation: agreement in each regime, the discount
     factor that choices follow, and returns of play in some regimes.
 
@@ -317,4 +319,4 @@ def _parts(model: Machine) -> list[str]:
         model: the model; not used.
     """
     played = [f"{_PLAYED}{regime}" for regime in returns.PLAYED]
-    return [*_EVALUATED, _DISCOUNT, *played]
+    return [*_EVALUATED_REGIMES, _DISCOUNT, *played]

@@ -70,7 +70,7 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     references = [_compute_expected_returns(batch, n_rounds or batch.n_rounds) for batch in batches]
     random = np.concatenate([by_chance for by_chance, _ in references])
     optimal = np.concatenate([optimum for _, optimum in references])
-    could_gain = float((optimal - random).sum())
+    could_gain = float((optimal - random).sum())  # the denominator of the score
     rounding = _ROUNDING * (1 + float(np.abs(optimal).sum()))
     require(
         could_gain > rounding,
@@ -96,6 +96,7 @@ def _compute_expected_returns(
         n_rounds: number of rounds over which rewards are summed.
     """
     mdps = batch.known_mdps
+    # Values are [episode, round, state]: of each episode's first state, before all rounds.
     starts = (np.arange(len(batch)), 0, batch.states[:, 0])
     by_chance = random_values(mdps, n_rounds)[starts]
     optimum = finite_horizon(mdps, n_rounds).values[starts]
@@ -146,7 +147,7 @@ def evaluate(
     )
     sizes = representative_sizes(model)
     longest = max(horizons)
-    per_size = -(-n_episodes // len(sizes))
+    per_size = -(-n_episodes // len(sizes))  # rounded up
     scores: dict[tuple[Any, ...], Interval] = {}
     rates: dict[tuple[Any, ...], Interval] = {}
     for regime in regimes:
@@ -170,8 +171,8 @@ def evaluate(
         seed=seed,
     )
     return {
-        "returns": _scores(("regime", "key", "horizon", "quantity"), scores, settings),
-        "reward_rates": _scores(("regime", "key", "start"), rates, settings),
+        "returns": _make_scores(("regime", "key", "horizon", "quantity"), scores, settings),
+        "reward_rates": _make_scores(("regime", "key", "start"), rates, settings),
     }
 
 
@@ -219,7 +220,7 @@ def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) 
     return ratio_interval(sums, lengths.astype(np.float64), seed=seed)
 
 
-def _scores(
+def _make_scores(
     key_columns: tuple[str, ...], numbers: dict[tuple[Any, ...], Interval], settings: dict[str, Any]
 ) -> Scores:
     """Make a record of scores, with a column ``commit`` beside the numbers: "own" for the model,
