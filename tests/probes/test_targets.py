@@ -127,9 +127,9 @@ def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
 
     runs_made, carried = [], Algorithm.compute_states_and_inputs
 
-    def counting(self, episodes):
+    def counting(self, episodes, do=None):
         runs_made.append(self.key)
-        return carried(self, episodes)
+        return carried(self, episodes, do)
 
     monkeypatch.setattr(Algorithm, "compute_states_and_inputs", counting)
     compute(
