@@ -120,7 +120,7 @@ def no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_bent_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a non-linear decoder reads is not asked, which is half of the time of an update without fitted ones."""
-    monkeypatch.setattr("circuits.compare.update._nonlinear_r2", lambda *of: 1.0)
+    monkeypatch.setattr("circuits.compare.update._measure_nonlinear_r2", lambda *of: 1.0)
 
 
 gc.set_threshold(0)

@@ -158,7 +158,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
             ]
         )
         try:
-            grading._ask(lambda: (mine, 0.0), truth)
+            grading._get_valid_answer(lambda: (mine, 0.0), truth)
         except grading._RefusedError:
             return
 

@@ -41,7 +41,7 @@ from interp.support.session import Finished
 from interp.support.shares import divide, doing
 from interp.support.workers import bar, each, one_thread
 
-_N_NAMED = 3  # so many items are named in a sentence
+_N_ITEMS_NAMED = 3  # so many items are named in a sentence
 
 
 class _RefusedError(Exception):
@@ -52,7 +52,10 @@ class _RefusedError(Exception):
     """
 
 
-def _ask(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, float]:
+_REFUSES, _FAILED = True, False  # the second argument of `_RefusedError`
+
+
+def _get_valid_answer(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, float]:
     """Call a method and check that its answer can be scored.
 
     Args:
@@ -68,12 +71,12 @@ def _ask(ask: Callable[[], tuple[Any, float]], truth: Truth) -> tuple[Answer, fl
     try:
         answer, seconds = ask()
     except InputError as error:
-        raise _RefusedError(str(error), True) from error
+        raise _RefusedError(str(error), _REFUSES) from error
     except Exception as error:
-        raise _RefusedError(f"raised {type(error).__name__}: {error}", False) from error
+        raise _RefusedError(f"raised {type(error).__name__}: {error}", _FAILED) from error
     problem = _find_problem(answer, truth)
     if problem:
-        raise _RefusedError(problem, False)
+        raise _RefusedError(problem, _FAILED)
     return answer, seconds
 
 
@@ -93,19 +96,19 @@ def _find_problem(answer: Any, truth: Truth) -> str:
     # A method may score more than was asked, such as algorithms that extend the true one; not instead of it.
     surplus = [str(item) for item in answer.scores if item not in truth]
     if surplus and not truth.keys() <= answer.scores.keys():
-        named = ", ".join(surplus[:_N_NAMED])
+        named = ", ".join(surplus[:_N_ITEMS_NAMED])
         return f"scores hold {len(surplus)} items that were not asked about ({named}), and lack some that were"
     known = truth.keys() | answer.scores.keys()
     unknown = [str(item) for item in answer.chosen or () if item not in known]
     if unknown:
-        named = ", ".join(unknown[:_N_NAMED])
+        named = ", ".join(unknown[:_N_ITEMS_NAMED])
         return f"chosen hold {len(unknown)} items that were not asked about ({named})"
     for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
         if not isinstance(numbers, Mapping):
             return f"{name} must map names to numbers, got {type(numbers).__name__}"
         wrong = [f"{item}: {x!r}"[:80] for item, x in numbers.items() if not _is_number(x)]
         if wrong:
-            named = ", ".join(wrong[:_N_NAMED])
+            named = ", ".join(wrong[:_N_ITEMS_NAMED])
             return f"{name} must be numbers; {len(wrong)} are not ({named})"
     return ""
 
@@ -412,6 +415,7 @@ def run(
         for part in each(_grade_subject, shared, work, n_jobs=n_jobs, scheduler=scheduler):
             done.append(part)
             advance(1)
+    # Workers finish in any order.
     order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
     done.sort(key=lambda part: order[part["subject"], part["seed"]])
     cpu_seconds = sum(part["cpu_seconds"] for part in done)
@@ -609,12 +613,13 @@ def _score_method(
     Raises:
         _RefusedError: the method raised an error, or its answer cannot be scored.
     """
+    # A method may change its model, and other methods share the subject.
     own_subject = replace(subject, model=deepcopy(subject.model))
     ask = partial(material.measure_cost, partial(method.answer, own_subject, material))
-    answer, seconds = _ask(ask, truth)
+    answer, seconds = _get_valid_answer(ask, truth)
     try:
         scores = QUESTIONS[method.question].grade(subject, material, answer)
     except Exception as error:
         text = f"its answer cannot be scored ({type(error).__name__}: {error})"
-        raise _RefusedError(text, False) from error
+        raise _RefusedError(text, _FAILED) from error
     return {**scores, **answer.measured}, seconds

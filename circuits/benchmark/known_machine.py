@@ -66,13 +66,13 @@ SIZES: dict[str, dict[str, int]] = {
 }
 """Task sizes of each machine."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
-_OVERLAPPING = ("R", "P", "P, softmax")
+_SUM_FREE_FORMS = ("R", "P", "P, softmax")
 """Forms whose predictions need only differences of the state, so that its sum can be removed.
 
 "R, softmax" needs only differences, too. It is left out because its updates subtract numbers of
 about 1e15, which round differently without the sum.
 """
-_RANKED: tuple[Kind, ...] = ("clean-up", "constant", "content")
+_KINDS_BY_IMPORTANCE: tuple[Kind, ...] = ("clean-up", "constant", "content")
 """Kinds of edges, the most important last: an edge that merges several gets the most important
 kind.
 """
@@ -140,9 +140,9 @@ def _list_true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
     for edge in circuit.edges:
         destination = nodes[edge.target]
         if edge.target in heads:
-            destination += f".{edge.port[0]}"
+            destination += f".{edge.port[0]}"  # "q", "k" or "v"
         name = nodes[edge.source], destination
-        kinds[name] = max(kinds.get(name, edge.kind), edge.kind, key=_RANKED.index)
+        kinds[name] = max(kinds.get(name, edge.kind), edge.kind, key=_KINDS_BY_IMPORTANCE.index)
     return kinds
 
 
@@ -184,7 +184,7 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
             machine, **arguments, positions="sinusoidal", n_lines=n_lines, seed=seed
         )
     model = compile_circuit(circuit).eval()
-    model, change = _vary(model, circuit, variant, seed)
+    model, change = _make_variant(model, circuit, variant, seed)
 
     def move(place: Place) -> Place:
         """Convert a place in the residual stream to the coordinates of the variant; return other
@@ -216,7 +216,7 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
     )
 
 
-def _vary(
+def _make_variant(
     model: HookedLatentTransformer, circuit: Circuit, variant: str, seed: int
 ) -> tuple[HookedLatentTransformer, Callable[[Tensor], Tensor] | None]:
     """Change a compiled model into a variant that computes the same function.
@@ -237,7 +237,8 @@ def _vary(
     if variant == "distractors":
         larger = with_distractors(model, seed=seed)
         n_added = larger.config.d_model - circuit.basis.d_model
-        return larger, partial(pad, pad=(0, 0, 0, n_added))
+        rows_below = (0, 0, 0, n_added)  # directions have no component along added coordinates
+        return larger, partial(pad, pad=rows_below)
     if variant == "simplex":
         sums = []
         for location in circuit.sites["log_weights"]:
@@ -262,7 +263,7 @@ def variants(form: str) -> tuple[str, ...]:
     >>> variants("R"), variants("sum")
     (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
     """
-    if form in _OVERLAPPING:
+    if form in _SUM_FREE_FORMS:
         return VARIANTS
     return tuple(variant for variant in VARIANTS if variant != "simplex")
 
@@ -384,8 +385,10 @@ def with_distractors(
     """
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None
+    # Distractors write to coordinates of their own, which would change a norm.
     d_model = config.d_model + (0 if has_norm else n)
     distractors = [f"distractor {i + 1}" for i in range(n)]
+    # A model without names of heads, or without MLPs, stays so.
     names = config.head_names and tuple((*row, *distractors) for row in config.head_names)
     d_mlp = config.d_mlp and config.d_mlp + n
     rules = tuple((*row, *("softmax",) * n) for row in config.attention_rules)
@@ -452,6 +455,7 @@ def _draw_rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "
     n_fixed = int(model.config.normalization_type is not None)
     n_free = d - n_fixed
     start = torch.cat([torch.ones(d, n_fixed), torch.randn(d, n_free, generator=generator)], 1)
+    # An orthonormal frame, whose first direction (with LayerNorm) is all-ones; the others turn.
     frame, _ = torch.linalg.qr(start.double())
     turn, _ = torch.linalg.qr(torch.randn(n_free, n_free, generator=generator).double())
     inner = torch.block_diag(torch.eye(n_fixed).double(), turn)

@@ -57,7 +57,7 @@ ANOTHER = "another-episode"
 """The corruption that replaces each episode by another one, so that history and current round
 differ.
 """
-_SMALLEST = 1e-9
+_SMALLEST_DIFFERENCE = 1e-9
 """A pair is left out if clean and corrupted run differ by less than this, in the metric's unit."""
 
 
@@ -127,10 +127,10 @@ class Material:
         self.subject = subject
         self.effort = effort
         self.seed = seed
-        self._made: dict[Hashable, Any] = {}
-        self._cost: dict[Hashable, float] = {}
-        self._below: dict[Hashable, set[Hashable]] = {}
-        self._open: list[tuple[set[Hashable], list[float]]] = []
+        self._results: dict[Hashable, Any] = {}
+        self._cpu_seconds: dict[Hashable, float] = {}
+        self._used_by: dict[Hashable, set[Hashable]] = {}
+        self._open_calls: list[tuple[set[Hashable], list[float]]] = []
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """Return the cached result for a key; compute it if there is none yet.
@@ -139,11 +139,14 @@ class Material:
             key: name of the result.
             make: function without arguments that computes the result.
         """
-        if key not in self._made:
-            self._made[key], self._cost[key], self._below[key] = self._measure_time(make)
-        if self._open:
-            self._open[-1][0].update({key}, self._below[key])
-        return self._made[key]
+        if key not in self._results:
+            self._results[key], self._cpu_seconds[key], self._used_by[key] = self._measure_time(
+                make
+            )
+        if self._open_calls:  # the innermost call uses this result, and what the result used
+            used, _ = self._open_calls[-1]
+            used.update({key}, self._used_by[key])
+        return self._results[key]
 
     def measure_cost(self, ask: Callable[[], _T]) -> tuple[_T, float]:
         """Call a method, and measure its CPU time.
@@ -158,7 +161,7 @@ class Material:
             A pair: the result of ``ask``, and the CPU seconds.
         """
         answer, seconds, used = self._measure_time(ask)
-        return answer, seconds + sum(self._cost[key] for key in used)
+        return answer, seconds + sum(self._cpu_seconds[key] for key in used)
 
     def _measure_time(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
         """Call a function and measure its CPU time.
@@ -171,16 +174,16 @@ class Material:
             the call; and the keys of all shared results that it used.
         """
         used: set[Hashable] = set()
-        inside = [0.0]
-        self._open.append((used, inside))
+        inside = [0.0]  # seconds of the results computed during the call; a list, to be added to
+        self._open_calls.append((used, inside))
         start = time.process_time()
         try:
             result = make()
         finally:
-            self._open.pop()
+            self._open_calls.pop()
         spent = time.process_time() - start
-        if self._open:
-            _, seconds_inside = self._open[-1]
+        if self._open_calls:
+            _, seconds_inside = self._open_calls[-1]
             seconds_inside[0] += spent
         return result, spent - inside[0], used
 
@@ -195,10 +198,10 @@ class Material:
             the truth is unknown.
         """
         key = ("truth", question)
-        if key not in self._made:  # by no `once`: no method pays for what the truth took
+        if key not in self._results:  # by no `once`: no method pays for what the truth took
             challenge = QUESTIONS[question]
-            self._made[key], *_ = self._measure_time(lambda: challenge.truth(self.subject, self))
-        return cast(Truth, self._made[key])
+            self._results[key], *_ = self._measure_time(lambda: challenge.truth(self.subject, self))
+        return cast(Truth, self._results[key])
 
     def items(self, question: str) -> list[Any]:
         """Return the items of a question, such as all candidate edges: some are true and some
@@ -271,6 +274,7 @@ class Material:
         """
         analysis = self.subject.task.analysis
         keys = [corruption.key for corruption in analysis.corruptions()]
+        # The default first (False sorts before True), the others in their order.
         return tuple(sorted(keys, key=lambda key: key != analysis.default_corruption))
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
@@ -319,7 +323,7 @@ class Material:
         for t, corruption, exit in product(rounds, corruptions, exits):
             make = partial(self._make_case, corruption, exit, t)
             case = self.once(("case", corruption, exit, t), make)
-            if case.scale > _SMALLEST:
+            if case.scale > _SMALLEST_DIFFERENCE:
                 cases.append(case)
         return cases
 
@@ -371,17 +375,19 @@ class Material:
             The predictions and latents of these runs, each ``[edge, episode, ...]``, with edges in
             the order of :attr:`candidates`.
         """
+        # Zeros do not depend on the corruption: one run serves all.
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 
         def make() -> Readout:
             scorer = CircuitScorer(self.pair(corruption, t), _METRICS["prediction"], ablation)
-            # Circuits run from the first layer that any cuts.
+            # In order of destination, since circuits that run as a batch start at the first layer
+            # that any of them cuts.
             order = sorted(self.candidates, key=lambda edge: edge[1])
             circuits = []
             for edge in order:
-                keep = scorer.graph.mask()
-                keep[edge] = False
-                circuits.append(keep)
+                kept_edges = scorer.graph.mask()
+                kept_edges[edge] = False
+                circuits.append(kept_edges)
             readouts = dict(zip(order, scorer.run(circuits), strict=True))
             predictions = [readouts[edge].predictions for edge in self.candidates]
             latents = [readouts[edge].latents for edge in self.candidates]
@@ -400,6 +406,6 @@ class Material:
         """
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():
-            whole = case.metric.measure(case.pair.clean_readout, case.pair)
-            drop = whole - case.metric.measure(cut, case.pair)
+            uncut = case.metric.measure(case.pair.clean_readout, case.pair)  # [episode]
+            drop = uncut - case.metric.measure(cut, case.pair)
         return np.asarray(drop.double().numpy(force=True) / case.scale)

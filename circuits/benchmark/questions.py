@@ -22,7 +22,7 @@ from interp.interventions.sites import Place, Site
 
 _KINDS = ("content", "constant", "clean-up")  # the kinds of edges, the one that matters most first
 _INERT = "inert"  # the kind of a true edge of which no cut changes anything on the episodes that methods are given
-_UNCHANGED = 1e-12  # a change that is rounding, of predictions in float64
+_ROUNDING = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _list_edges(subject: KnownMachine, material: Material) -> Truth:
@@ -31,16 +31,16 @@ def _list_edges(subject: KnownMachine, material: Material) -> Truth:
     """
     if subject.edges is None:
         return {}
-    changes_by_edge = _measure_changes(material)
+    changes_by_edge = _measure_effects_of_cuts(material)
     kinds: dict[Hashable, str] = {}
     for name in material.edge_names:
         kind = subject.edges.get(name, "")
-        is_inert = kind != "" and changes_by_edge[name] <= _UNCHANGED
+        is_inert = kind != "" and changes_by_edge[name] <= _ROUNDING
         kinds[name] = _INERT if is_inert else kind
     return kinds
 
 
-def _measure_changes(material: Material) -> dict[tuple[str, str], float]:
+def _measure_effects_of_cuts(material: Material) -> dict[tuple[str, str], float]:
     """Measure for each candidate edge how much cutting it changes the model, in two rounds and for
     two values that replace what the edge carries.
 
@@ -76,7 +76,7 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
     scores = ranking(truth, answer, "content", ("constant", "clean-up"))
     edges = material.candidates
     best_first = [edges[i] for i in np.argsort(-scores_of(truth, answer), kind="stable")]
-    sizes = [0, *(round(share * len(edges)) for share in SHARES)]
+    sizes = [0, *(round(share * len(edges)) for share in SHARES)]  # the last has all edges
     curves = []
     for exit in EXITS:
         case = material.case(exit)
@@ -87,7 +87,8 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
         scorer.run(circuits)
         values = [torch.from_numpy(scorer.values(circuit)) for circuit in circuits]
         empty, *measured = [float(by_episode.mean()) for by_episode in values]
-        curves.append((np.array(measured) - empty) / (measured[-1] - empty))
+        whole = measured[-1]
+        curves.append((np.array(measured) - empty) / (whole - empty))
     if curves:
         cpr, cmd = find_areas(SHARES, np.stack(curves, 1))
         scores |= {"cpr": cpr, "1-cmd": 1 - cmd}
@@ -100,8 +101,8 @@ def _answer_edges(subject: KnownMachine, material: Material) -> Answer:
     Edges that carry content score highest, then constants, then clean-up. False edges score lowest,
     and so do true edges that can be removed without effect (inert).
     """
-    worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
-    scores = {edge: worth[kind] for edge, kind in material.truth("edges").items()}
+    score_of_kind = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
+    scores = {edge: score_of_kind[kind] for edge, kind in material.truth("edges").items()}
     return Answer(scores, frozenset(edge for edge, score in scores.items() if score))
 
 
@@ -112,7 +113,7 @@ def _list_nodes(subject: KnownMachine, material: Material) -> Truth:
     if subject.edges is None:
         return {}
     kinds: dict[Hashable, str] = {source: "" for source, _ in material.edge_names}
-    for kind in reversed(_KINDS):
+    for kind in reversed(_KINDS):  # the most important kind last, which overwrites the others
         for (source, _), kind_of_edge in subject.edges.items():
             if kind_of_edge == kind and source in kinds:
                 kinds[source] = kind
@@ -144,8 +145,8 @@ def _answer_nodes(subject: KnownMachine, material: Material) -> Answer:
     edge 0, and all other nodes 1.
     """
     truth = material.truth("nodes")
-    worth = {"content": 2.0, "": 0.0}
-    scores = {node: worth.get(kind, 1.0) for node, kind in truth.items()}
+    score_of_kind = {"content": 2.0, "": 0.0}
+    scores = {node: score_of_kind.get(kind, 1.0) for node, kind in truth.items()}
     return Answer(scores, frozenset(node for node, kind in truth.items() if kind == "content"))
 
 
@@ -162,6 +163,7 @@ def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[P
     values, is_anywhere = material.variables, bool(lacks(subject.model, "resid_post"))
     places = {}
     for key, of_variable in subject.places.items():
+        # Sites with positions are those of the residual stream.
         inside = [place for place in of_variable if is_anywhere or place.site.kind.axes == "pos"]
         varies = key in values and np.ptp(values[key].astype(np.float64)) > 0
         if inside and varies:
@@ -177,7 +179,7 @@ def _list_sites(subject: KnownMachine, material: Material) -> Truth:
     model without layers, all its hook points.
     """
     layout = subject.model.layout.fit(material.episodes())
-    # What is carried, and then what it passes through.
+    # Hook points of a model without layers: what is carried, then what it passes through.
     channels = [f"latent@{channel.name}" for channel in subject.model.channels]
     points = channels if len(channels) > 1 else ["latent"]
     for point in subject.model.points.values():
@@ -192,7 +194,8 @@ def _list_sites(subject: KnownMachine, material: Material) -> Truth:
         sites = points
         if has_layers:
             sites = []
-            for component, layer in {(p.site.component, p.site.layer): None for p in places}:
+            hook_points = {(place.site.component, place.site.layer): None for place in places}
+            for component, layer in hook_points:
                 sites += [str(Site(component, layer, position=x)) for x in layout.labels]
         for site in sites:
             kinds[key, site] = "held" if site in true else ""
@@ -243,7 +246,8 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
     overlaps = []
     for item, true in _list_bases(subject, material).items():
         rank = true.shape[1]
-        answered = answer.subspaces.get(item, true[:, :0])[:, :rank]
+        nothing = true[:, :0]  # a subspace without directions, which scores 0
+        answered = answer.subspaces.get(item, nothing)[:, :rank]
         squared_cosines = (true.T @ span(answered)).square()
         overlaps.append(float(squared_cosines.sum()) / rank)
     return {"cosine2": float(np.mean(overlaps))}

@@ -77,29 +77,31 @@ A family explains the model only if it leaves at most this share of the runner-u
 """
 NEARLY_ALL = 0.999
 """A family that explains this share needs no extension: the rest is rounding or search error."""
-_APART = 0.1
+_PLAIN_DIFFERENCE = 0.1
 """Two predictions differ plainly from this divergence on, in nats: such as .9 against .55.
 
 Seeds of ``wma-learned-additive`` never differ by .01.
 """
-_RARE, _OFTEN = 0.001, 0.02
+_RARE_SHARE, _OFTEN_SHARE = 0.001, 0.02
 """Thresholds on the share of rounds whose predictions differ plainly.
 
-``_RARE``: at most this share for "predicts the same". ``_OFTEN``: more than this share for
+``_RARE_SHARE``: at most this share for "predicts the same". ``_OFTEN_SHARE``: more than this share for
 "predicts differently".
 """
+_LEAST_VARIANCE = 0.001
+"""Added to p + q, the scale of squared errors of a probability, so that none is divided by 0."""
 _LEAST_REMAINDER = 0.65
 """Share of a named family's error that small changes of its update must leave.
 
 docs/method/naming-an-algorithm.md gives the reason.
 """
-_STEP = 1e-3
+_DERIVATIVE_STEP = 1e-3
 """Step of the finite differences by which a small change of an update moves predictions."""
 _SMALLEST_SINGULAR_VALUE = 1e-3
 """Smaller singular values, relative to the largest, count as 0 where small changes are fitted."""
-_EVENLY = "evenly"
+_CONSTANT_GUESS = "evenly"
 """Key of the guess without memory: equal probabilities, or for real numbers one constant."""
-_RECORDED = (
+_FIELDS_IN_JSON = (
     "family",
     "closest",
     "parameters",
@@ -263,11 +265,12 @@ class AlgorithmPart(Result):
         base = self.scores[self.baseline].divergences
         rival = self.scores[self.runner_up].divergences
         for score in self.scores.values():
-            nats = {name: np.ones_like(values) for name, values in score.divergences.items()}
+            # The ratio to 1 nat is the mean divergence itself, with its interval.
+            one_nat = {name: np.ones_like(values) for name, values in score.divergences.items()}
             for name in (*score.divergences, "all"):
                 chosen = None if name == "all" else name
                 quantities = {
-                    "divergence": _pooled_ratio(score.divergences, nats, seed, chosen),
+                    "divergence": _pooled_ratio(score.divergences, one_nat, seed, chosen),
                     "explained": _pooled_ratio(score.divergences, base, seed, chosen).complement,
                 }
                 if score.key == self.closest:
@@ -281,7 +284,7 @@ class AlgorithmPart(Result):
         """Return the result as a dictionary of JSON values, without the scores of the single
         families.
         """
-        record = {key: getattr(self, key) for key in _RECORDED}
+        record = {key: getattr(self, key) for key in _FIELDS_IN_JSON}
         return json_values({**record, "name": self.scores[self.closest].name})
 
 
@@ -340,14 +343,14 @@ def explain(
     candidates = task.rivals() if families is None else unique(families, "family")
     require(candidates, "no family of algorithms to ask; give families=None for all of the task's")
     scores = _score_families(subject, task, sets, candidates.values())
-    part = _decide(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
+    part = _choose_family(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
     algorithm = part.algorithm
     if part.family is None or algorithm is None:
         return part
     predict = predictor(subject)
     differences, _ = _measure_differences(predict, predictor(algorithm), sets)
     share_apart = _share_plainly_apart(differences, sets, seed)
-    family = None if share_apart.high > _RARE else part.family
+    family = None if share_apart.high > _RARE_SHARE else part.family
     part = replace(part, apart=share_apart, family=family)
     _, first_scored_on = next(iter(sets.values()))
     edits = edits or Edits.of(task, first_scored_on, Budget.quick().edits)
@@ -355,7 +358,7 @@ def explain(
     is_complete = part.explained.low >= NEARLY_ALL or task.kind != "classes"
     if part.family is None or is_complete:
         return part
-    remainder, change = _measure_left(predict, algorithm, sets, seed)
+    remainder, change = _measure_remainder(predict, algorithm, sets, seed)
     family = None if remainder.low <= _LEAST_REMAINDER else part.family
     return replace(part, left=remainder, change=change, family=family)
 
@@ -383,7 +386,7 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
     return replace(part, response=worst, family=family)
 
 
-def _measure_left(
+def _measure_remainder(
     predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int
 ) -> tuple[Interval, str]:
     """Measure the share of the algorithm's error that remains if its update may change a little.
@@ -403,21 +406,23 @@ def _measure_left(
     """
     fitted_on = [pair[0] for pair in sets.values()]
     scored_on = [pair[1] for pair in sets.values()]
-    missed, slopes, names = _compute_errors_and_slopes(predict, algorithm, fitted_on)
-    other_missed, other_slopes, _ = _compute_errors_and_slopes(predict, algorithm, scored_on)
-    participants = participants_of(scored_on[0])
+    # Errors [episode, round, outcome], slopes [episode, round, outcome, change].
+    errors, slopes, names = _compute_errors_and_slopes(predict, algorithm, fitted_on)
+    scored_errors, scored_slopes, _ = _compute_errors_and_slopes(predict, algorithm, scored_on)
+    participants = participants_of(scored_on[0])  # the same in every set
 
-    def left_by(changes: list[int]) -> Interval:
-        chosen = slopes[..., changes].reshape(missed.size, -1)
-        weights = np.linalg.lstsq(chosen, missed.ravel(), rcond=_SMALLEST_SINGULAR_VALUE)[0]
-        rest = other_missed - other_slopes[..., changes] @ weights
-        sums = [np.square(nats).sum((1, 2)) for nats in (rest, other_missed)]
-        return ratio_interval(*sums, seed=seed, participants=participants)
+    def measure_rest(changes: list[int]) -> Interval:
+        chosen = slopes[..., changes].reshape(errors.size, -1)
+        weights, *_ = np.linalg.lstsq(chosen, errors.ravel(), rcond=_SMALLEST_SINGULAR_VALUE)
+        rest = scored_errors - scored_slopes[..., changes] @ weights
+        by_episode = [np.square(part).sum((1, 2)) for part in (rest, scored_errors)]
+        return ratio_interval(*by_episode, seed=seed, participants=participants)
 
-    alone = {name: left_by([i]).estimate for i, name in enumerate(names)}
+    alone = {name: measure_rest([i]).estimate for i, name in enumerate(names)}
     best = min(alone, key=lambda name: round(alone[name], 3), default="")  # the first of equal ones
     words = f"{best} alone leaves {alone[best]:.2f}" if best else ""
-    return left_by(list(range(len(names)))), words
+    all_changes = list(range(len(names)))
+    return measure_rest(all_changes), words
 
 
 def _compute_errors_and_slopes(
@@ -441,7 +446,7 @@ def _compute_errors_and_slopes(
     for episodes in batches:
         p = checked_distributions(predict(episodes), episodes)
         q, slopes_of_batch, names = _differentiate_by_update(algorithm, episodes)
-        deviation = np.sqrt(p + q + _RARE)
+        deviation = np.sqrt(p + q + _LEAST_VARIANCE)
         missed.append((p - q) / deviation)
         slopes.append(slopes_of_batch / deviation[..., None])
     return np.concatenate(missed, 1), np.concatenate(slopes, 1), names
@@ -465,21 +470,25 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
         if values[key].ndim > 2 and algorithm.variable(key).kind == "real":
             directions[key] = _list_directions(values[key], values[NEXT + key], inputs)
             names = list(directions[key])
-    moves = {key: _STEP * np.stack(list(of_key.values())) for key, of_key in directions.items()}
+    additions = {  # [change, episode, round, ...]
+        key: _DERIVATIVE_STEP * np.stack(list(of_key.values()))
+        for key, of_key in directions.items()
+    }
     n_changes = max(len(names), 1)
-    # Axis 0: one copy of the state per addition.
+    # From here on axis 0 is the change: one copy of the state for each.
     state = {key: np.repeat(values[key][None, :, 0], n_changes, 0) for key in algorithm.state}
     repeated = {key: np.broadcast_to(x, (n_changes, *x.shape)) for key, x in inputs.items()}
-    states = []
+    states = []  # before each round, [change, episode, ...]
     for t in range(episodes.n_rounds):
         states.append(state)
         state = algorithm.advance(state, {key: x[:, :, t] for key, x in repeated.items()})
-        state |= {key: state[key] + move[:, :, t] for key, move in moves.items()}
+        state |= {key: state[key] + addition[:, :, t] for key, addition in additions.items()}
+    # [change, episode, round, ...]
     changed = {key: np.stack([state[key] for state in states], 2) for key in algorithm.state}
     # What comes after the prediction is not needed.
     changed_p = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
     p = asked_rounds(algorithm.distribution(values), episodes)
-    slopes = [(asked_rounds(of_change, episodes) - p) / _STEP for of_change in changed_p]
+    slopes = [(asked_rounds(of_change, episodes) - p) / _DERIVATIVE_STEP for of_change in changed_p]
     return p, np.nan_to_num(np.stack(slopes, -1)), names
 
 
@@ -497,7 +506,7 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
     """
     state = np.asarray(state, float)
     step = after - state
-    per_round = [1] * (state.ndim - 2)
+    per_round = [1] * (state.ndim - 2)  # axes behind the round's, to which it is broadcast
     round_number = np.arange(step.shape[1]).reshape(-1, *per_round)
     last_step = np.concatenate([np.zeros_like(step[:, :1]), step[:, :-1]], 1)
     below_largest = state - state.max(-1, keepdims=True)
@@ -520,6 +529,7 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
     }
     for key, values in inputs.items():
         shaped = values.reshape(*values.shape[:2], *per_round) if values.ndim == 2 else values
+        # Of an input of another shape only the name is kept: all variables have the same changes.
         fits = shaped.shape[2:] in (step.shape[2:], tuple(per_round))
         directions[f"steps that depend on {key}"] = step * shaped if fits else np.zeros_like(step)
     return directions | {
@@ -543,13 +553,13 @@ def _share_plainly_apart(divergences: Mapping[str, Array], sets: _Sets, seed: in
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """
-    is_apart = np.concatenate([nats > _APART for nats in divergences.values()], 1)
+    is_apart = np.concatenate([nats > _PLAIN_DIFFERENCE for nats in divergences.values()], 1)
     _, scored_on = next(iter(sets.values()))
     return mean_interval(is_apart.mean(1), seed=seed, participants=participants_of(scored_on))
 
 
 @remembered
-def _measure_memoryless(compared: Compared, subject: Any) -> _Divergences:
+def _measure_gain_from_memory(compared: Compared, subject: Any) -> _Divergences:
     """Return what a model gains from its memory: the divergence of its predictions from the best
     memoryless algorithm.
 
@@ -589,7 +599,7 @@ def _score_families(
     to_score = {}
     for name, (_, episodes) in sets.items():
         to_score[name] = checked_distributions(predict(episodes), episodes)
-    scores = [_score_even_guess(to_fit, to_score, sets, task.kind)]
+    scores = [_score_constant_guess(to_fit, to_score, sets, task.kind)]
     with bar("families", len(families)) as done:
         for family in families:
             nats, searched = fit(family, fitted_on, to_fit)
@@ -613,7 +623,7 @@ def _score_families(
     return scores
 
 
-def _score_even_guess(
+def _score_constant_guess(
     to_fit: Sequence[Array], to_score: Mapping[str, Array], sets: _Sets, kind: Predicted
 ) -> FamilyScore:
     """Score the guess that predicts the same in every round: equal probabilities, or for real
@@ -640,9 +650,9 @@ def _score_even_guess(
         divergences[name] = of_each(measure(predictions), participants_of(sets[name][1]))
     nats_on_fit = [measure(predictions).mean() for predictions in to_fit]
     return FamilyScore(
-        key=_EVENLY,
+        key=_CONSTANT_GUESS,
         name="every outcome alike" if kind == "classes" else "the same at every round",
-        group=_EVENLY,
+        group=_CONSTANT_GUESS,
         memoryless=True,
         family=None,
         searched={},
@@ -651,7 +661,7 @@ def _score_even_guess(
     )
 
 
-def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
+def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
     """Choose the family with the smallest divergence on the episodes it was fitted to, and decide by
     the scores on other episodes whether it explains the model's predictions.
 
@@ -678,10 +688,10 @@ def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algor
             return False
         return measure_ratio(score).high <= RATIO
 
-    extended = group[0]
+    extended = group[0]  # the best of the group, which may have further parameters
     closest = next((score for score in group if score.key == score.group), extended)
-    is_open = measure_explained_share(closest).low < NEARLY_ALL
-    if extended.fitted < closest.fitted and is_open:
+    can_gain = measure_explained_share(closest).low < NEARLY_ALL  # otherwise the rest is rounding
+    if extended.fitted < closest.fitted and can_gain:
         remainder = _pooled_ratio(extended.divergences, closest.divergences, seed)
         explains_alone = is_explaining(extended) and not is_explaining(closest)
         if remainder.high <= HALF or explains_alone:
@@ -724,7 +734,7 @@ def _list_confidence_set(
     def mean_over_sets(score: FamilyScore) -> Array:
         return np.mean([nats[:n_units] for nats in score.divergences.values()], axis=0)
 
-    losses = np.stack([mean_over_sets(score) for score in scores], 1)
+    losses = np.stack([mean_over_sets(score) for score in scores], 1)  # [episode, family]
     is_finite = np.isfinite(losses).all(0)
     if n_units < 2 or not is_finite.any():
         return ()
@@ -749,6 +759,7 @@ def _pooled_ratio(
         name: name of the only set to use; all sets when None.
     """
     chosen = list(over) if name is None else [name]
+    # [resample, episode] for each set; one seed draws the same episodes in all.
     weights = [resample_weights(len(over[key]), seed=seed) for key in chosen]
     numerator = np.concatenate([over[key] for key in chosen])
     denominator = np.concatenate([under[key] for key in chosen])
@@ -825,10 +836,10 @@ class _Agreement:
             "behaviour",
             "",
             self.apart,
-            _RARE,
-            no_threshold=_OFTEN,
+            _RARE_SHARE,
+            no_threshold=_OFTEN_SHARE,
             side="below",
-            unit=f"share of rounds {_APART} nats apart",
+            unit=f"share of rounds {_PLAIN_DIFFERENCE} nats apart",
             about="rounds apart",
             needs_control=False,
         )
@@ -979,10 +990,10 @@ def _compare_predictions(
     sets, seed = compared.sets, compared.budget.seed
     edits = edits_of(compared, 1)
     differences, failures = _measure_differences(predictor(subject.model), predictor(other), sets)
-    worth = _measure_memoryless(compared, subject.model)
-    other_worth = _measure_memoryless(compared, other)
+    gain = _measure_gain_from_memory(compared, subject.model)
+    other_gain = _measure_gain_from_memory(compared, other)
     agreement = _Agreement(
-        alike=_measure_likeness(differences, worth, other_worth, sets, seed),
+        alike=_measure_likeness(differences, gain, other_gain, sets, seed),
         apart=_share_plainly_apart(differences, sets, seed),
         cells=cells(edits, responses(subject.model, edits), responses(other, edits)),
     )
@@ -1024,24 +1035,27 @@ def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]
         compared: the comparison, with the untrained copies.
         other: the reference: a model or an algorithm.
     """
-    other_worth, likenesses = _measure_memoryless(compared, other), []
+    other_gain, likenesses = _measure_gain_from_memory(compared, other), []
     for copy in compared.untrained:
         predict, kind = predictor(copy.model), copy.task.kind
 
+        # Defaults, since results are cached on the function after the loop has gone on. What an
+        # untrained copy predicts need not be a distribution.
         def guess(episodes: Any, predict: Predict = predict, kind: Predicted = kind) -> Array:
             return probable(predict(episodes), kind)
 
         differences, _ = _measure_differences(guess, predictor(other), compared.sets)
-        worth = _measure_memoryless(compared, guess)
-        likeness = _measure_likeness(differences, worth, other_worth, compared.sets, 0)
+        gain = _measure_gain_from_memory(compared, guess)
+        # Only the estimate is used, on which the seed of the interval has no effect.
+        likeness = _measure_likeness(differences, gain, other_gain, compared.sets, seed=0)
         likenesses.append(likeness.estimate)
     return tuple(likenesses)
 
 
 def _measure_likeness(
     divergences: Mapping[str, Array],
-    worth: Mapping[str, Array],
-    other_worth: Mapping[str, Array],
+    gain: Mapping[str, Array],
+    other_gain: Mapping[str, Array],
     sets: _Sets,
     seed: int,
 ) -> Interval:
@@ -1050,16 +1064,17 @@ def _measure_likeness(
 
     Args:
         divergences: divergence of the two models, ``[episode, round]`` by set.
-        worth, other_worth: what each model gains from its memory: divergence of its predictions
+        gain, other_gain: what each model gains from its memory: divergence of its predictions
             from the best memoryless algorithm, ``[episode]`` by set.
         sets: the episodes by set.
         seed: seed of the bootstrap.
     """
-    mean_worth, nats = {}, {}
+    mean_gain, nats = {}, {}
     for name, differences in divergences.items():
-        mean_worth[name] = (worth[name] + other_worth[name]) / 2
-        nats[name] = of_each(differences.mean(1), participants_of(sets[name][1]))
-    return _pooled_ratio(nats, mean_worth, seed).complement
+        mean_gain[name] = (gain[name] + other_gain[name]) / 2
+        _, scored_on = sets[name]
+        nats[name] = of_each(differences.mean(1), participants_of(scored_on))
+    return _pooled_ratio(nats, mean_gain, seed).complement
 
 
 def _measure_differences(
@@ -1084,9 +1099,9 @@ def _measure_differences(
         q = checked_distributions(reference(episodes), episodes)
         nats = by_round(p, q, kind)
         nats_by_set[name] = nats
-        first_round = episodes.n_rounds - p.shape[1]
-        order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
-        for index in order.tolist():
+        first_round = episodes.n_rounds - p.shape[1]  # earlier rounds are not scored
+        largest_first = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
+        for index in largest_first.tolist():
             episode, t = divmod(index, nats.shape[1])
             of_model, of_reference = p[episode, t].tolist(), q[episode, t].tolist()
             failure = Failure(

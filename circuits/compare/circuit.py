@@ -116,10 +116,12 @@ class HeadTable:
         changed = np.tensordot(weights, self.changed, 1)
         varied = np.tensordot(weights, self.varied, 1)
         lost_size = np.sqrt(lost)
-        worth = _divide(lost_size, 2 * lost_size.sum((0, 1)))
-        reads = np.einsum("hko,hkp->hkpo", worth, _divide(read, read.sum(-1, keepdims=True)))
+        # In einsum: e, l and h are heads (earlier, later), k kinds, p key positions, o outcomes.
+        importance = _divide(lost_size, 2 * lost_size.sum((0, 1)))
+        read_share = _divide(read, read.sum(-1, keepdims=True))
+        reads = np.einsum("hko,hkp->hkpo", importance, read_share)
         changed_share = np.minimum(_divide(changed, varied), 1.0)
-        feeds = np.einsum("elk,lko->elo", changed_share, worth)
+        feeds = np.einsum("elk,lko->elo", changed_share, importance)
         return HeadShares(reads, _divide(feeds, 2 * feeds.sum((0, 1))))
 
 
@@ -247,7 +249,7 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     unedited = Experiment(model, run, {"": []}, rounds, commit="target", watched=watched)
     (plain,) = batches(unedited)
     prediction, state = read(plain)
-    areas = [*by_kind.T.astype(bool), slice(None)]
+    areas = [*by_kind.T.astype(bool), slice(None)]  # the positions of each kind, and then all
     heads, read_by_layer, lost, changed, varied = [], [], [], [], []
     for layer in layers:
         z = plain.seen[Site("z", layer)]
@@ -486,17 +488,20 @@ def compare_circuits(compared: Compared) -> CircuitPart:
             state = Outcome("state", participant.decoder(algorithm, algorithm.memory))
         outcomes = (Outcome("prediction"), state)
         tables.append(tabulate_heads(participant, outcomes, compared.budget))
-    expected, table, *fresh = tables
+    table_of_reference, table, *tables_of_untrained = tables
     participants, seed = participants_of(subject.samples.test), compared.budget.seed
-    matching, similarity = compare_tables(table, expected, participants, seed)
-    untrained = [compare_tables(t, expected, participants, seed)[1].estimate for t in fresh]
-    matches = {i: expected.heads[j] for i, j in matching.pairs.items()}
+    matching, similarity = compare_tables(table, table_of_reference, participants, seed)
+    untrained = []
+    for table_of_copy in tables_of_untrained:
+        _, of_copy = compare_tables(table_of_copy, table_of_reference, participants, seed)
+        untrained.append(of_copy.estimate)
+    matches = {i: table_of_reference.heads[j] for i, j in matching.pairs.items()}
     heads = describe_heads(subject.name, table, matches)
-    heads += describe_heads(reference.name, expected, {})
+    heads += describe_heads(reference.name, table_of_reference, {})
     return CircuitPart(similarity, tuple(heads), tuple(untrained))
 
 
-def _find_lacking(machine: Machine) -> str:
+def _explain_why_not_ablated(machine: Machine) -> str:
     """Return a text that says why a machine's heads cannot be ablated one by one, or "" if they
     can.
     """
@@ -514,5 +519,5 @@ CIRCUIT = Question(
     "has heads of the same roles",
     "divides the work of its heads differently",
     of_two=True,
-    lacks=_find_lacking,
+    lacks=_explain_why_not_ablated,
 )

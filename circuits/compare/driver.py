@@ -94,6 +94,7 @@ class Comparison(Measured):
         closest = self.algorithm.scores[self.algorithm.closest]
         against = self.reference or closest.name
         measures = list(self.measures)
+        # Only the first claim that is decided names the reference: "predicts the same as ...".
         for word in ("yes", "no"):
             decided = [i for i, measure in enumerate(measures) if measure.verdict == word]
             if decided:

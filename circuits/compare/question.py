@@ -74,7 +74,7 @@ N_BANDS = 3
 
 A difference late in an episode shows in its band, and each band still has several rounds.
 """
-_ONE = "the two are one machine: their digests are the same"
+_SAME_DIGESTS = "the two are one machine: their digests are the same"
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Samples:
         options = {**task.data.sample_options(model), **sizes}
 
         def sample(half: int, n_episodes: int, seed: int) -> Any:
-            seed += 3 * budget.seed
+            seed += 3 * budget.seed  # three batches a seed: no two of them share one
             return task.half(half).sample(n_episodes, budget.rounds, seed=seed, **options)
 
         known = sample(0, budget.known, 1000)
@@ -383,7 +383,7 @@ def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) ->
     missed, whole = of_each(missed, participants), of_each(whole, participants)
     if not np.isfinite(np.sum(missed) + np.sum(whole)):
         return NO_NUMBER
-    quantile = float(stdtrit(len(missed) - 1, 0.975))
+    quantile = float(stdtrit(len(missed) - 1, 0.975))  # of Student's t, for a 95 % interval
     return refit.interval(missed, whole, N_FOLDS, width=_ALLOWANCE * quantile)
 
 
@@ -561,6 +561,7 @@ def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
     prediction = algorithm.distribution(values)
     free = []
     for key in algorithm.state:
+        # [episode, round, element]
         has_elements = np.ndim(state[key]) == 3 and state[key].shape[-1] > 1
         if not has_elements or algorithm.variable(key).kind != "real":
             continue
@@ -802,7 +803,7 @@ class Question:
                     measure.threshold,
                     unit=measure.unit,
                     needs_control=False,
-                    note=_ONE,
+                    note=_SAME_DIGESTS,
                 )
         return replace(
             measure,

@@ -61,7 +61,7 @@ Four times as many make the interval half as wide.
 """
 _FEWEST_EPISODES = 8
 """Number of episodes that must respond in a cell; an interval of fewer says nothing."""
-_NOISE = 0.01
+_LATENT_NOISE = 0.01
 """Size of noise in latents, as a share of their size, that should not change any prediction.
 
 Writing a state by fitted decoders has errors of this size.
@@ -111,17 +111,19 @@ class Edits:
             episodes: the episodes without changes.
             n_edits: approximate number of edits.
         """
-        ways = []
+        ways = []  # (input in words, function that changes it, its options)
         for corruption in task.analysis.corruptions():
             if corruption.possible and not corruption.changes_history:
                 for name, options in corruption.each(episodes).items():
-                    ways.append((f"{corruption.name} {name}".strip(), corruption.build, options))
+                    words = f"{corruption.name} {name}".strip()
+                    ways.append((words, corruption.build, options))
         n_episodes, last = len(episodes), episodes.n_rounds - 1
-        wanted = round(n_edits / max(1, len(ways) * last))
-        per_round = min(n_episodes, max(1, wanted))
+        n_wanted = round(n_edits / max(1, len(ways) * last))
+        per_round = min(n_episodes, max(1, n_wanted))
         parts = []
         for t in range(last):
             for kind, (_, build, options) in enumerate(ways):
+                # Other episodes in every round, and other ones for every input.
                 rows = np.unique((np.arange(per_round) + per_round * t + kind) % n_episodes)
                 _, changed = build(episodes, t, **options)
                 parts.append(EditedRound(kind, t, rows, changed))
@@ -216,12 +218,14 @@ def _measure_responses(edits: Edits, model: Machine) -> Array:
             reads="each",
             update=False,
         )
+        # Of the only edit: [row, round from t on, outcome].
         effects = run(experiment).effects[0].numpy(force=True)
-        changes.append(np.pad(effects, ((0, 0), (t, 0), (0, 0))))
+        rounds_before = (t, 0)
+        changes.append(np.pad(effects, ((0, 0), rounds_before, (0, 0))))
     return np.concatenate(changes)
 
 
-def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:
+def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:
     """Change the model's state as an edit would change the algorithm's state, keep the inputs
     unchanged, and measure how predictions change.
 
@@ -260,7 +264,7 @@ def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> 
         state_change = {key: change[rows, t : t + 1] for key, change in changes.items()}
         step = writer.step(state_change, (len(rows), 1)).to(clean)
         size = (clean + step).square().mean().sqrt()
-        noise = _NOISE * size * torch.randn(clean.shape, generator=generator).to(clean)
+        noise = _LATENT_NOISE * size * torch.randn(clean.shape, generator=generator).to(clean)
         shifts = {
             "step": step,
             "step plus noise": step + noise,
@@ -354,15 +358,16 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         return ()
     task, n_rounds, n_episodes = tasks.of(edits.episodes), ours.shape[1], len(edits.episodes)
     rounds = np.arange(n_rounds)
-    lag = rounds - edits.round[:, None]
+    lag = rounds - edits.round[:, None]  # [edit, round]
     is_known = ~np.isnan(ours + theirs).any(-1)
     is_compared = is_known & (lag >= 0) & (rounds >= task.data.first_asked)
     shared = np.where(is_compared, (ours * theirs).sum(-1), 0.0)
     our_size = np.where(is_compared, (ours**2).sum(-1), 0.0)
     their_size = np.where(is_compared, (theirs**2).sum(-1), 0.0)
-    notices = _SMALLEST_RESPONSE**2
-    if task.kind != "classes":
-        notices *= (our_size + their_size).sum() / (2 * is_compared.sum())
+    least_square = _SMALLEST_RESPONSE**2
+    if task.kind != "classes":  # real numbers have units: relative to the mean square of both
+        least_square *= (our_size + their_size).sum() / (2 * is_compared.sum())
+    # [resample, episode]; in the first, every episode counts once, which gives the estimate.
     weights = resample_weights(
         n_episodes, seed=0, plain_first=True, participants=participants_of(edits.episodes)
     )
@@ -376,7 +381,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         count = sum_by_episode(is_in_cell)
         ours_here = sum_by_episode(our_size * is_in_cell)
         theirs_here = sum_by_episode(their_size * is_in_cell)
-        threshold = count * notices
+        threshold = count * least_square
         responds = np.maximum(ours_here, theirs_here) > threshold
         if responds.sum() < _FEWEST_EPISODES:
             continue
@@ -490,22 +495,23 @@ def _compare_responses(compared: Compared) -> ResponsePart:
     subject = compared.model
     if not algorithm.state:
         return ResponsePart()
-    for times in (1, _MORE_INPUTS):
+    for times in (1, _MORE_INPUTS):  # more only if an interval spans the threshold
         edits = edits_of(compared, times)
         if not edits.parts:
             return ResponsePart(algorithm.key, later=_correlate_with_next_state(subject, algorithm))
         ours = responses(subject.model, edits)
-        theirs = _measure_moves(subject, algorithm, edits)
+        theirs = _measure_responses_to_state(subject, algorithm, edits)
         compared_cells = cells(edits, ours, theirs, _CELL_LEVEL)
         if not any(cell.alike.low < HALF <= cell.alike.high for cell in compared_cells):
             break
     rows, next_round = np.arange(len(edits.round)), edits.round + 1
-    ours, theirs = ours[rows, next_round], theirs[rows, next_round]
-    is_known = ~np.isnan(ours + theirs).any(-1)
+    # [edit, outcome], one round after each edit.
+    our_next, their_next = ours[rows, next_round], theirs[rows, next_round]
+    is_known = ~np.isnan(our_next + their_next).any(-1)
     participants, n_episodes = participants_of(edits.episodes), len(edits.episodes)
     episode = edits.episode[is_known]
-    shared = (ours * theirs).sum(-1)[is_known]
-    their_size = (theirs * theirs).sum(-1)[is_known]
+    shared = (our_next * their_next).sum(-1)[is_known]
+    their_size = (their_next * their_next).sum(-1)[is_known]
     along = np.bincount(episode, shared, n_episodes)
     whole = np.bincount(episode, their_size, n_episodes)
     arrives = ratio_interval(along, whole, participants=participants)
@@ -524,7 +530,8 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
     n_rounds = run.n_rounds - 1 - first
     now, later = slice(first, run.n_rounds - 1), slice(first + 1, run.n_rounds)
     rounds = range(first, run.n_rounds - 1)
-    outputs = run_on(subject.model, run, rounds, 1, run.latents[:, later])
+    outputs = run_on(subject.model, run, rounds, horizon=1, latents=run.latents[:, later])
+    # Of the only edit and of the round that reads the state: [episode, round, ...].
     changed = distributions(run.layout, outputs.predictions[0, :, :, 0])
     ours = changed - distributions(run.layout, run.predictions)[:, now]
     later_state, _ = algorithm.at(values, later)

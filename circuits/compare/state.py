@@ -41,13 +41,13 @@ from interp.stats.intervals import Interval
 from interp.support.checks import checked_result
 from interp.support.session import remembered
 
-_HELP = ("round",)
+_WITH_ROUND = ("round",)
 _LEAST_WORTH = 0.01
 """Smallest worth of a memory (:attr:`StatePart.worth`) for which stitching says anything.
 
 If predictions stay the same without the memory, any map can replace it.
 """
-_ROUNDING = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
+_TIE_NOISE = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
 _HARD_SHARE, _CERTAIN_P = 0.9, 0.99
 """A model predicts mere choices if a share ``_HARD_SHARE`` of its predictions gives one outcome a
 probability above ``_CERTAIN_P``.
@@ -122,9 +122,10 @@ class StatePart(Result):
             source: name of the model that supplies latents.
             target: name of the model that receives them.
         """
-        ways = [
-            s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")
-        ]
+        no_control = ""
+        wanted = (source, target, no_control)
+        ways = [s for s in self.stitchings if (s.source, s.target, s.control) == wanted]
+        # One without and one with the round number.
         plain, helped = sorted(ways, key=lambda way: len(way.supplied))
         return helped if helped.score.estimate >= plain.score.estimate + GAIN else plain
 
@@ -241,26 +242,26 @@ def stitch(
         worth[target.name] = receiver.worth
         ridge = _choose_penalty(source, receiver)
         plain = _map_latents(source, target, budget, (), ridge)
-        helped = _map_latents(source, target, budget, _HELP, ridge)
-        shuffled = _map_latents(source, target, budget, _HELP, ridge, shuffled=True)
-        everything, test = slice(None), receiver.test
+        helped = _map_latents(source, target, budget, _WITH_ROUND, ridge)
+        shuffled = _map_latents(source, target, budget, _WITH_ROUND, ridge, shuffled=True)
+        everything, test = slice(None), receiver.test  # controls are scored on test episodes alone
         stitchings += [
             receiver.judge(names, plain, everything),
-            receiver.judge(names, helped, everything, _HELP),
-            receiver.judge(names, shuffled, test, _HELP, "shuffled"),
+            receiver.judge(names, helped, everything, _WITH_ROUND),
+            receiver.judge(names, shuffled, test, _WITH_ROUND, "shuffled"),
         ]
         for i, copy in enumerate(untrained):
-            if source is model:
-                mapped = _map_latents(copy, target, budget, _HELP, ridge)
+            if source is model:  # the copy supplies latents in its place, or receives them
+                mapped = _map_latents(copy, target, budget, _WITH_ROUND, ridge)
                 copy_names = f"{copy.name} {i}", target.name
-                stitchings.append(receiver.judge(copy_names, mapped, test, _HELP, UNTRAINED))
+                stitchings.append(receiver.judge(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
             else:
-                mapped = _map_latents(source, copy, budget, _HELP, ridge)
+                mapped = _map_latents(source, copy, budget, _WITH_ROUND, ridge)
                 copy_names = source.name, f"{copy.name} {i}"
-                expected = _read_own(copy, budget)
-                cut = _measure_cut(copy, expected, budget)
+                expected = _get_own_outputs(copy, budget)
+                cut = _measure_reset(copy, expected, budget)
                 in_copy = replace(receiver, target=copy, expected=expected, cut=cut)
-                stitchings.append(in_copy.judge(copy_names, mapped, test, _HELP, UNTRAINED))
+                stitchings.append(in_copy.judge(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
     return StatePart(model.name, reference.name, tuple(stitchings), worth)
 
 
@@ -304,17 +305,17 @@ class _Receiver:
             budget: the starts, and the number of rounds to run on.
             generator: draws the noise that detects ties.
         """
-        expected = _read_own(target, budget)
+        expected = _get_own_outputs(target, budget)
         # A mean has units: what is missed is a share of its variance.
         scale = float(np.var(expected)) if _find_kind(target) == "mean" else 1.0
         clean = pool_runs(target).latents[:, budget.at]
         noise = torch.randn(clean.shape, generator=generator).to(clean)
-        shift = _ROUNDING * clean.std(0) * noise
+        shift = _TIE_NOISE * clean.std(0) * noise
         shaken = [
             _measure_divergence(target, clean + sign * shift, expected, budget) for sign in (1, -1)
         ]
         steady = np.maximum(*shaken) < _LEAST_WORTH * scale
-        cut = _measure_cut(target, expected, budget)
+        cut = _measure_reset(target, expected, budget)
         counted = cut * steady
         mean_cut = counted.mean(1) / scale
         worth = score_maps(mean_cut, np.ones(len(cut)), target.samples.whose).complement
@@ -367,7 +368,7 @@ class _Receiver:
         return Stitching(*names, supplied, control, score, band, self.seen)
 
 
-def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
+def _measure_reset(target: Participant, expected: Array, budget: Budget) -> Array:
     """Measure how much a model's predictions change when its latents are reset to the initial ones.
 
     Args:
@@ -379,6 +380,7 @@ def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
     Returns:
         Divergence from ``expected``, ``[episode, start]``.
     """
+    # [episode, round, latent, d_model]; what round 0 reads, at every start.
     initial = pool_runs(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
     return _measure_divergence(target, initial, expected, budget)
 
@@ -401,7 +403,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
     target, budget = receiver.target, receiver.budget
 
     def miss(ridge: float) -> float:
-        mapped = _map_latents(source, target, budget, _HELP, ridge)
+        mapped = _map_latents(source, target, budget, _WITH_ROUND, ridge)
         return float(_measure_divergence(target, mapped, receiver.expected, budget).sum())
 
     return choose_penalty(miss, float((receiver.cut * receiver.steady).sum()))
@@ -414,7 +416,7 @@ def is_hard(target: Participant) -> bool:
     """
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
-    return _are_choices(_distribute(target, pool_runs(target).predictions))
+    return _are_choices(_compute_distributions(target, pool_runs(target).predictions))
 
 
 def _are_choices(distributions: Array) -> bool:
@@ -431,7 +433,7 @@ def _find_kind(target: Participant) -> Predicted:
     return "mean" if is_hard(target) else target.task.kind
 
 
-def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
+def _get_outputs(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
     """Return what scores compare: predicted distributions, or the state at the end if predictions
     are nearly one-hot.
 
@@ -445,14 +447,14 @@ def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
         value]``.
     """
     if not is_hard(target):
-        return _distribute(target, predictions)
+        return _compute_distributions(target, predictions)
     values = target.model.read_state(carried).flatten(2).unsqueeze(2)
     return np.asarray(values.double().numpy(force=True))
 
 
-def _read_own(target: Participant, budget: Budget) -> Array:
+def _get_own_outputs(target: Participant, budget: Budget) -> Array:
     """Return the predictions or states of the target's undisturbed run, in the form of
-    :func:`_read`, with which other runs are compared.
+    :func:`_get_outputs`, with which other runs are compared.
 
     Args:
         target: the model.
@@ -462,7 +464,7 @@ def _read_own(target: Participant, budget: Budget) -> Array:
     run, horizon = pool_runs(target), budget.horizon
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
     ends = [t + horizon for t in budget.at]
-    return _read(target, predictions, run.latents[:, ends])
+    return _get_outputs(target, predictions, run.latents[:, ends])
 
 
 def _measure_divergence(
@@ -478,8 +480,8 @@ def _measure_divergence(
     Args:
         target: the model.
         latents: latents for these episodes, ``[episode, start, ...]``.
-        expected: what :func:`_read` returns for its undisturbed run on all known and test episodes
-            (the pool): predictions or states.
+        expected: what :func:`_get_outputs` returns for its undisturbed run on all known and test
+            episodes (the pool): predictions or states.
         budget: the starts, and the number of rounds to run on.
         episodes: slice of the pool; all when None.
 
@@ -488,7 +490,9 @@ def _measure_divergence(
     """
     run = pool_runs(target).select(episodes)
     outputs = run_on(target.model, run, budget.at, budget.horizon, latents)
-    seen = _read(target, outputs.predictions[0], outputs.carried[0, :, :, 0])
+    # Of the only edit: [episode, start, lag, ...] and, after the last round, [episode, start, ...].
+    predictions, carried = outputs.predictions[0], outputs.carried[0, :, :, 0]
+    seen = _get_outputs(target, predictions, carried)
     n_episodes, n_starts, *shape = seen.shape
     runs = seen.reshape(-1, *shape)
     expected_runs = expected[episodes].reshape(runs.shape)
@@ -521,7 +525,7 @@ def _score_worst_band(
         score_maps(missed[:, band].sum(1), cut[:, band].sum(1), participants) for band in bands
     ]
     lows = [score.low for score in scores]
-    worst = int(np.argmin(lows))  # the first that is no number, where one is none
+    worst = int(np.argmin(lows))  # the first NaN, if there is one
     rounds = [budget.at[start] for start in bands[worst]]
     return scores[worst], (rounds[0], rounds[-1])
 
@@ -548,9 +552,11 @@ def _map_latents(
         Mapped latents ``[episode, start, latent, d_model]`` for all known and test episodes.
     """
     target_latents = pool_runs(target).latents
-    goal = target_latents.roll(1, 0) if shuffled else target_latents
-    x = pool_runs(source).latents.flatten(2).double()
+    goal = target_latents.roll(1, 0) if shuffled else target_latents  # of the episode before
+    x = pool_runs(source).latents.flatten(2).double()  # [episode, round, width]
     y = goal.flatten(2).double()
+    # With the round number, means (and so offsets) are over episodes, one for every round; without
+    # it over rounds, too, and the axis of rounds has one entry.
     averaged, rounds = ((0,), budget.at) if supplied else ((0, 1), [0])
     fold = torch.from_numpy(source.samples.whose % N_FOLDS)
     mapped = torch.empty(len(x), len(budget.at), y.shape[-1], dtype=torch.float64, device=y.device)
@@ -561,7 +567,7 @@ def _map_latents(
         features = (x[known] - x_mean).flatten(0, 1)
         outputs = (y[known] - y_mean).flatten(0, 1)
         inputs = x[held_out][:, budget.at] - x_mean[:, rounds]
-        if ridge and is_wide(features):
+        if ridge and is_wide(features):  # fewer samples than coordinates: solve for the samples
             unit = units(features)
             scaled = features / unit
             products = _cache_products(source, k, bool(supplied))
@@ -594,7 +600,7 @@ def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, T
     return {}
 
 
-def _distribute(target: Participant, predictions: Tensor) -> Array:
+def _compute_distributions(target: Participant, predictions: Tensor) -> Array:
     """Return a model's predictions as distributions over outcomes."""
     layout = target.run(target.samples.test).layout
     p = distributions(layout, predictions)

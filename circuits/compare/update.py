@@ -63,7 +63,7 @@ from interp.support.session import remembered
 ON, OFF = "on", "off"
 _SAME_STEPS = 0.975
 """Step R2 of a "yes": a Q-table that passes on only a fifth of each change has .961."""
-_FEATURES, _WIDTH = 600, 1 / 18
+_N_FEATURES, _KERNEL_WIDTH = 600, 1 / 18
 """Number of random features of the non-linear decoder, and its kernel width for standardised
 latents.
 
@@ -224,9 +224,9 @@ def updates(
     for name, algorithm in carrying.items():
         writer = subject.writer(algorithm)
         keys = tuple(writer.shapes)
-        missing = tuple(key for key in algorithm.state if key not in keys)
-        decoded = _decoding_r2(writer, subject, algorithm)
-        nonlinear = _nonlinear_r2(subject, algorithm, keys)
+        missing = tuple(key for key in algorithm.state if key not in keys)  # not decodable
+        decoded = _measure_decoding_r2(writer, subject, algorithm)
+        nonlinear = _measure_nonlinear_r2(subject, algorithm, keys)
         moves = draw_strange_states(pool_values(algorithm, subject.samples), keys, budget)
         manifolds = {ON: None, OFF: moves}
         for (manifold, changes), horizon in product(manifolds.items(), (1, budget.horizon)):
@@ -247,8 +247,8 @@ def updates(
             )
     fitted: list[FittedUpdate] = []
     if carrying:
-        reference = list(carrying.values())[-1]
-        fitted = _fit_updates(subject, reference, budget)
+        *_, last_candidate = carrying.values()
+        fitted = _fit_updates(subject, last_candidate, budget)
     return UpdatePart(tuple(scores), tuple(fitted))
 
 
@@ -304,9 +304,9 @@ class _Steps:
         """
         writer = crossed_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
-        is_known = rows.start is None
+        is_known = rows.start is None  # the pool begins with the known episodes
         episodes = subject.samples.known if is_known else subject.samples.test
-        decoder = writer.decoder.cut(rows)
+        decoder = writer.decoder.cut(rows)  # of the same folds as in the pool
         changes = None
         if self.changes is not None:
             changes = {key: change[rows] for key, change in self.changes.items()}
@@ -341,11 +341,11 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
     Returns:
         Key of a state variable -> its changes ``[episode, start, ...]``, to be added to its values.
     """
-    rng = np.random.default_rng([budget.seed, 7])
+    rng = np.random.default_rng([budget.seed, 7])  # 7 sets it apart from other draws of the seed
     changes = {}
     for key in keys:
         state = np.asarray(values[key], dtype=np.float64)
-        here = state[:, budget.at]
+        here = state[:, budget.at]  # [episode, start, ...]
         if np.isin(state, (0.0, 1.0)).all():
             changes[key] = np.where(rng.random(here.shape) < _FLIPPED_SHARE, 1 - 2 * here, 0.0)
             continue
@@ -357,7 +357,7 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
     return changes
 
 
-def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> float:
+def _measure_decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> float:
     """Return the R2 of a linear decoder of the state on the test episodes, for the variable that it
     decodes worst.
 
@@ -377,7 +377,7 @@ def _decoding_r2(writer: Writer, subject: Participant, algorithm: Algorithm) -> 
     return float(min(scores))
 
 
-def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str]) -> float:
+def _measure_nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str]) -> float:
     """Decode the algorithm's state from random features of the latents, and return the R2 of its
     changes from round to round.
 
@@ -388,7 +388,7 @@ def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str
         keys: the state variables; the smallest R2 among them is returned.
     """
     n_known = len(subject.samples.known)
-    known_features, test_features = _random_features(subject)
+    known_features, test_features = _make_random_features(subject)
     values = pool_values(algorithm, subject.samples)
     scores = []
     for key in keys:
@@ -403,7 +403,7 @@ def _nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequence[str
 
 
 @remembered
-def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
+def _make_random_features(subject: Participant) -> tuple[Tensor, Tensor]:
     """Return standardised latents with 600 random cosine features appended, for a non-linear
     decoder.
 
@@ -415,7 +415,9 @@ def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
     known = latents[:n_known].reshape(-1, n_coordinates)
     test = latents[n_known:].reshape(-1, n_coordinates)
-    cosines = RBFSampler(gamma=_WIDTH / n_coordinates, n_components=_FEATURES, random_state=0)
+    cosines = RBFSampler(
+        gamma=_KERNEL_WIDTH / n_coordinates, n_components=_N_FEATURES, random_state=0
+    )
     features = make_pipeline(
         StandardScaler(), FeatureUnion([("plain", "passthrough"), ("cosines", cosines)])
     )
@@ -438,7 +440,7 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
         budget: the rounds that steps start from, and the seed.
 
     Returns:
-        The fitted update rules, the best first (:func:`_rank`).
+        The fitted update rules, the best first (:func:`_make_sort_key`).
     """
     writer = subject.writer(algorithm)
     keys = tuple(writer.shapes)
@@ -449,7 +451,7 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
     missed: dict[str, float] = {}
     results: dict[str, FittedUpdate] = {}
     for family in families.values():
-        if not set(keys) <= set(_member(family, {}).state):  # it lacks a decoded variable
+        if not set(keys) <= set(_make_member(family, {}).state):  # it lacks a decoded variable
             continue
         if family.extends == algorithm.key:
             fitted = _fit_extension(subject, family, algorithm, keys, errors_of_algorithm, budget)
@@ -460,12 +462,12 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
         missed[family.key], results[family.key] = fitted
 
     def rank(key: str) -> tuple[float, float]:
-        return _rank(missed[key], missed.get(families[key].extends, inf))
+        return _make_sort_key(missed[key], missed.get(families[key].extends, inf))
 
     return [results[key] for key in sorted(results, key=rank)]
 
 
-def _rank(missed: float, base: float) -> tuple[float, float]:
+def _make_sort_key(missed: float, base: float) -> tuple[float, float]:
     """Return a sort key for the error of a fitted update rule; smaller is better.
 
     A rule that extends another one and does not halve its error is ranked right after that rule.
@@ -502,17 +504,18 @@ def _fit_family(
         The error of the best rule where it was fitted, and its score on other steps.
     """
     centred = centred_states(algorithm)
+    # A parameter that enters the prediction changes no step.
     free = [parameter for parameter in family.searched if not parameter.enters]
 
     def loss(parameters: Mapping[str, float]) -> float:
         return steps_to_fit.compute_residual_share(
-            centre_states(_member(family, parameters), centred)
+            centre_states(_make_member(family, parameters), centred)
         )
 
     missed, parameters = search(free, loss)
-    member = centre_states(_member(family, parameters), centred)
+    member = centre_states(_make_member(family, parameters), centred)
     errors = steps_to_score.under(member)
-    return missed, _scored_update(
+    return missed, _make_fitted_update(
         family, parameters, steps_to_score, errors, errors_of_algorithm, seed
     )
 
@@ -543,32 +546,30 @@ def _fit_extension(
         The error of the best rule where it was fitted, and its score on other episodes.
     """
     centred = centred_states(algorithm)
-    free = [s for s in family.searched if s.name not in algorithm.parameters and not s.enters]
-    shared = {
-        s.name: algorithm.parameters[s.name]
-        for s in family.searched
-        if s.name in algorithm.parameters
-    }
+    fixed = algorithm.parameters
+    # A parameter that enters the prediction changes no step.
+    free = [p for p in family.searched if p.name not in fixed and not p.enters]
+    shared = {p.name: fixed[p.name] for p in family.searched if p.name in fixed}
 
     def steps_of(member: Algorithm, episodes: Any) -> Transition:
         writer = subject.writer(member, keys, subject.penalty(algorithm))
         return transition(subject.model, episodes, writer, round=budget.at)
 
     smallest, best, best_parameters = inf, algorithm, dict(shared)
-    for point in product(*(s.grid for s in free)):
-        parameters = shared | dict(zip([s.name for s in free], point, strict=True))
-        member = centre_states(_member(family, parameters), centred)
+    for point in product(*(p.grid for p in free)):
+        parameters = shared | dict(zip([p.name for p in free], point, strict=True))
+        member = centre_states(_make_member(family, parameters), centred)
         missed = steps_of(member, subject.samples.other).compute_residual_share(member)
         if missed < smallest:
             smallest, best, best_parameters = missed, member, parameters
     steps = steps_of(best, subject.samples.test)
     errors = steps.under(best)
-    return smallest, _scored_update(
+    return smallest, _make_fitted_update(
         family, best_parameters, steps, errors, errors_of_algorithm, budget.seed
     )
 
 
-def _scored_update(
+def _make_fitted_update(
     family: Family,
     parameters: Mapping[str, float],
     steps: Transition,
@@ -587,6 +588,7 @@ def _scored_update(
         errors_of_algorithm: the algorithm's errors, relative to which the rule's are reported.
         seed: seed of the bootstrap.
     """
+    # [episode]; each in units of its own algorithm's variation, as in R2.
     missed = errors.missed.sum(1) / errors.varied.sum()
     missed_by_algorithm = errors_of_algorithm.missed.sum(1) / errors_of_algorithm.varied.sum()
     relative_error = ratio_interval(
@@ -602,7 +604,7 @@ def _scored_update(
     )
 
 
-def _member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
+def _make_member(family: Family, parameters: Mapping[str, float]) -> Algorithm:
     """Return the algorithm of a family that has these parameters.
 
     Parameters that are not among them, such as those of the prediction, take the first value of
@@ -649,8 +651,8 @@ class Evidence:
         """The score for steps of one round, from states that occur in episodes. It says how well
         the algorithm predicts the changes of the decoded state (step R2).
         """
-        of_one = [score for score in self.steps if score.horizon == 1]
-        return next(score for score in of_one if score.manifold == ON)
+        one_round = [score for score in self.steps if score.horizon == 1]
+        return next(score for score in one_round if score.manifold == ON)
 
     @property
     def is_unread(self) -> bool:
@@ -669,6 +671,7 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
     worst = min(evidence.steps, key=lambda score: score.r2.low)
     rounds = "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     start = "states that occur" if worst.manifold == ON else "states that no episode reaches"
+    # [copy]: the smallest over the scores of each copy; NaN is no score.
     worst_of_copies = np.fmin.reduce([score.untrained for score in evidence.steps])
     measure = Measure(
         "update",
@@ -870,18 +873,18 @@ def judge(evidence: Evidence) -> Measure:
     measures: list[Measure] = []
     for rule in RULES:
         if rule.require is not None:
-            note = _decided_by(rule)
+            note = _describe_decision(rule)
             measures += [replace(measure, note=note) for measure in rule.require(evidence)]
     decided = decisive(measures)
     for rule in RULES:
         if rule.doubt is None or decided.verdict != rule.doubts:
             continue
         if reason := rule.doubt(evidence):
-            return replace(decided, unless={decided.verdict: reason}, note=_decided_by(rule))
+            return replace(decided, unless={decided.verdict: reason}, note=_describe_decision(rule))
     return decided
 
 
-def _decided_by(rule: Rule) -> str:
+def _describe_decision(rule: Rule) -> str:
     return f"Decided by the rule of {rule.name}: {rule.sentence}"
 
 

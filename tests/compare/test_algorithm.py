@@ -17,8 +17,8 @@ from circuits.compare.algorithm import (
     _differentiate_by_update,
     _judge_responses,
     _list_directions,
-    _measure_left,
-    _measure_memoryless,
+    _measure_gain_from_memory,
+    _measure_remainder,
 )
 from circuits.compare.question import ARRIVES
 from circuits.compare.response import Edits, cells, responses
@@ -190,7 +190,9 @@ def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(
     assert part.ratio.high < 0.25
     assert part.family == ("weighted_majority" if named else None)
     assert (part.left.low > 0.65) == named
-    assert (part.left, part.change) == _measure_left(predictor(subject), part.algorithm, sets, 0)
+    assert (part.left, part.change) == _measure_remainder(
+        predictor(subject), part.algorithm, sets, 0
+    )
     fitted_on, scored_on = zip(*sets.values(), strict=True)
     missed, slopes = weighed_misses(subject, part.algorithm, fitted_on)
     coefficients = np.linalg.pinv(slopes, 0.001) @ missed
@@ -309,7 +311,9 @@ def test_a_machine_without_a_memory_is_none_of_these(sets):
     part = explain(experts.majority_vote(), TASK, sets, seed=0, families=asked("experts", *FEW))
     assert part.family is None
     assert part.closest == part.baseline == "majority_vote"
-    share = _measure_memoryless(SimpleNamespace(sets=sets), predictor(experts.majority_vote()))
+    share = _measure_gain_from_memory(
+        SimpleNamespace(sets=sets), predictor(experts.majority_vote())
+    )
     assert max(nats.max() for nats in share.values()) < 1e-6
 
 

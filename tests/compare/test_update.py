@@ -26,12 +26,12 @@ from circuits.compare.update import (
     FittedUpdate,
     StepScore,
     UpdatePart,
-    _decoding_r2,
     _fit_extension,
     _fit_family,
-    _member,
-    _nonlinear_r2,
-    _rank,
+    _make_member,
+    _make_sort_key,
+    _measure_decoding_r2,
+    _measure_nonlinear_r2,
     _Steps,
     draw_strange_states,
     updates,
@@ -100,7 +100,7 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
             share_missed = missed_by_control.sum() / totals.sum()
             assert score == pytest.approx(1 - share_missed, abs=1e-12)
         assert measured.model == model.name
-        assert measured.decoded == _decoding_r2(writer, model, algorithm)
+        assert measured.decoded == _measure_decoding_r2(writer, model, algorithm)
     assert part.updates[4].state == ("counts",)
     assert part.updates[4].missing == ("elapsed",)
 
@@ -141,7 +141,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
 
 def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(part, subjects):
     families = interp.tasks.get("experts").update_families()
-    members = {key: _member(family, {}) for key, family in families.items()}
+    members = {key: _make_member(family, {}) for key, family in families.items()}
     carrying = {key for key, member in members.items() if "log_weights" in member.state}
     assert {rule.key for rule in part.fitted} == carrying
     assert len(part.fitted) == len(carrying) > 1
@@ -171,7 +171,7 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
         family = families[rule.key]
         if family.extends == half.key:
             continue
-        centred = centre_states(_member(family, rule.parameters), ["log_weights"])
+        centred = centre_states(_make_member(family, rule.parameters), ["log_weights"])
         missed = steps.under(centred).missed.sum()
         assert rule.left.estimate == pytest.approx(missed / total_missed)
 
@@ -179,8 +179,8 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
 def test_parameters_that_are_not_given_are_the_first_of_their_grids():
     family = interp.tasks.get("qlearning").update_families()["q_learning"]
     first = {p.name: p.grid[0] for p in family.searched}
-    assert _member(family, {}).parameters == family.make(**first).parameters
-    member = _member(family, {"gamma": 0.5})
+    assert _make_member(family, {}).parameters == family.make(**first).parameters
+    member = _make_member(family, {"gamma": 0.5})
     expected = family.make(**(first | {"gamma": 0.5}))
     assert member.parameters == expected.parameters
 
@@ -253,7 +253,7 @@ def test_what_a_decoder_reads_worst_is_its_score(fake, worse):
         return read
 
     writer = SimpleNamespace(shapes=("q", "elapsed"), read=read_latents)
-    assert _decoding_r2(writer, subject, fake) == pytest.approx(0.75)
+    assert _measure_decoding_r2(writer, subject, fake) == pytest.approx(0.75)
     assert calls == [SMALL.rounds]  # the latents before each round
 
 
@@ -268,11 +268,13 @@ def test_a_non_linear_decoder_reads_a_curved_code_and_no_noise(monkeypatch):
     monkeypatch.setattr(update, "pool_runs", lambda subject: SimpleNamespace(latents=latents))
     monkeypatch.setattr(update, "pool_values", lambda algorithm, samples: states)
     subject = SimpleNamespace(samples=SimpleNamespace(known=range(40)))
-    scores = {keys: _nonlinear_r2(subject, None, keys) for keys in (("held",), ("noise",))}
+    scores = {keys: _measure_nonlinear_r2(subject, None, keys) for keys in (("held",), ("noise",))}
     assert scores["held",] > 0.8
     assert scores["noise",] < 0.2
-    assert _nonlinear_r2(subject, None, ("held", "noise")) == pytest.approx(scores["noise",])
-    assert _nonlinear_r2(subject, None, ("still",)) == 1
+    assert _measure_nonlinear_r2(subject, None, ("held", "noise")) == pytest.approx(
+        scores["noise",]
+    )
+    assert _measure_nonlinear_r2(subject, None, ("still",)) == 1
 
 
 def test_a_penalty_is_left_out_where_that_adds_more_than_a_hundredth():
@@ -348,13 +350,13 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
 
 def test_an_extension_that_leaves_hardly_less_than_what_it_extends_comes_after_it():
     """More than half of what that leaves; one that leaves half, or more than it, stands by what it leaves."""
-    assert [_rank(missed, 1.0) for missed in (0.5, 0.6, 1.0, 1.1)] == [
+    assert [_make_sort_key(missed, 1.0) for missed in (0.5, 0.6, 1.0, 1.1)] == [
         (0.5, 0),
         (1.0, 0.6),
         (1.0, 1.0),
         (1.1, 0),
     ]
-    assert _rank(0.6, np.inf) == (0.6, 0)
+    assert _make_sort_key(0.6, np.inf) == (0.6, 0)
 
 
 @pytest.mark.parametrize("is_one", [False, True])

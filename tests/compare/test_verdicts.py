@@ -16,10 +16,10 @@ from circuits.compare.algorithm import (
     Behaviour,
     FamilyScore,
     _Agreement,
-    _decide,
+    _choose_family,
     _measure_differences,
-    _measure_left,
     _measure_likeness,
+    _measure_remainder,
 )
 from circuits.compare.question import Budget
 from circuits.compare.response import Cell, ResponsePart
@@ -225,7 +225,7 @@ def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runn
     left, by_guess, by_rival, family
 ):
     scores = [_family("rival", 2.0, by_rival), _family("guess", 9.0, by_guess, memoryless=True)]
-    part = _decide([*scores, _family("best", 1.0, *left)], {"seed": 0})
+    part = _choose_family([*scores, _family("best", 1.0, *left)], {"seed": 0})
     assert (part.family, part.closest, part.runner_up, part.baseline) == (
         family or None,
         "best",
@@ -240,19 +240,19 @@ def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runn
 def test_families_are_ranked_by_their_fits_and_a_guess_explains_nothing():
     """The scores on other episodes choose nothing; the best without a memory is no answer, however much it explains."""
     better_elsewhere = _family("rival", 2.0, 0.5)
-    part = _decide([GUESS, better_elsewhere, _family("best", 1.0, 1.0)], {"seed": 0})
+    part = _choose_family([GUESS, better_elsewhere, _family("best", 1.0, 1.0)], {"seed": 0})
     assert list(part.scores) == ["best", "rival", "guess"]
     assert part.family is None
     assert part.closest == "best"
     alone = _family("no memory", 1.0, 1.0, memoryless=True)
-    part = _decide([GUESS, _family("rival", 2.0, 8.0), alone], {"seed": 0})
+    part = _choose_family([GUESS, _family("rival", 2.0, 8.0), alone], {"seed": 0})
     assert (part.family, part.closest, part.baseline) == (None, "no memory", "no memory")
 
 
 def test_a_simpler_family_stands_for_its_own_extension_and_for_no_other():
     """The best fit is an extension that gains too little: its own simpler family is the closest, not a plain rival."""
     family = [_family("simple", 2.5, 1.0), _family("extension", 2.1, 0.9, extends="simple")]
-    part = _decide([GUESS, _family("rival", 2.2, 1.5), *family], {"seed": 0})
+    part = _choose_family([GUESS, _family("rival", 2.2, 1.5), *family], {"seed": 0})
     assert (part.closest, part.runner_up) == ("simple", "rival")
 
 
@@ -278,7 +278,7 @@ def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_whe
         _family("simple", 1.0, *simple),
         _family("extension", fitted, *extended, extends="simple"),
     ]
-    part = _decide([*others, *family], {"seed": 0})
+    part = _choose_family([*others, *family], {"seed": 0})
     assert (part.closest, part.runner_up) == (closest, "rival")
     assert next(iter(part.scores)) == closest
     assert set(part.scores) == {"simple", "extension", "rival", "guess"}
@@ -292,9 +292,9 @@ def test_the_families_that_episodes_do_not_tell_from_the_best_are_listed():
         _family("worse", 2.0, 8.0, 9.0),
         GUESS,
     ]
-    assert _decide(families, {"seed": 0}).not_rejected == ("best", "like it")
+    assert _choose_family(families, {"seed": 0}).not_rejected == ("best", "like it")
     exact = [_family("exact", 0.0, 0.0), _family("found", 0.1, 0.01, 0.02), *families]
-    assert _decide(exact, {"seed": 0}).not_rejected == ("exact", "found")
+    assert _choose_family(exact, {"seed": 0}).not_rejected == ("exact", "found")
 
 
 def test_small_changes_have_names_and_the_one_that_explains_most_is_said():
@@ -304,7 +304,7 @@ def test_small_changes_have_names_and_the_one_that_explains_most_is_said():
     leak = lambda v: 0.98 * v["log_weights"] + 0.3 * v["match"]  # noqa: E731
     changes = {"next_log_weights": (("log_weights", "match"), leak)}
     leaky = plain.make_variant("leaky", "leaky", {}, changes)
-    residual, change = _measure_left(predictor(leaky), plain, sets, 0)
+    residual, change = _measure_remainder(predictor(leaky), plain, sets, 0)
     assert residual.high < 0.1
     assert change.startswith("a leak alone leaves 0.0")
 

@@ -126,9 +126,10 @@ def strongest(
     rounds = (material.effort.early, material.effort.round) if reading == "rounds" else None
     cases = material.cases(exits.get(reading, EXITS), rounds, corruptions)
     best = np.zeros(len(items))
-    for case in cases[: 1 if reading == "single" else None]:
+    n_cases = 1 if reading == "single" else None
+    for case in cases[:n_cases]:
         shares = effects(case)
-        best = np.fmax(best, np.where(shares < FAINT, 0.0, shares))
+        best = np.fmax(best, np.where(shares < FAINT, 0.0, shares))  # ignores NaN
     return Answer(dict(zip(items, best.tolist(), strict=True)))
 
 

@@ -28,7 +28,7 @@ _ABLATIONS = {
 _ESTIMATES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
 
 
-def _cut(
+def _score_by_cutting(
     ablations: tuple[str, ...],
     reading: str,
     subject: KnownMachine,
@@ -70,12 +70,12 @@ def _score_by_attribution(
         subject: the machine; not used.
         material: its runs.
     """
-    rows, columns = np.array(material.candidates).T
+    rows, columns = np.array(material.candidates).T  # indices of sources and destinations
 
     def effects(case: Case) -> np.ndarray:
         def make() -> np.ndarray:
             with warnings.catch_warnings():
-                # Of hard attention, which is the point on some subjects.
+                # Warnings that hard attention has no gradient, which is what some subjects test.
                 warnings.simplefilter("ignore")
                 return attribute(case.pair, case.metric, steps=steps).edges
 
@@ -89,7 +89,7 @@ def _score_by_attribution(
 def _make_cutting(ablations: tuple[str, ...], reading: str) -> Method:
     key = f"{'+'.join(ablations)}:{reading}"
     name = " and ".join(_ABLATIONS[ablation] for ablation in ablations)
-    answer = partial(_cut, ablations, reading)
+    answer = partial(_score_by_cutting, ablations, reading)
     return Method(key, f"{name}, {READINGS[reading]}", "edges", answer)
 
 
@@ -109,9 +109,10 @@ def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
         _, cache = subject.transformer.run_with_cache(*rounds)
     exits = {"prediction": run.layout.predict_position, "update": run.layout.update_position}
     for s, d in material.candidates:
-        size, name = sizes[s], graph.destinations[d]
-        if "." in name:
+        size, name = sizes[s], graph.destinations[d]  # [episode, position]
+        if "." in name:  # an input of a head, such as "L1H0.q"
             layer, head, _ = split_head(name)
+            # [episode, query, key]
             pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head]
             size = (pattern.abs() * size.unsqueeze(1)).sum(-1)
         elif name in exits:
@@ -149,6 +150,7 @@ def _list_sites(material: Material) -> dict[str, Site]:
     """Return the site of each node's output, by the name of the node."""
     sites = {}
     for node in material.items("nodes"):
+        # Heads and the embedding are sites as they are named; "mlp 0" is "mlp_out[0]".
         text = f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else node
         sites[node] = Site.parse(text)
     return sites

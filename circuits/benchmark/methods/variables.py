@@ -57,6 +57,7 @@ def _fit_probe(
     ridge = RIDGE if varies else 0.0
     fitted = Affine.fit(known_x.flatten(0, 1), known_y.flatten(0, 1), ridge)
     test_y = y[n_known:]
+    # [moment, episode, round, output]
     missed = torch.stack([fitted(x[n_known:]) - test_y, test_y - known_y.mean((0, 1))])
     return fitted, missed.square().sum((1, 2))
 
@@ -88,10 +89,13 @@ def _answer_linear(
     """
     items = material.items("where")
     probes = {site: _probe_site(material, site, within_round) for _, site in items}
-    if question == "where":
-        return Answer({(key, site): probes[site][key][1] for key, site in items})
     scores = {}
+    if question == "where":
+        for key, site in items:
+            _, scores[key, site] = probes[site][key]
+        return Answer(scores)
     for item in material.items(question):
+        # A probe and its R2, of which the R2 counts.
         scores[item] = max(of_site[item][1] for of_site in probes.values())
     return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
 
@@ -110,8 +114,9 @@ def _answer_directions(pattern: bool, subject: KnownMachine, material: Material)
     subspaces = {}
     for key, site in material.items("subspace"):
         fitted, _ = _probe_site(material, site, False)[key]
-        sizes, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
-        varying = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
+        # The covariance of the probe's outputs, [output, output].
+        variances, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
+        varying = axes[:, variances > 1e-9 * variances.max()].flip(1)  # the largest first
         columns = fitted.along.T if pattern else fitted.slopes
         subspaces[key, site], _ = torch.linalg.qr(columns @ varying)
     return Answer({}, subspaces=subspaces)
@@ -176,7 +181,7 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
     """
     decode = None
     if not subject.model.is_handwired:
-        decode = material.once("state decoder", lambda: _fit_reader(subject, material))
+        decode = material.once("state decoder", lambda: _fit_state_decoder(subject, material))
     runs = material.run(2), material.run(3)
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
@@ -199,7 +204,7 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
     return Answer(scores)
 
 
-def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
+def _fit_state_decoder(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
     """Fit a linear decoder of the algorithm's state, for models without an exact reader of latents.
 
     Returns:
@@ -234,7 +239,8 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
         result = material.once(("das", key, site), partial(_align, subject, material, key, site))
         if isinstance(result, AlignmentResult):
             results[key, site] = result
-        refusal = result
+        else:
+            refusal = result
     require(
         results or not items,
         f"no site could be aligned; of the last: {refusal}",
