@@ -262,10 +262,10 @@ class Connection:
         with theirs("base_url is not an address: {error}", of=ValueError):
             parts = urlsplit(self.base_url)
             parts.port  # noqa: B018  (reading it checks it)
-        wrong = parts.scheme or self.base_url
+        shown = parts.scheme or self.base_url  # the rest of the address could hold a secret
         require(
             parts.scheme in ("http", "https") and parts.hostname,
-            f"base_url must be an address such as http://127.0.0.1:8000/v1, got {wrong!r}",
+            f"base_url must be an address such as http://127.0.0.1:8000/v1, got {shown!r}",
         )
         require(
             not (parts.username or parts.password or parts.query or parts.fragment),
@@ -317,7 +317,7 @@ class Connection:
 
 _Counts = NDArray[np.int64]
 # One round as it is written in the notes of the agent "full-history".
-_LISTED = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
+_LISTED_ROUND = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
 
 
 @dataclass(frozen=True)
@@ -361,6 +361,7 @@ class ScriptedAgent:
 
     def __call__(self, messages: Sequence[Message]) -> str:
         bodies = [read_message(message) for message in messages if message["role"] == "user"]
+        # The last request; a message that asks again only repeats it.
         *earlier, body = [body for body in bodies if body["turn_type"] != "retry"]
         votes = _read_votes(body)
         note = str(body.get("note", ""))
@@ -368,7 +369,7 @@ class ScriptedAgent:
         if not evidence.rounds:  # the conversation says more than the note, where there is one
             evidence = evidence_in(note, len(votes))
         if body["turn_type"] == "feedback":
-            label = _label(body)
+            label = _read_label(body)
             return json.dumps(
                 {"note": self.write(note, evidence.add(votes == label), votes, label)}
             )
@@ -391,7 +392,7 @@ def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence
         if "Expert_A" in body:  # without a note, feedback does not repeat the advice
             votes = _read_votes(body)
         if body["turn_type"] == "feedback":
-            evidence = evidence.add(votes == _label(body))
+            evidence = evidence.add(votes == _read_label(body))
     return evidence
 
 
@@ -409,29 +410,30 @@ def evidence_in(note: str, n_experts: int) -> Evidence:
         n_experts: number of experts.
     """
     letters = expert_letters(n_experts)
-    counts = read_counts(_LISTED.split(note, maxsplit=1)[0], n_experts)
+    counts = read_counts(_LISTED_ROUND.split(note, maxsplit=1)[0], n_experts)
     correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
     rounds = max((total for _, total in counts.values()), default=0)
     winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
     names = winners[1] if winners else ""
     evidence = Evidence(correct, rounds, last=np.array([letter in names for letter in letters]))
-    for record, label in _LISTED.findall(note):
-        votes = dict(re.findall(r"([A-Z])=([01])", record))
-        # Who is not in a record was not right in it.
+    for listed_votes, label in _LISTED_ROUND.findall(note):
+        votes = dict(re.findall(r"([A-Z])=([01])", listed_votes))
+        # An expert without a vote in a listed round was not right in it.
         evidence = evidence.add(np.array([votes.get(letter) == label for letter in letters]))
     return evidence
 
 
-_BITS = {"rainy": 0, "sunny": 1, 0: 0, 1: 1}
+_OUTCOMES = {"rainy": 0, "sunny": 1, 0: 0, 1: 1}
+"""Value in a message -> outcome."""
 
 
 def _read_votes(body: dict[str, Any]) -> _Counts:
-    votes = [_BITS[value] for key, value in body.items() if key.startswith("Expert_")]
+    votes = [_OUTCOMES[value] for key, value in body.items() if key.startswith("Expert_")]
     return np.array(votes, dtype=np.int64)
 
 
-def _label(body: dict[str, Any]) -> int:
-    return _BITS[body["actual_weather"] if "actual_weather" in body else body["true_label"]]
+def _read_label(body: dict[str, Any]) -> int:
+    return _OUTCOMES[body["actual_weather"] if "actual_weather" in body else body["true_label"]]
 
 
 def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
@@ -454,6 +456,7 @@ def _weighted_majority(seen: Evidence, votes: _Counts) -> int:
             the weight ``exp(-.3 * n)``.
         votes: advice of the round, Int[expert].
     """
+    # Relative to the best expert, so that the weights do not overflow.
     weights = np.exp(0.3 * (seen.correct - seen.correct.max(initial=0)))
     return int(np.average(votes, weights=weights) >= 0.5 - 1e-12)
 
@@ -477,9 +480,9 @@ def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
         seen: what the agent knows about the experts.
         votes: advice of the round, Int[expert].
     """
-    winners = votes[seen.last]
-    is_tied = 2 * winners.sum() == len(winners)
-    return _majority(seen, votes if is_tied else winners)
+    votes_of_winners = votes[seen.last]
+    is_tied = 2 * votes_of_winners.sum() == len(votes_of_winners)  # also without a winner
+    return _majority(seen, votes if is_tied else votes_of_winners)
 
 
 def _draw_choice(seen: Evidence, votes: _Counts) -> int:

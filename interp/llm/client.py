@@ -33,10 +33,9 @@ from interp.support.replies import text_of
 # Shorter keys are placeholders ("EMPTY", "none"), not secrets; removing them would damage texts.
 _SHORTEST_SECRET = 8
 _LONGEST_PAUSE = 60.0
-_LARGEST = (
-    32 * 10**6
-)  # bytes of an answer: a million tokens with what a server tells of each take less
-_TRANSIENT = (408, 409, 425, 429)
+_LARGEST_ANSWER = 32 * 10**6
+"""Bytes of an answer: a million tokens with what a server tells of each take less."""
+_TRANSIENT_STATUSES = (408, 409, 425, 429)
 # OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
 _OVERFLOW = re.compile(
     r"context[_ ](?:length|size|window)|maximum context|prompt is too long|too many (?:input )?tokens",
@@ -90,10 +89,10 @@ class Client(backend.Backend):
             trust_env=not connection.is_local,
         )
         self._url = f"{connection.base_url.rstrip('/')}/chat/completions"
-        self._gap = 0.0
+        self._seconds_between = 0.0
         if connection.requests_per_minute:
-            self._gap = 60 / connection.requests_per_minute
-        self._next = 0.0
+            self._seconds_between = 60 / connection.requests_per_minute
+        self._next_start = 0.0
 
     async def close(self) -> None:
         """Close all connections."""
@@ -110,7 +109,7 @@ class Client(backend.Backend):
             turn: which answer is requested, "prediction" or "note".
             seed: sampling seed; sent to the server if the settings have ``send_seed``.
         """
-        fields = self._fields(condition, turn)
+        fields = self._make_fields(condition, turn)
         if self.settings.send_seed:
             fields["seed"] = seed
         return await self.request(messages, fields)
@@ -133,9 +132,10 @@ class Client(backend.Backend):
         problem = ""
         n_attempts = self.connection.max_retries + 1
         for attempt in range(n_attempts):
+            # Seconds: 0.5, 1, 2, ..., 8; at random a bit less, so that episodes do not retry at once.
             pause = min(0.5 * 2**attempt, 8.0) * random.uniform(0.75, 1)
             try:
-                return await self._attempt(body)
+                return await self._send_once(body)
             except RecursionError:
                 problem = "what it sent is nested too deeply"
             except _TransientError as error:
@@ -150,7 +150,7 @@ class Client(backend.Backend):
             self.scrub(f"{self.address} gave no answer in {n_attempts} attempts: {problem[:500]}")
         )
 
-    async def _attempt(self, body: dict[str, Any]) -> backend.Reply:
+    async def _send_once(self, body: dict[str, Any]) -> backend.Reply:
         """Send a request once and return the reply. A wait before it keeps requests at least ``60 /
         requests_per_minute`` seconds apart.
 
@@ -158,20 +158,20 @@ class Client(backend.Backend):
             body: the whole request, as a JSON object.
         """
         now = time.monotonic()
-        start = max(now, self._next)
-        self._next = start + self._gap
+        start = max(now, self._next_start)
+        self._next_start = start + self._seconds_between
         await asyncio.sleep(start - now)
         # The client's timeout bounds each wait for bytes; a server that drips them needs one for the whole.
         async with asyncio.timeout(self.connection.timeout):
             completion = await self._post(body)
-        return self._read(completion, time.monotonic() - start)
+        return self._read_completion(completion, time.monotonic() - start)
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         """Send one request, and return the completion that the server answers with, as a
         dictionary.
 
-        A body of more than :data:`_LARGEST` bytes, after decompression, is refused. Any answer that
-        is not a completion raises the error that :meth:`_sort` returns.
+        A body of more than :data:`_LARGEST_ANSWER` bytes, after decompression, is refused. Any answer that
+        is not a completion raises the error that :meth:`_choose_error` returns.
 
         Args:
             body: the whole request, as a JSON object.
@@ -182,19 +182,19 @@ class Client(backend.Backend):
                     f"{self.connection.host} redirects to {response.headers['location']!r}; prompts and keys are not "
                     "sent there. Give that address as the base URL if it is the right one"
                 )
-            packing = response.headers.get("content-encoding", "").strip().lower()
-            if packing not in ("identity", "", "gzip", "deflate"):
+            encoding = response.headers.get("content-encoding", "").strip().lower()
+            if encoding not in ("identity", "", "gzip", "deflate"):
                 raise backend.RefusedError(
                     self.scrub(
-                        f"the server packs its answer by {packing[:60]!r}, which was not asked for"
+                        f"the server packs its answer by {encoding[:60]!r}, which was not asked for"
                     )
                 )
             text = ""
             async for piece in response.aiter_text():
                 text += piece
-                if len(text) > _LARGEST:
+                if len(text) > _LARGEST_ANSWER:
                     raise backend.RefusedError(
-                        f"the server's answer is larger than {_LARGEST // 10**6} MB"
+                        f"the server's answer is larger than {_LARGEST_ANSWER // 10**6} MB"
                     )
         content = json_in(text)
         is_object = isinstance(content, dict)
@@ -202,11 +202,12 @@ class Client(backend.Backend):
             return dict(content)
         words, code = _describe_error(content, text)
         status = response.status_code
+        # Some servers answer 200 and put the status of an error into the body.
         if status < 300 and isinstance(code, int) and 400 <= code < 600:
             status = code
-        raise self._sort(status, words, response.headers)
+        raise self._choose_error(status, words, response.headers)
 
-    def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
+    def _make_fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
         """Return the fields of a request, without model, messages and seed, as a dictionary:
         sampling, format of the answer, thinking, and the user's additional fields.
 
@@ -223,7 +224,7 @@ class Client(backend.Backend):
         fields |= response_format(settings.response_format, condition, turn)
         return fields | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
 
-    def _read(self, completion: dict[str, Any], seconds: float) -> backend.Reply:
+    def _read_completion(self, completion: dict[str, Any], seconds: float) -> backend.Reply:
         """Turn a completion into a reply. Fields that :class:`~interp.llm.backend.Reply` lacks go
         into ``more``, so that everything is recorded.
 
@@ -231,8 +232,9 @@ class Client(backend.Backend):
             completion: body of the server's answer.
             seconds: duration of the call.
         """
-        sent = {name: value for name, value in completion.items() if value is not None}
-        body = json_values(self.scrub(sent))
+        # What is taken out of `body` below goes into fields of its own; the rest becomes `more`.
+        filled = {name: value for name, value in completion.items() if value is not None}
+        body = json_values(self.scrub(filled))
         try:
             choice = body["choices"][0]
             message = choice["message"]
@@ -260,7 +262,7 @@ class Client(backend.Backend):
             more=body,
         )
 
-    def _sort(self, status: int, words: str, headers: Any) -> Exception:
+    def _choose_error(self, status: int, words: str, headers: Any) -> Exception:
         """Return the exception to raise for a failed request: a :class:`_TransientError` if another
         attempt may succeed, otherwise one of the errors of :mod:`interp.llm.backend`.
 
@@ -273,7 +275,7 @@ class Client(backend.Backend):
         is_overflow = _OVERFLOW.search(words) is not None
         if status < 300 and not is_overflow:
             return _TransientError(f"what it sent is not a chat completion: {words}")
-        if status in _TRANSIENT or status >= 500:
+        if status in _TRANSIENT_STATUSES or status >= 500:
             return _TransientError(f"it answered {status}: {words}", _pause_in(headers))
         if is_overflow and (status < 300 or status in (400, 413)):
             return backend.ContextOverflowError(words)
@@ -321,17 +323,18 @@ class Client(backend.Backend):
         kind = self.settings.response_format
         if kind == "none":
             return
-        fields = self._fields(condition, "prediction")
+        fields = self._make_fields(condition, "prediction")
         if "max_tokens" in fields:
-            fields["max_tokens"] = 64
+            fields["max_tokens"] = 64  # enough to see how the answer begins
         question = "Reply with the plain word hello. Do not use JSON."
         reply = await self.request([{"role": "user", "content": question}], fields)
-        start = re.sub(r"\s", "", reply.text)
-        wanted = "{" if kind == "json_object" else '{"prediction":'
-        was_cut_before = not start and reply.finish_reason == "length"
+        compact_text = re.sub(r"\s", "", reply.text)
+        beginning = "{" if kind == "json_object" else '{"prediction":'
+        # A model that thinks first may reach the limit before it answers, which shows nothing.
+        was_cut_before = not compact_text and reply.finish_reason == "length"
         others = ", ".join(name for name in RESPONSE_FORMATS if name != kind)
         require(
-            was_cut_before or start.startswith(wanted),
+            was_cut_before or compact_text.startswith(beginning),
             f"the server ignores response_format {kind!r} (it answered {reply.text[:40]!r}); use another: {others}",
         )
 

@@ -60,7 +60,7 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
         model = meta.get("model", "unknown")
         regime = meta.get("regime") or regime or "unknown"
         index = integer(f"idx of {str(path)!r}", meta.get("idx", 0), 0)
-        n_calls = n_rounds * (1 + condition.has_note)
+        n_calls = n_rounds * (1 + condition.has_note)  # a note takes a second call
         ended = "complete" if n_rounds == n_labels else "unfinished"
         n_missing = np.isnan(predictions).sum()
         return LLMRun(
@@ -91,6 +91,7 @@ def _find_condition(prompt: str) -> Condition:
     framing = "weather" if "weather" in prompt else "online"
     if re.search("no[-_]?note", prompt):
         return Condition(framing, "no-note")
+    # "hist": the model sees the conversation so far besides its note.
     return Condition(framing, "note" if "hist" in prompt else "note-only")
 
 
@@ -110,7 +111,7 @@ def _read_bits(
     try:
         bits = np.array(part[name], np.float64)
     except (TypeError, ValueError):  # words, or rows of several lengths
-        bits = np.array(np.nan)
+        bits = np.array(np.nan)  # no axes, so that it is refused below
     known = np.nan_to_num(bits) if may_lack else bits
     fits = bits.ndim == axes.count("[") and np.isin(known, (0, 1)).all()
     require(fits, f"{str(path)!r}: {name} must be {axes}, 0 or 1 each")

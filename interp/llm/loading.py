@@ -100,15 +100,15 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if not file.is_dir():
             runs += _read_file(file, regime, rows)
-    refused = [f": {row['why']}" for row in rows if row["status"] == "set aside"]
+    reasons = [f": {row['why']}" for row in rows if row["status"] == "set aside"]
     require(
         runs,
         f"{str(path)!r} holds no trace (*.jsonl of `interp llm run`) and no result.json of another runner that can be "
-        f"read{''.join(refused[:1])}",
+        f"read{''.join(reasons[:1])}",
     )
-    plays = _remove_duplicates(runs, duplicates, rows)
-    plays.sort(key=lambda run: (*run.group, run.index, str(run.path)))
-    return Reading(plays, pd.DataFrame(rows))
+    kept_runs = _remove_duplicates(runs, duplicates, rows)
+    kept_runs.sort(key=lambda run: (*run.group, run.index, str(run.path)))
+    return Reading(kept_runs, pd.DataFrame(rows))
 
 
 def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> list[LLMRun]:
@@ -126,23 +126,23 @@ def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> li
         try:
             run = import_result(file, regime)
         except InputError as error:
-            rows.append(_row(file, RECORD, why=str(error)))
+            rows.append(_make_row(file, RECORD, why=str(error)))
             return []
-        rows.append(_row(file, RECORD, run.rounds))
+        rows.append(_make_row(file, RECORD, run.rounds))
         return [run]
-    problem = _describe_other(file)
-    if problem:
-        rows.append(_row(file, "file", why=f"it is {problem}"))
+    other_kind = _describe_other(file)
+    if other_kind:
+        rows.append(_make_row(file, "file", why=f"it is {other_kind}"))
         return []
     run = from_trace(file)
     why = ""
     if not run.rounds and run.ended == "unfinished":
         why = "it holds no answer: the server never gave one; play it again with the same command"
-    rows.append(_row(file, "trace", run.rounds, why=why))
+    rows.append(_make_row(file, "trace", run.rounds, why=why))
     return [] if why else [run]
 
 
-def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
+def _make_row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
     """Return a row of the table of files (:attr:`Reading.table`), as a dictionary.
 
     Args:
@@ -168,21 +168,21 @@ def _remove_duplicates(
         duplicates: what to do with further runs of an instance: "refuse" or "first".
         rows: rows of the table of files; those of runs that are set aside are changed.
     """
-    plays: dict[tuple[Any, ...], list[LLMRun]] = {}
+    by_instance: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
-        key = (*run.group, run.advice.tobytes(), run.labels.tobytes())
-        group = plays.setdefault(key, [])
-        # Two plays with the same choices differ in the times of their calls.
+        instance = (*run.group, run.advice.tobytes(), run.labels.tobytes())
+        group = by_instance.setdefault(instance, [])
+        # Equal bytes mark a copy: two plays with the same choices differ in the times of their calls.
         content = run.path.read_bytes()
         originals = [known for known in group if known.path.read_bytes() == content]
         if originals:
-            _set_aside(rows, run, f"a copy of {str(originals[0].path)!r}")
+            _set_aside(rows, run, why=f"a copy of {str(originals[0].path)!r}")
         else:
             group.append(run)
-    twice = [group for group in plays.values() if len(group) > 1]
-    if duplicates == "refuse" and twice:
-        raise _make_refusal(twice)
-    return [_choose_play(group, rows) for group in plays.values()]
+    played_twice = [group for group in by_instance.values() if len(group) > 1]
+    if duplicates == "refuse" and played_twice:
+        raise _make_refusal(played_twice)
+    return [_choose_play(group, rows) for group in by_instance.values()]
 
 
 def _make_refusal(twice: Sequence[Sequence[LLMRun]]) -> InputError:
@@ -250,7 +250,7 @@ def from_trace(path: Path) -> LLMRun:
             f"{str(path)!r} is not a trace of this version ({FORMAT})",
         )
         session = session_from(header)
-        end = replay(session, records, path)
+        end = replay(session, records, path)  # also fills the session's predictions and notes
         instance = header["instance"]
         accuracies = instance.get("accuracies")
         if accuracies is not None:

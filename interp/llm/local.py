@@ -77,7 +77,7 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
             f"cannot load the model {name!r}: {why}; give a folder "
             "with config.json and weights, a .gguf file, or a name that `hf download NAME` has put into the cache"
         ) from error
-    misfits = {key for key, *_ in loading["mismatched_keys"]}
+    misfits = {key for key, *_ in loading["mismatched_keys"]}  # (key, shape, other shape)
     misfits.update(loading["missing_keys"], loading["unexpected_keys"])
     require(
         not misfits,
@@ -198,9 +198,11 @@ class LocalBackend(Backend):
             ("none", "grammar"),
         )
         require(concurrency >= 1, f"concurrency must be 1 or more, got {concurrency}")
-        idle = settings.extra_body or not settings.send_seed or settings.thinking_off == "deepseek"
+        has_server_settings = (
+            settings.extra_body or not settings.send_seed or settings.thinking_off == "deepseek"
+        )
         require(
-            not idle,
+            not has_server_settings,
             "extra_body, send_seed=False and thinking_off='deepseek' do nothing for a model in this process, which no "
             "server answers for: leave them out",
         )
@@ -208,19 +210,20 @@ class LocalBackend(Backend):
         self.concurrency = concurrency
         self.address = f"transformers on {device}"
         self.model, self.tokenizer = load_model(settings.model, device)
+        # Some configurations name no limit.
         self._context = getattr(self.model.config, "max_position_embeddings", None) or 10**9
-        self._is_forced = settings.response_format == "grammar"
+        self._is_format_forced = settings.response_format == "grammar"
         self._waiting: list[_Waiting] = []
-        self._task: asyncio.Task[None] | None = None
+        self._answering: asyncio.Task[None] | None = None
 
         from transformers import GenerationConfig
 
-        ends = self.model.generation_config.eos_token_id
-        stops = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
-        self._stops = stops - {None}
+        ends = self.model.generation_config.eos_token_id  # one token id, several, or None
+        end_ids = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+        self._end_ids = end_ids - {None}
         # Nothing but the settings decides how tokens are chosen.
         self.model.generation_config = GenerationConfig(
-            eos_token_id=list(self._stops), pad_token_id=self.tokenizer.pad_token_id or 0
+            eos_token_id=list(self._end_ids), pad_token_id=self.tokenizer.pad_token_id or 0
         )
 
     async def ask(
@@ -244,8 +247,8 @@ class LocalBackend(Backend):
             )
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(ids, condition, turn, seed=seed, answer=future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._answer_all())
+        if self._answering is None:
+            self._answering = asyncio.create_task(self._answer_all())
         return await future
 
     async def _answer_all(self) -> None:
@@ -255,15 +258,16 @@ class LocalBackend(Backend):
         n_before = -1
         while n_before != len(self._waiting):
             n_before = len(self._waiting)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # lets the other episodes run until they wait, too
         kinds: dict[tuple[Condition, Turn], list[_Waiting]] = {}
         for request in self._waiting:
             kinds.setdefault((request.condition, request.turn), []).append(request)
+        # Requests that arrive from now on start a new task.
         self._waiting = []
-        self._task = None
+        self._answering = None
         for batch in kinds.values():
             try:
-                replies = await asyncio.to_thread(self._answer, batch)
+                replies = await asyncio.to_thread(self._answer_batch, batch)
             except Exception as error:
                 for request in batch:
                     if not request.answer.done():
@@ -273,17 +277,17 @@ class LocalBackend(Backend):
                 if not request.answer.done():  # the run was interrupted meanwhile
                     request.answer.set_result(reply)
 
-    def _answer(self, batch: Sequence[_Waiting]) -> list[Reply]:
+    def _answer_batch(self, batch: Sequence[_Waiting]) -> list[Reply]:
         """Return the replies to a batch of requests, which have the same condition and turn
         (prediction or note).
         """
         started = time.monotonic()
-        is_choice = self._is_forced and batch[0].turn == "prediction"
-        replies = self._choose(batch) if is_choice else self._write(batch)
+        is_choice = self._is_format_forced and batch[0].turn == "prediction"
+        replies = self._choose_answers(batch) if is_choice else self._write_answers(batch)
         seconds = round((time.monotonic() - started) / len(batch), 4)
         return [replace(reply, seconds=seconds) for reply in replies]
 
-    def _reply(self, request: _Waiting, text: str, end: str, n_tokens: int) -> Reply:
+    def _make_reply(self, request: _Waiting, text: str, end: str, n_tokens: int) -> Reply:
         """Return a generated text as a reply, with its numbers of tokens.
 
         Args:
@@ -295,44 +299,46 @@ class LocalBackend(Backend):
         usage = {"prompt_tokens": len(request.ids), "completion_tokens": n_tokens}
         return Reply(text, end, model=self.settings.model, usage=usage)
 
-    def _choose(self, batch: Sequence[_Waiting]) -> list[Reply]:
+    def _choose_answers(self, batch: Sequence[_Waiting]) -> list[Reply]:
         """Return a reply to each request of a batch: one of the two valid predictions, at
         temperature 0 the one to which the model gives the higher probability. Used with
         ``response_format="grammar"``.
         """
-        begin, choices, texts = answers(self.tokenizer, batch[0].condition)
-        rows = [request.ids + begin for request in batch]
+        # Both answers begin with the same tokens; the next token decides between them.
+        shared_ids, deciding_ids, texts = answers(self.tokenizer, batch[0].condition)
+        rows = [request.ids + shared_ids for request in batch]
         out = self._generate(
             rows, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
         )
-        pairs = out.logits[0][:, list(choices)]
+        pairs = out.logits[0][:, list(deciding_ids)]  # of the first new token, [request, outcome]
         for process in self._make_processors(batch):
             pairs = process(None, pairs)
         is_one = pairs[:, 1] > pairs[:, 0]
         replies = []
         for request, outcome in zip(batch, is_one.tolist(), strict=True):
-            replies.append(self._reply(request, texts[outcome], "stop", n_tokens=len(begin) + 1))
+            n_tokens = len(shared_ids) + 1
+            replies.append(self._make_reply(request, texts[outcome], end="stop", n_tokens=n_tokens))
         return replies
 
-    def _write(self, batch: Sequence[_Waiting]) -> list[Reply]:
+    def _write_answers(self, batch: Sequence[_Waiting]) -> list[Reply]:
         """Return generated replies to a batch of requests. With ``response_format="grammar"`` a
         reply is a note, which ends at a quotation mark or line break.
         """
         import torch
 
         def is_end(token: int) -> bool:
-            text = self.tokenizer.decode([token]) if self._is_forced else ""
-            return token in self._stops or '"' in text or "\n" in text
+            text = self.tokenizer.decode([token]) if self._is_format_forced else ""
+            return token in self._end_ids or '"' in text or "\n" in text
 
         def find_ends(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
             ended = [is_end(token) for token in ids[:, -1].tolist()]
             return torch.tensor(ended, device=ids.device)
 
-        prefix = token_ids(self.tokenizer, '{"note": "') if self._is_forced else []
+        prefix = token_ids(self.tokenizer, '{"note": "') if self._is_format_forced else []
         rows = [request.ids + prefix for request in batch]
         n_read = max(map(len, rows))
         longest = min(self.settings.max_tokens or 2048, self._context - n_read)
-        if self._is_forced:
+        if self._is_format_forced:
             longest = min(longest, _LONGEST_NOTE)
         new_ids = self._generate(
             rows,
@@ -343,15 +349,16 @@ class LocalBackend(Backend):
         replies = []
         for request, ids in zip(batch, new_ids.tolist(), strict=True):
             # Padding may follow the token that ends an answer.
-            n_tokens = next((n for n, token in enumerate(ids, 1) if is_end(token)), 0)
-            end = "stop" if n_tokens else "length"
-            n_tokens = n_tokens or len(ids)
+            n_to_end = next((n for n, token in enumerate(ids, 1) if is_end(token)), 0)
+            end = "stop" if n_to_end else "length"
+            n_tokens = n_to_end or len(ids)
             text = self.tokenizer.decode(ids[:n_tokens], skip_special_tokens=True)
-            if self._is_forced:
+            if self._is_format_forced:
+                # The model writes JSON, in which a backslash only escapes what follows.
                 note = re.split(r'["\n]', text)[0].replace("\\", "").strip()
                 text = json.dumps({"note": note}, ensure_ascii=False)
                 end = "stop"
-            replies.append(self._reply(request, text, end, n_tokens=n_tokens))
+            replies.append(self._make_reply(request, text, end=end, n_tokens=n_tokens))
         return replies
 
     def _generate(self, rows: Sequence[list[int]], **options: Any) -> Any:
@@ -389,11 +396,12 @@ class LocalBackend(Backend):
         generators = [torch.Generator().manual_seed(request.seed) for request in batch]
 
         def add_noise(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            shape = scores.shape[1]
-            waits = [
-                torch.empty(shape).exponential_(generator=generator) for generator in generators
+            n_tokens = scores.shape[1]
+            # Minus the log of an exponential variable has a Gumbel distribution.
+            exponentials = [
+                torch.empty(n_tokens).exponential_(generator=generator) for generator in generators
             ]
-            return scores - torch.stack(waits).log().to(scores)
+            return scores - torch.stack(exponentials).log().to(scores)
 
         processors: list[Any] = [TemperatureLogitsWarper(self.settings.temperature)]
         if self.settings.top_p is not None:

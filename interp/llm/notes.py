@@ -96,15 +96,17 @@ def check_counts(
     counts_all_rounds = bool((totals == n_rounds).all())
     checks["exact"] = counts_all_rounds and not errors.any()
     shares = hits / totals
+    # The worst experts are the best ones with the opposite sign.
     sides = {("best", "most_accurate"): 1, ("worst", "least_accurate"): -1}
-    for (by_count, by_accuracy), sign in sides.items():
-        top = np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)
-        truth = sign * correct_so_far
-        if len(top) < len(shares):
-            checks[by_count] = bool((truth[top] == truth.max()).all())
+    for (count_key, accuracy_key), sign in sides.items():
+        signed_shares = sign * shares
+        top = np.flatnonzero(signed_shares >= signed_shares.max() - 1e-12)  # indices of experts
+        true_counts = sign * correct_so_far
+        if len(top) < len(shares):  # a note with equal shares names no best expert
+            checks[count_key] = bool((true_counts[top] == true_counts.max()).all())
         if reliability is not None:
             most_reliable = int((sign * reliability).argmax())
-            checks[by_accuracy] = top.tolist() == [most_reliable]
+            checks[accuracy_key] = top.tolist() == [most_reliable]
     return checks
 
 

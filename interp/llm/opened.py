@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 _CONDITION = "online-no-note"
 """The default condition; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
-_ROUNDING = 1e-5  # nats; smaller effects on float32 logits are rounding
+_LEAST_EFFECT = 1e-5  # nats; smaller effects on float32 logits are rounding
 _SOME_IDS = (1, 2, 3, 4, 5, 6, 7, 8)
 """Token ids of a text on which TransformerLens' bridge is compared with the model."""
-_ROUNDED = 1e-2
+_TOLERANCE = 1e-2
 """Allowed difference of logits between bridge and model, relative to the largest logit."""
 
 
@@ -126,10 +126,11 @@ class _Patch(Result):
         ``full_moves`` the share of episodes in which it changes the choice.
         """
         size = float(np.abs(self.full).mean())
-        scale = size if size > _ROUNDING else np.nan
+        scale = size if size > _LEAST_EFFECT else np.nan  # no share of an effect that is rounding
         table = pd.DataFrame({"hook": self.names})
         for label, effects in {"restored": self.patched, "control": self.control}.items():
-            shares = np.sign(self.full) * effects / scale
+            # The mean of these is the sum of the effects over the sum of the full effects' sizes.
+            shares = np.sign(self.full) * effects / scale  # [hook, episode]
             columns = [mean_interval(share).columns(label) for share in shares]
             table = table.join(pd.DataFrame(columns))
             table[f"{label}_moves"] = self._compute_moved_share(effects)
@@ -223,7 +224,7 @@ class Opened:
         kind = type(model).__name__
         some_ids = torch.tensor([_SOME_IDS], device=device)
         with torch.no_grad():
-            own_logits = model(some_ids).logits
+            expected_logits = model(some_ids).logits
         try:
             bridge = build_bridge_from_module(
                 model, kind, hf_config=model.config, tokenizer=tokenizer
@@ -234,7 +235,7 @@ class Opened:
             ) from error
         opened = cls(bridge, tokenizer, name, prompt, condition)
         require(
-            _differ_by_rounding(opened.logits([_SOME_IDS]), own_logits),
+            _differ_by_rounding(opened.logits([_SOME_IDS]), expected_logits),
             f"TransformerLens' bridge to {kind} gives other logits than the model itself; choose another model, or the "
             "tested releases of constraints.txt",
         )
@@ -274,6 +275,7 @@ class Opened:
         """True if the model with hooks gives the right logits when earlier tokens come from a
         key-value cache (docs/method/opened.md).
         """
+        # The second half of a text, with the first half from the cache, against the whole text.
         half = len(_SOME_IDS) // 2
         keys = self.new_keys()
         self.logits([_SOME_IDS[:half]], keys)
@@ -317,6 +319,7 @@ class Opened:
         predictions = []
         caches: dict[str, list[Tensor]] = {name: [] for name in names}
         for conversations in self._list_batches(episodes, batch):
+            # For each round (shares, activations), of all episodes of the batch.
             rounds = [conversations.play_round(names) for _ in range(episodes.n_rounds)]
             predictions.append(torch.stack([shares for shares, _ in rounds], dim=1))
             for name, parts in caches.items():
@@ -381,7 +384,7 @@ class Opened:
             require(0 <= value < n_values, f"{what} must be in [0, {n_values - 1}], got {value}")
         effects = []
         for conversations in self._list_batches(episodes, batch):
-            for _ in range(round):
+            for _ in range(round):  # the rounds before the patch, without recording
                 conversations.play_round(())
             effects.append(conversations.patch(of, expert, names))
         before, full, patched, control = (
@@ -411,7 +414,7 @@ class Opened:
 
 
 @dataclass(frozen=True, eq=False)
-class _Read:
+class _Prompt:
     """The text and tokens of a conversation, up to the token at which the model chooses its answer.
 
     Attributes:
@@ -424,7 +427,7 @@ class _Read:
     text: str
     encoding: Any
 
-    def place(self, pattern: str) -> int:
+    def find_place(self, pattern: str) -> int:
         """Return the position of a token, counted from the end (so it is negative): the token in
         which the first group of a pattern's last match ends.
 
@@ -453,9 +456,10 @@ class _Conversations:
         self.condition = opened.condition
         self.tokenizer = opened.tokenizer
         self.keys = opened.new_keys() if opened.reads_on else None
-        self.known: list[list[int]] = [[] for _ in episodes.advice]
+        self.cached_ids: list[list[int]] = [[] for _ in episodes.advice]
         self.n_experts = episodes.n_experts
-        self.begin, self.choices, self.texts = answers(opened.tokenizer, opened.condition)
+        # Both answers begin with the same tokens; the next token decides between them.
+        self.shared_ids, self.deciding_ids, self.texts = answers(opened.tokenizer, opened.condition)
         built_in = built_in_prompts(episodes.n_experts)[opened.condition.scheme].text
         self.sessions = []
         for advice, labels in zip(episodes.advice, episodes.labels, strict=True):
@@ -472,22 +476,25 @@ class _Conversations:
             The probability of outcome 1 in each episode, and the activations of each hook at every
             labelled position.
         """
-        conversations = self._read()
-        places = [[-1, *self._find_places(read, "vote")] for read in conversations]
+        prompts = self._list_prompts()
+        # Positions to record, [episode][label], counted from the end; -1 is where the answer begins.
+        places = [[-1, *self._find_places(prompt, "vote")] for prompt in prompts]
         if self.condition.has_note:
             is_first = not self.sessions[0].predictions
-            for read, row in zip(conversations, places, strict=True):
+            for prompt, row in zip(prompts, places, strict=True):
                 # In the first round the last token stands in the place of counts.
-                row += [-1] * self.n_experts if is_first else self._find_places(read, "count")
+                row += [-1] * self.n_experts if is_first else self._find_places(prompt, "count")
         activations: dict[str, Tensor] = {}
-        hooks = {name: partial(_keep, activations, name, places) for name in names}
-        logits = self._run(conversations, hooks, n_anew=-min(map(min, places)))
+        hooks = {name: partial(_record, activations, name, places) for name in names}
+        # Everything from the earliest of these positions on is computed anew.
+        logits = self._compute_logits(prompts, hooks, n_anew=-min(map(min, places)))
         missing = [name for name in names if name not in activations]
         require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
-        pairs = logits[:, list(self.choices)].float()
+        pairs = logits[:, list(self.deciding_ids)].float()  # [episode, outcome]
         shares = pairs.softmax(dim=-1)[:, 1].cpu()
         for session, share in zip(self.sessions, shares.tolist(), strict=True):
-            session.feed(self.texts[int(share > 0.5)])
+            outcome = int(share > 0.5)
+            session.feed(self.texts[outcome])
             if self.condition.has_note:
                 n_rounds = len(session.predictions)
                 is_right = session.advice[:n_rounds] == session.labels[:n_rounds, None]
@@ -507,41 +514,45 @@ class _Conversations:
             The arrays ``before``, ``full``, ``patched`` and ``control`` of :class:`_Patch`: the
             logit difference without a patch, and its changes.
         """
-        conversations = self._read()
-        opposites = self._read((kind, expert))
-        other_expert = (expert + 1) % self.n_experts
+        prompts = self._list_prompts()
+        changed_prompts = self._list_prompts(changed=(kind, expert))
+        other_expert = (expert + 1) % self.n_experts  # for the control
+        # Positions of the tokens to patch, [episode][token], counted from the end.
         here, elsewhere = [], []
-        for read, opposite in zip(conversations, opposites, strict=True):
+        for prompt, changed in zip(prompts, changed_prompts, strict=True):
             require(
-                len(read.ids) == len(opposite.ids),
+                len(prompt.ids) == len(changed.ids),
                 "a vote and its opposite are not equally many tokens for this model, so that the tokens of the changed "
                 "prompt stand at other positions; choose another framing (online) or model",
             )
-            places = self._find_places(read, kind)
+            places = self._find_places(prompt, kind)
             # All tokens of the word from the first that differs on.
-            n_shared = count_common_start(read.ids, opposite.ids)
-            n_tokens = 1 + places[expert] - (n_shared - len(read.ids))
+            first_changed = count_common_start(prompt.ids, changed.ids) - len(prompt.ids)
+            n_tokens = 1 + places[expert] - first_changed
             here.append([places[expert] - back for back in range(n_tokens)])
             elsewhere.append([places[other_expert] - back for back in range(n_tokens)])
         before_change: dict[str, Tensor] = {}
         after_change: dict[str, Tensor] = {}
-        n_anew = -min(map(min, (*here, *elsewhere)))
-        keep_own = {name: partial(_keep, before_change, name, here) for name in names}
-        keep_new = {name: partial(_keep, after_change, name, here) for name in names}
-        before = self._compute_difference(self._run(conversations, keep_own, n_anew))
-        full = self._compute_difference(self._run(opposites, keep_new, n_anew)) - before
+        n_anew = -min(map(min, (*here, *elsewhere)))  # from the earliest patched token on
+        record_before = {name: partial(_record, before_change, name, here) for name in names}
+        record_after = {name: partial(_record, after_change, name, here) for name in names}
+        logits = self._compute_logits(prompts, record_before, n_anew)
+        before = self._compute_difference(logits)
+        changed_logits = self._compute_logits(changed_prompts, record_after, n_anew)
+        full = self._compute_difference(changed_logits) - before
         effects = []
         for rows in (here, elsewhere):
             changes = []
             for name in names:
                 difference = after_change[name] - before_change[name]
                 hook = partial(_add, difference, rows)
-                logits = self._run(conversations, {name: hook}, n_anew)
+                logits = self._compute_logits(prompts, {name: hook}, n_anew)
                 changes.append(self._compute_difference(logits) - before)
-            effects.append(np.stack(changes))
-        return before, full, effects[0], effects[1]
+            effects.append(np.stack(changes))  # [hook, episode]
+        patched, control = effects
+        return before, full, patched, control
 
-    def _read(self, changed: tuple[str, int] | None = None) -> list[_Read]:
+    def _list_prompts(self, changed: tuple[str, int] | None = None) -> list[_Prompt]:
         """Return the text and tokens of every conversation, up to the token at which the model
         chooses its answer.
 
@@ -549,7 +560,7 @@ class _Conversations:
             changed: if given, ("vote" or "count", index of an expert): what to change in the last
                 message.
         """
-        conversations = []
+        prompts = []
         for session in self.sessions:
             request = session.next()
             assert request is not None, "no round is played after the last one"
@@ -558,18 +569,18 @@ class _Conversations:
                 messages[-1] = self._change_message(messages[-1], *changed)
             text = prompt_text(self.tokenizer, messages)
             encoding = self.tokenizer(text, add_special_tokens=False)
-            conversations.append(_Read(encoding["input_ids"] + self.begin, text, encoding))
+            prompts.append(_Prompt(encoding["input_ids"] + self.shared_ids, text, encoding))
         require(
-            len({len(read.ids) for read in conversations}) == 1,
+            len({len(prompt.ids) for prompt in prompts}) == 1,
             "the rounds of the episodes are not equally many tokens for this model; play them one at a time (batch=1)",
         )
-        return conversations
+        return prompts
 
-    def _find_places(self, read: _Read, kind: str) -> list[int]:
+    def _find_places(self, prompt: _Prompt, kind: str) -> list[int]:
         """Find each expert's vote, or its count in the note, among the tokens of the last message.
 
         Args:
-            read: text and tokens of a conversation.
+            prompt: text and tokens of a conversation.
             kind: "vote" or "count".
 
         Returns:
@@ -578,9 +589,10 @@ class _Conversations:
         """
         if kind == "vote":
             words = "|".join(str(word) for word in self.condition.words)
-            return [read.place(f'"{key}": ?"?({words})') for key in expert_keys(self.n_experts)]
+            keys = expert_keys(self.n_experts)
+            return [prompt.find_place(f'"{key}": ?"?({words})') for key in keys]
         letters = expert_letters(self.n_experts)
-        return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
+        return [prompt.find_place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
     def _change_message(self, message: Message, kind: str, expert: int) -> Message:
         """Return the message with one thing changed about one expert: its vote is replaced by the
@@ -601,40 +613,43 @@ class _Conversations:
             body["note"] = _replace_count(body["note"], letter)
         return user_message(body)
 
-    def _run(self, conversations: Sequence[_Read], hooks: dict[str, Any], n_anew: int) -> Tensor:
+    def _compute_logits(
+        self, prompts: Sequence[_Prompt], hooks: dict[str, Any], n_anew: int
+    ) -> Tensor:
         """Return the logits after the last token of each conversation, Float[episode, vocabulary].
 
         Args:
-            conversations: what the model reads.
+            prompts: what the model reads.
             hooks: name of a hook -> function.
             n_anew: number of last tokens that must be computed again, because hooks act on them;
                 earlier tokens come from the cache.
         """
-        rows = [read.ids for read in conversations]
-        start = 0
+        rows = [prompt.ids for prompt in prompts]
+        start = 0  # number of tokens that are taken from the cache
         if self.keys is not None:
-            shared = [
-                count_common_start(row, known) for row, known in zip(rows, self.known, strict=True)
+            n_shared = [
+                count_common_start(row, cached)
+                for row, cached in zip(rows, self.cached_ids, strict=True)
             ]
-            start = min(*shared, len(rows[0]) - n_anew)
-            if self.keys.get_seq_length() > start:
+            start = min(*n_shared, len(rows[0]) - n_anew)
+            if self.keys.get_seq_length() > start:  # a negative number crops from the end
                 self.keys.crop(start - self.keys.get_seq_length())
-        self.known = rows
+        self.cached_ids = rows
         new_tokens = [row[start:] for row in rows]
         logits = self.opened.logits(new_tokens, self.keys, list(hooks.items()))
         return logits[:, -1]
 
     def _compute_difference(self, logits: Tensor) -> np.ndarray:
-        pairs = logits[:, list(self.choices)].double().cpu().numpy()
+        pairs = logits[:, list(self.deciding_ids)].double().cpu().numpy()  # [episode, outcome]
         return np.asarray(pairs[:, 1] - pairs[:, 0])
 
 
 def _differ_by_rounding(logits: Tensor, others: Tensor) -> bool:
-    """Return whether two arrays of logits differ by rounding only: by at most :data:`_ROUNDED`
+    """Return whether two arrays of logits differ by rounding only: by at most :data:`_TOLERANCE`
     times the largest logit of ``others``.
     """
     largest = (logits - others).abs().max()
-    return bool(largest <= _ROUNDED * others.abs().max())
+    return bool(largest <= _TOLERANCE * others.abs().max())
 
 
 def _replace_count(note: str, letter: str) -> str:
@@ -648,6 +663,7 @@ def _replace_count(note: str, letter: str) -> str:
     assert match is not None, "the note holds every count"
     count, n_rounds = int(match[1]), int(match[2])
     n_digits = len(match[1])
+    # The same number of digits, so that the changed prompt may have as many tokens.
     lowest = 10 ** (n_digits - 1) if n_digits > 1 else 0
     highest = min(10**n_digits - 1, n_rounds)
     farthest = highest if highest - count > count - lowest else lowest
@@ -658,7 +674,7 @@ def _replace_count(note: str, letter: str) -> str:
     return f"{note[: match.start(1)]}{farthest}{note[match.end(1) :]}"
 
 
-def _keep(
+def _record(
     cache: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
 ) -> None:
     """Store the activations of one hook at some positions; used as a hook function.

@@ -28,6 +28,8 @@ from interp.support.provenance import provenance
 from interp.tasks import experts
 
 _MOST_ROUNDS = 1000
+_CHARACTERS_A_TOKEN, _CHARACTERS_A_TOKEN_OF_JSON = 4, 3
+"""Rough lengths of a token in English prose (the system prompt), and in JSON with short words."""
 PAPER_REGIMES = ("stratified", "flat", "anti-signal")
 
 
@@ -93,9 +95,10 @@ def instances(
     for regime in dict.fromkeys(regimes):
         for index in range(n_instances):
             instance_seed = int(np.random.default_rng([seed, index]).integers(2**31))
+            # Always of the same length, so that further rounds do not change those before.
             longest = experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed)
             accuracies = longest.known_accuracies[0]
-            if accuracies.ndim == 2:  # they move
+            if accuracies.ndim == 2:  # [round, expert]: they change from round to round
                 accuracies = accuracies[:n_rounds]
             instance = Instance(
                 regime,
@@ -292,8 +295,9 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
     rows = []
     for (model, condition, regime), group in groups.items():
         n_jobs = len(group)
-        low = _count(group[0].session(), "counter") * n_jobs
-        high = _count(group[0].session(), "full-history") * n_jobs
+        # One episode stands for all of the group, which have nearly equal numbers of tokens.
+        low = _count_usage(group[0].session(), "counter") * n_jobs
+        high = _count_usage(group[0].session(), "full-history") * n_jobs
         row = {
             "model": model,
             "condition": condition,
@@ -312,7 +316,7 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
     return _Estimate(pd.DataFrame(rows))
 
 
-def _count(session: Session, agent_name: str) -> pd.Series[int]:
+def _count_usage(session: Session, agent_name: str) -> pd.Series[int]:
     """Play an episode with a scripted agent, and count calls and tokens.
 
     Args:
@@ -323,18 +327,20 @@ def _count(session: Session, agent_name: str) -> pd.Series[int]:
         The numbers of "calls", "prompt" tokens, "cached" prompt tokens and "completion" tokens.
     """
     total = pd.Series({"calls": 0, "prompt": 0, "cached": 0, "completion": 0})
-    known: tuple[Message, ...] = ()
+    last_messages: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
-        sizes = [_count_tokens(message) for message in request.messages]
-        n_shared = count_common_start(known, request.messages)
-        known = request.messages
+        sizes = [_estimate_tokens(message) for message in request.messages]
+        n_cached = count_common_start(last_messages, request.messages)  # messages, not tokens
+        last_messages = request.messages
         reply = AGENTS[agent_name](request.messages)
         session.feed(reply)
-        total += [1, sum(sizes), sum(sizes[:n_shared]), len(reply) // 3 + 1]
+        reply_size = len(reply) // _CHARACTERS_A_TOKEN_OF_JSON + 1
+        total += [1, sum(sizes), sum(sizes[:n_cached]), reply_size]
     return total
 
 
-def _count_tokens(message: Message) -> int:
+def _estimate_tokens(message: Message) -> int:
     """Estimate the number of tokens of a message from its number of characters."""
-    characters_a_token = 4 if message["role"] == "system" else 3
-    return len(message["content"]) // characters_a_token + 4
+    is_prose = message["role"] == "system"
+    characters_a_token = _CHARACTERS_A_TOKEN if is_prose else _CHARACTERS_A_TOKEN_OF_JSON
+    return len(message["content"]) // characters_a_token + 4  # chat templates add a few tokens

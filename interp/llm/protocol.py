@@ -94,7 +94,8 @@ class Session:
     embedded: int = 0
     _round: int = 0
     _turn: Turn = "prediction"
-    _attempts: list[tuple[str, str]] = field(default_factory=list)
+    _malformed_replies: list[tuple[str, str]] = field(default_factory=list)
+    """Replies to this turn that could not be read, each with its problem."""
     _pending: Request | None = None
 
     def __post_init__(self) -> None:
@@ -113,13 +114,16 @@ class Session:
             return None
         if self._pending is None:
             system = {"role": "system", "content": self.system_prompt}
-            messages = [system, *self.history, self._question()]
-            if self._attempts:
-                reply, problem = self._attempts[-1]
+            messages = [system, *self.history, self._make_question()]
+            if self._malformed_replies:
+                reply, problem = self._malformed_replies[-1]
                 messages += _list_answer(reply)
                 messages.append(self.condition.retry_message(self._turn, problem))
             self._pending = Request(
-                self._round, self._turn, attempt=len(self._attempts), messages=tuple(messages)
+                self._round,
+                self._turn,
+                attempt=len(self._malformed_replies),
+                messages=tuple(messages),
             )
         return self._pending
 
@@ -147,19 +151,20 @@ class Session:
             answer = ParsedReply(None, problem=problem)
         self.malformed += bool(answer.problem)
         self.embedded += answer.embedded
-        if answer.problem and len(self._attempts) < self.max_retries:
-            self._attempts.append((text or "", answer.problem))
+        if answer.problem and len(self._malformed_replies) < self.max_retries:
+            self._malformed_replies.append((text or "", answer.problem))
             return answer
-        self._attempts = []
+        self._malformed_replies = []
         if self.condition.protocol != "note-only":
-            self.history += [self._question(), *_list_answer(text)]
+            self.history += [self._make_question(), *_list_answer(text)]
         if self._turn == "prediction":
             value = answer.value if isinstance(answer.value, int) else float("nan")
             self.predictions.append(float(value))
             self._turn = "note"
             if self.condition.has_note:
                 return answer
-            self.history.append(self._question())
+            # Without notes, the outcome is revealed without a request.
+            self.history.append(self._make_question())
         elif isinstance(answer.value, str):
             self.note = answer.value
         self.notes.append(self.note if self.condition.has_note else None)
@@ -167,7 +172,8 @@ class Session:
         self._round += 1
         return answer
 
-    def _question(self) -> Message:
+    def _make_question(self) -> Message:
+        """Return the user message of the current round and turn."""
         advice = self.advice[self._round].tolist()
         label = int(self.labels[self._round])
         return self.condition.question(self._turn, advice, self.note, label)
@@ -181,7 +187,7 @@ def _list_answer(text: str | None) -> list[Message]:
 
 
 FORMAT = "interp-llm-trace/2"
-_DIGEST = "sha256"
+_DIGEST_KEY = "sha256"
 
 
 class LockedError(InputError):
@@ -221,14 +227,14 @@ class TraceFile:
                 ) from error
             lines, length = read_lines(path)
             with self._convert_errors():
-                os.ftruncate(self._file, length)  # a line torn by a crash
+                os.ftruncate(self._file, length)  # without a last line that a crash left incomplete
             if not lines:
                 self.append(header)
                 lines = [dict(header)]
             else:
                 _require_same(path, lines[0], header)
             self.header, *self.records = lines
-            undo.pop_all()
+            undo.pop_all()  # all went well: the file stays open
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write a record as one line, and sync it to disk. On a full disk, the incomplete line is
@@ -275,7 +281,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         if not line.endswith(b"\n"):
             break
         record = json_in(line)
-        is_whole = isinstance(record, dict) and record.pop(_DIGEST, None) == digest_of(record)
+        is_whole = isinstance(record, dict) and record.pop(_DIGEST_KEY, None) == digest_of(record)
         require(
             is_whole,
             f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again",
@@ -289,7 +295,7 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     """Return a record as a line of a trace file: JSON in bytes with a line break, and a digest of
     the content as a further field.
     """
-    signed = {**record, _DIGEST: digest_of(record)}
+    signed = {**record, _DIGEST_KEY: digest_of(record)}
     return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
 
 
@@ -306,8 +312,8 @@ def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[
         raise InputError(
             f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder"
         )
-    recorded = _flat(header)
-    wanted = _flat(json.loads(json.dumps(wanted_header)))
+    recorded = _flatten(header)
+    wanted = _flatten(json.loads(json.dumps(wanted_header)))  # tuples become lists, as on disk
     n_rounds, n_wanted = len(recorded["instance.labels"]), len(wanted["instance.labels"])
     require(
         n_rounds == n_wanted,
@@ -315,16 +321,17 @@ def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[
         "another output folder",
     )
     for key in sorted(recorded.keys() | wanted.keys()):
-        values = recorded.get(key), wanted.get(key)
-        before, now = (textwrap.shorten(json.dumps(value), 60) for value in values)
+        old_value, new_value = recorded.get(key), wanted.get(key)
+        before = textwrap.shorten(json.dumps(old_value), 60)
+        now = textwrap.shorten(json.dumps(new_value), 60)
         require(
-            values[0] == values[1] or key.startswith("made_with."),
+            old_value == new_value or key.startswith("made_with."),  # versions may differ
             f"{str(path)!r} was begun with another {key} ({before}, now {now}); "
             "use the same settings to resume it, or choose another output folder",
         )
 
 
-def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a header without nesting: ``{"settings.temperature": 0, ...}``."""
     fields: dict[str, Any] = {}
     for name, value in header.items():
@@ -367,7 +374,7 @@ def replay(
         server refused the next request), or None (it was interrupted).
     """
     end: str | None = None
-    for number, record in enumerate(records, 2):
+    for number, record in enumerate(records, 2):  # line 1 is the header
         if len(session.notes) == rounds:
             return end
         if "end" in record:

@@ -146,16 +146,16 @@ def run(
     )
     folder = Path(file_path(folder, "folder"))
     prices = prices or Prices()
-    allowed = None
+    spending = None
     if budget is not None:
-        allowed = _Budget(budget, prices)
+        spending = _Budget(budget, prices)
         require(
             settings.longest_answer is not None,
             "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra "
             "body",
         )
         for path in {folder / job.place for job in jobs}:
-            allowed.add_cost_of_trace(path)
+            spending.add_cost_of_trace(path)
     backend = Client(settings, where) if isinstance(where, players.Connection) else where
     playing = _Playing(
         folder,
@@ -163,7 +163,7 @@ def run(
         state=RunSummary(len(jobs)),
         report=progress or (lambda _: None),
         malformed_limit=malformed_limit,
-        budget=allowed,
+        budget=spending,
     )
     play = playing.play(jobs, prices)
     try:
@@ -191,12 +191,13 @@ class _Budget:
     limit: float
     prices: Prices = field(default_factory=Prices)
     spent: float = 0.0
-    _in_flight: float = 0.0
+    _reserved: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.limit > 0, f"a budget must be above 0, got {self.limit}")
         if not any(vars(self.prices).values()):
-            self.prices = Prices(1e6, 1e6, 1e6)
+            # Prices are per million tokens: a token costs 1.
+            self.prices = Prices(prompt=1e6, cached=1e6, completion=1e6)
 
     def add_cost_of_trace(self, path: Path) -> None:
         """Add the cost of the calls that are recorded in the trace at ``path``; nothing if there is
@@ -204,7 +205,8 @@ class _Budget:
         """
         for record in read_lines(path)[0] if path.is_file() else []:
             if "reply" in record:
-                self.settle(0.0, _count_tokens(record.get("usage")))
+                tokens = _count_tokens(record.get("usage"))
+                self.settle(bound=0.0, tokens=tokens)  # nothing was reserved
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
         """Reserve the highest cost that a call can have, before it is made.
@@ -216,11 +218,12 @@ class _Budget:
         Returns:
             The reserved cost; None if the rest of the budget is smaller.
         """
-        n_bytes = sum(len(message["content"].encode()) + 16 for message in messages)
-        bound = self.prices.cost(n_bytes, 0, longest)
-        if self.spent + self._in_flight + bound > self.limit:
+        # A token has at least one byte; a chat template adds a few tokens to a message.
+        most_prompt_tokens = sum(len(message["content"].encode()) + 16 for message in messages)
+        bound = self.prices.cost(most_prompt_tokens, cached=0, completion=longest)
+        if self.spent + self._reserved + bound > self.limit:
             return None
-        self._in_flight += bound
+        self._reserved += bound
         return bound
 
     def settle(self, bound: float, tokens: tuple[int, int, int] | None) -> None:
@@ -231,7 +234,7 @@ class _Budget:
             tokens: prompt, cached and completion tokens. (0, 0, 0) if the server does not report
                 them; the reserved cost then counts. None if there was no answer.
         """
-        self._in_flight -= bound
+        self._reserved -= bound
         if tokens is not None:
             self.spent += self.prices.cost(*tokens) if any(tokens) else bound
 
@@ -247,7 +250,7 @@ class _Playing:
         report: function that is called with the counts.
         malformed_limit: stop if this many answers at the beginning are all malformed.
         budget: the budget, if there is one.
-        in_a_row: number of episodes that failed in a row.
+        failed_in_a_row: number of episodes that failed in a row.
     """
 
     folder: Path
@@ -256,7 +259,7 @@ class _Playing:
     report: Callable[[RunSummary], None]
     malformed_limit: int
     budget: _Budget | None = None
-    in_a_row: int = 0
+    failed_in_a_row: int = 0
 
     def count(self, **increments: Any) -> None:
         """Increase counts of the run.
@@ -305,19 +308,19 @@ class _Playing:
         other.
         """
         for job in waiting:
-            await self._try(job)
+            await self._try_episode(job)
             self.report(self.state)
             if self.state.over_budget:
                 return
 
-    async def _try(self, job: Job) -> None:
+    async def _try_episode(self, job: Job) -> None:
         """Play the episode of a job. An error that concerns only this episode is recorded, and the
         run goes on.
         """
         n_calls = self.state.calls
         try:
             await self._play_episode(job)
-            self.in_a_row = 0
+            self.failed_in_a_row = 0
         except _OverBudgetError:
             self.state = replace(self.state, over_budget=True)
         except LockedError as error:
@@ -325,12 +328,13 @@ class _Playing:
         except (players.UnavailableError, players.RefusedError) as error:
             is_refusal = isinstance(error, players.RefusedError)
             self.count(unfinished=((str(job.place), str(error)),), refused=is_refusal)
-            self.in_a_row += 1
-            if self.state.calls > n_calls:
-                self.in_a_row = 1
+            self.failed_in_a_row += 1
+            if self.state.calls > n_calls:  # an answer since this episode began ends the row
+                self.failed_in_a_row = 1
             was_answered = self.state.calls + self.state.resumed_calls > 0
+            # A server that answers others refuses what an episode says, not the run.
             is_about_message = is_refusal and was_answered
-            if self.in_a_row >= _GIVE_UP_AFTER and not is_about_message:
+            if self.failed_in_a_row >= _GIVE_UP_AFTER and not is_about_message:
                 raise
 
     async def _play_episode(self, job: Job) -> None:
@@ -344,13 +348,13 @@ class _Playing:
             end = replay(session, trace.records, trace.path)
             self.count(resumed_calls=sum("reply" in record for record in trace.records))
             while end not in ("complete", "overflow") and (request := session.next()) is not None:
-                end = await self._call(job, session, request, trace)
+                end = await self._make_call(job, session, request, trace)
             if end is None:
                 end = "complete"
                 trace.append({"end": end})
             self.count(finished=1, overflowed=end == "overflow")
 
-    async def _call(
+    async def _make_call(
         self, job: Job, session: Session, request: Request, trace: TraceFile
     ) -> str | None:
         """Send a request, feed the reply to the session and record the call in the trace.
@@ -367,7 +371,7 @@ class _Playing:
         seed = request.seed(job.instance.name)
         place = {"round": request.round, "turn": request.turn}
         try:
-            reply = await self._ask(job, request, seed)
+            reply = await self._ask_within_budget(job, request, seed)
         except players.ContextOverflowError as error:
             if not session.predictions:
                 raise InputError(
@@ -378,6 +382,7 @@ class _Playing:
             return "overflow"
         except players.RefusedError as error:
             refusal = {"refused": str(error), **place}
+            # Recorded once, however often the run is resumed.
             if trace.records[-1:] != [refusal]:
                 trace.append(refusal)
             raise
@@ -403,7 +408,7 @@ class _Playing:
         )
         return None
 
-    async def _ask(self, job: Job, request: Request, seed: int) -> players.Reply:
+    async def _ask_within_budget(self, job: Job, request: Request, seed: int) -> players.Reply:
         """Return the backend's reply to a request. If the run has a budget, the call must fit into
         the rest of it.
 
@@ -420,7 +425,7 @@ class _Playing:
         bound = self.budget.reserve(request.messages, job.settings.longest_answer or 0)
         if bound is None:
             raise _OverBudgetError
-        tokens = None
+        tokens = None  # no answer, so that nothing is paid
         try:
             reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
             tokens = _count_tokens(reply.usage)

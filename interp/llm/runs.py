@@ -133,12 +133,12 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
     for run in runs:
         if run.regime != regime:
             continue
-        known = by_index.setdefault(run.index, run)
-        same_labels = np.array_equal(known.labels, run.labels)
-        is_same = same_labels and np.array_equal(known.advice, run.advice)
+        first = by_index.setdefault(run.index, run)
+        same_labels = np.array_equal(first.labels, run.labels)
+        is_same = same_labels and np.array_equal(first.advice, run.advice)
         require(
             is_same,
-            f"{str(known.path)!r} and {str(run.path)!r} are both instance {run.index} of {regime!r} but differ; "
+            f"{str(first.path)!r} and {str(run.path)!r} are both instance {run.index} of {regime!r} but differ; "
             "score them apart",
         )
     require(by_index, f"no run of regime {regime!r}")
@@ -147,7 +147,7 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
         len({run.advice.shape for run in chosen}) == 1,
         f"the instances of {regime!r} differ in rounds or experts; score them apart",
     )
-    unknown = np.full(chosen[0].advice.shape[1], 0.5)
+    unknown = np.full(chosen[0].advice.shape[1], 0.5)  # [expert]; stands for accuracies not known
     accuracies = [unknown if run.accuracies is None else run.accuracies for run in chosen]
     params = REGIMES[regime].params if regime in REGIMES else {}
     return ExpertEpisodes(

@@ -90,16 +90,16 @@ class Condition:
             label: the outcome.
         """
         words = _WORDS[self.framing]
-        known = {"note": note} if self.has_note else {}
+        note_field = {"note": note} if self.has_note else {}
         votes = {}
         for key, vote in zip(expert_keys(len(advice)), advice, strict=True):
             votes[key] = self.words[vote]
         if turn == "prediction":
-            return user_message({"turn_type": words["turn_type"], **known, **votes})
-        if not self.has_note:
+            return user_message({"turn_type": words["turn_type"], **note_field, **votes})
+        if not self.has_note:  # the advice is then in the conversation
             votes = {}
         outcome = {words["truth_key"]: self.words[label]}
-        return user_message({"turn_type": "feedback", **known, **votes, **outcome})
+        return user_message({"turn_type": "feedback", **note_field, **votes, **outcome})
 
     @checked
     def retry_message(self, turn: Turn, problem: str) -> Message:
@@ -265,15 +265,16 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
         "additionalProperties": False,
     }
     schema = {"name": f"{turn}_answer", "schema": form, "strict": True}
-    answer = '"\\"" [A-Za-z0-9 ,.:;/=]{0,200} "\\""'
+    # GBNF: a text in quotation marks of at most 200 characters, or one of the two words.
+    answer_rule = '"\\"" [A-Za-z0-9 ,.:;/=]{0,200} "\\""'
     if turn == "prediction":
         words = [json.dumps(word).replace('"', '\\"') for word in condition.words]
-        answer = f'("{words[0]}" | "{words[1]}")'
+        answer_rule = f'("{words[0]}" | "{words[1]}")'
     forms: dict[str, dict[str, Any]] = {
         "none": {},
         "json_object": {"response_format": {"type": "json_object"}},
         "json_schema": {"response_format": {"type": "json_schema", "json_schema": schema}},
-        "grammar": {"grammar": f'root ::= "{{\\"{turn}\\": " {answer} "}}"'},
+        "grammar": {"grammar": f'root ::= "{{\\"{turn}\\": " {answer_rule} "}}"'},
     }
     return forms[kind]
 
@@ -343,8 +344,8 @@ def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
         text = (Path(__file__).parent / "prompts" / f"{scheme}.txt").read_text(encoding="utf-8")
         choice = _WORDS[scheme.partition("-")[0]]["choice"]
         values["{votes}"] = ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts))
-        for place, value in values.items():
-            text = text.replace(place, value)
+        for placeholder, value in values.items():
+            text = text.replace(placeholder, value)
         prompts[scheme] = Prompt(text, _BUILT_IN)
     return prompts
 

@@ -59,9 +59,9 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     require_known("treatment of missing predictions", missing, ("wrong", "skipped"))
     labels = run.labels[: run.rounds]
     expert_losses = (run.advice[: run.rounds] != labels[:, None]).astype(np.float64)
-    mistakes = np.abs(run.predictions - labels)
+    mistakes = np.abs(run.predictions - labels)  # NaN where a prediction is missing
     losses = np.where(run.missing, 1.0, mistakes)
-    if missing == "skipped":
+    if missing == "skipped":  # these rounds count for nobody
         losses = losses * ~run.missing
         expert_losses = expert_losses * ~run.missing[:, None]
     return losses.cumsum() - expert_losses.cumsum(axis=0).min(axis=1)
@@ -139,7 +139,7 @@ def score(
         ):
             row = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
             curves.append(_compute_curve(list(regret), row, seed))
-            summary = _summary(regret[:, -1], seed)
+            summary = _summarise(regret[:, -1], seed)  # after the last round
             finals.append({**row, **summary, "runs": len(regret), "accuracy": accuracy})
     settings = provenance(
         n_runs=len(runs),
@@ -172,7 +172,7 @@ def references(
     left_out = set()
     if not know_accuracies:
         left_out.add("oracle")
-    if not episodes.params:
+    if not episodes.params:  # nor can the prior of an unknown regime be used
         left_out.add("bayes")
     predictions = []
     for key in _BASELINES:
@@ -189,7 +189,7 @@ def references(
     return scored
 
 
-def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
+def _summarise(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
     """Return the mean over instances ("mean") with the ends of its 95 % bootstrap interval ("low",
     "high"), the standard deviation ("std") and the number of instances ("n").
 
@@ -199,7 +199,7 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
     """
     if len(values) == 0:
         return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
-    mean, low, high = (float(x) for x in bootstrap_mean(values, seed=seed))
+    mean, low, high = (float(bound) for bound in bootstrap_mean(values, seed=seed))
     return {"n": len(values), "mean": mean, "std": float(values.std()), "low": low, "high": high}
 
 
@@ -213,11 +213,11 @@ def _compute_final(
         regrets: regret of each run, Float[round].
         seed: seed of the bootstrap.
     """
-    ends = []
+    last_regrets = []
     rows = []
     for run, regret in zip(members, regrets, strict=True):
         if run.ended == "complete":
-            ends.append(regret[-1])
+            last_regrets.append(regret[-1])
         is_right = run.predictions == run.labels[: run.rounds]
         row = {
             "right": is_right.sum(),
@@ -234,7 +234,7 @@ def _compute_final(
         rows.append(row)
     table = pd.DataFrame(rows)
     totals = table.select_dtypes(["int64", "bool"]).sum()
-    summary = _summary(np.array(ends, dtype=np.float64), seed)
+    summary = _summarise(np.array(last_regrets, dtype=np.float64), seed)
     accuracy = totals["right"] / max(1, totals["answered"])
     malformed_share = totals["malformed_answers"] / max(1, totals["calls"])
     return {
@@ -264,6 +264,7 @@ def _compute_curve(
     """
     parts = []
     start = 0
+    # Between two lengths of runs, the same runs take part in all rounds: a block [run, round].
     for end in sorted({len(regret) for regret in regrets} - {0}):
         block = np.stack([regret[start:end] for regret in regrets if len(regret) >= end])
         mean, low, high = bootstrap_mean(block, seed=seed)
@@ -410,16 +411,17 @@ class NoteTable:
         rows: list[dict[str, Any]] = []
         is_last = self.notes["round"] == self.notes["last_round"]
         for names, group in self.notes[is_last].groupby(_GROUP, sort=False):
-            read = group[group["readable"].astype(bool)]
+            readable_notes = group[group["readable"].astype(bool)]
             words = group["words"]
             row = {
                 **dict(zip(_GROUP, names, strict=True)),
                 "n": len(group),
                 "words": words.mean(),
                 "over_word_limit": int((words > MAX_NOTE_WORDS).sum()),
-                "readable": len(read),
+                "readable": len(readable_notes),
             }
-            rows.append({**row, **read[measures].astype(float).mean()})
+            # None becomes NaN, which a mean leaves out.
+            rows.append({**row, **readable_notes[measures].astype(float).mean()})
         return pd.DataFrame(rows)
 
     def over_rounds(self) -> pd.DataFrame:
@@ -446,14 +448,14 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
     require(runs, "no runs to analyse")
     rows: list[dict[str, object]] = []
     for run in runs:
-        correct = (run.advice == run.labels[:, None]).cumsum(axis=0)
+        correct_so_far = (run.advice == run.labels[:, None]).cumsum(axis=0)  # [round, expert]
         for t, note in enumerate(run.notes):
             if note is None:
                 continue
             text = note[:LONGEST_NOTE]  # an imported note may be longer
             model, condition, regime = run.group
             names = {"model": model, "condition": condition, "regime": regime, "index": run.index}
-            counts = check_counts(text, correct[t], t + 1, reliability=run.reliability)
+            counts = check_counts(text, correct_so_far[t], t + 1, reliability=run.reliability)
             row = {
                 **names,
                 "round": t + 1,
@@ -465,5 +467,6 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
                 "prompt_tokens": run.prompt_tokens[t],
             }
             rows.append(row)
+    # Without a note, the table is empty but has the columns that are read from it.
     columns = None if rows else [*_GROUP, "round", "last_round", "words"]
     return NoteTable(pd.DataFrame(rows, columns=columns))

@@ -88,7 +88,7 @@ def import_rounds(
     from interp.tasks.trials import ReadingOptions, open_trials
 
     played = Condition.parse(condition or ("online-note-only" if note else "online-no-note"))
-    named = {
+    columns = {
         "advice": advice,
         "outcome": outcome,
         "choice": choice,
@@ -100,15 +100,16 @@ def import_rounds(
     table = open_trials(
         path,
         ("advice", "outcome", "choice"),
-        named,
+        columns,
         ReadingOptions(missed=missed, encoding=encoding),
         optional=("note",),
         lists=("advice", "session"),
     )
     text_table = table.table
     rounds = code_rounds(table)
-    bits = {label: bit for bit, label in enumerate(rounds.labels)}
-    answers = table.texts("choice").iloc[:, 0].map(bits)
+    outcomes = {label: outcome for outcome, label in enumerate(rounds.labels)}  # label -> 0 or 1
+    # The only column of "choice"; an answer that is no label becomes NaN.
+    answers = table.texts("choice").iloc[:, 0].map(outcomes)
     reading = table.make_report(rounds.sessions, rounds.counted)
     # The importer finds the condition in the prompt's name.
     prompt = f"{played.name}-hist" if played.protocol == "note" else played.name
@@ -121,8 +122,8 @@ def import_rounds(
     )
     files = []
     n_missing = 0
-    for index, (_, lines) in enumerate(rounds.sessions):
-        rows = lines[rounds.counted[lines]]
+    for index, (_, session_rows) in enumerate(rounds.sessions):
+        rows = session_rows[rounds.counted[session_rows]]
         advice_of_rounds = rounds.advice.loc[rows].astype(int).values
         instance = {
             "expert_predictions": advice_of_rounds.tolist(),
