@@ -31,7 +31,7 @@ from interp.support.checks import checked, checked_result, integer
 from interp.support.errors import require
 from interp.support.provenance import provenance
 
-_SAME = 0.01
+_SAME_STATE = 0.01
 """Two final states are one attractor if their distance is below this share of the distance between
 episodes.
 """
@@ -121,9 +121,11 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
         rollout(machine.started(seed), episodes) for seed in range(integer("n_starts", n_starts, 2))
     ]
     layout = runs[0].layout
+    # [start, episode, round, number] each; choices have no axis of numbers
     predictions = np.stack([layout.distribution(run.predictions).numpy(force=True) for run in runs])
     states = np.stack([_read_state(machine, run) for run in runs])
     choices = np.stack([run.choices.numpy(force=True) for run in runs])
+    # Every start is compared with every other one: [shift, start, episode, round].
     same_choice = [choices == np.roll(choices, shift, axis=0) for shift in range(1, n_starts)]
     table = pd.DataFrame(
         {
@@ -171,6 +173,7 @@ def over_starts(
         has the mean over starts. Two further columns, such as ``effect_least`` and ``effect_most``,
         have the smallest and the largest value over starts.
     """
+    # One data frame per start, with the same rows.
     frames = [analysis(machine.started(seed)) for seed in range(integer("n_starts", n_starts, 2))]
     keys = list(by)
     require(
@@ -191,23 +194,28 @@ def _share_of_start(values: Float[NDArray[Any], "start episode round number"]) -
     Args:
         values: numbers, such as predictions, of every run, ``[start, episode, round, number]``.
     """
-    of_start = values.var(0).mean(0).sum(-1)
-    of_both = values.var((0, 1)).sum(-1)
-    return of_start / np.where(of_both > 0, of_both, 1)
+    start_variance = values.var(0)  # [episode, round, number]
+    due_to_start = start_variance.mean(0).sum(-1)  # [round]
+    total_variance = values.var((0, 1)).sum(-1)
+    # Where all runs are equal, both are 0, and so is the share.
+    return due_to_start / np.where(total_variance > 0, total_variance, 1)
 
 
 def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> NDArray[np.int_]:
     """Group the final states of each episode that nearly coincide, and return the number of each
     state's group, ``[start, episode]``.
     """
+    # Between each episode and the one before it, with the same start.
     mean_distance = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
-    numbers = np.zeros(states.shape[:2], dtype=int)
+    groups = np.zeros(states.shape[:2], dtype=int)
     for episode in range(states.shape[1]):
-        firsts: list[int] = []
+        first_starts: list[int] = []  # the first start of each group
         for start in range(len(states)):
-            gaps = np.linalg.norm(states[firsts, episode] - states[start, episode], axis=-1)
-            near = np.flatnonzero(gaps <= _SAME * mean_distance)
-            numbers[start, episode] = near[0] if len(near) else len(firsts)
-            if not len(near):
-                firsts.append(start)
-    return numbers
+            distances = np.linalg.norm(
+                states[first_starts, episode] - states[start, episode], axis=-1
+            )
+            near_groups = np.flatnonzero(distances <= _SAME_STATE * mean_distance)
+            groups[start, episode] = near_groups[0] if len(near_groups) else len(first_starts)
+            if not len(near_groups):
+                first_starts.append(start)
+    return groups

@@ -32,12 +32,17 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.support.checks import checked, integer
 from interp.support.errors import require, require_known
 
-_N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
-"""Rounds in a cache; cycles of a loop per round; hidden units of the input and output networks."""
+_CACHE_ROUNDS = 100
+"""Number of rounds for which a key-value cache has room."""
+_LOOP_CYCLES = 3
+"""Number of runs of a loop's block in a round."""
+_HIDDEN_UNITS = 64
+"""Number of hidden units of the input and output networks."""
 
 
 def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(n_inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outputs))
+    hidden = nn.Linear(n_inputs, _HIDDEN_UNITS)
+    return nn.Sequential(hidden, nn.ReLU(), nn.Linear(_HIDDEN_UNITS, n_outputs))
 
 
 class _Learner(nn.Module):
@@ -45,16 +50,16 @@ class _Learner(nn.Module):
     prediction is computed from the core's state before the round and the round's question.
 
     Args:
-        said: encodes a round as numbers.
+        encoder: encodes a round as numbers.
         core: the core.
         width: width of the core's input and state.
     """
 
-    def __init__(self, said: Said, core: nn.Module, width: int) -> None:
+    def __init__(self, encoder: Said, core: nn.Module, width: int) -> None:
         super().__init__()
-        self.hear = _two_layers(said.n_told, width)
+        self.hear = _two_layers(encoder.n_told, width)
         self.core = core
-        self.read = _two_layers(width + said.n_asked, said.layout.n_outputs)
+        self.read = _two_layers(width + encoder.n_asked, encoder.layout.n_outputs)
 
 
 class _Reader(nn.Module):
@@ -62,18 +67,18 @@ class _Reader(nn.Module):
     outcome. The prediction is computed after the first input.
 
     Args:
-        said: encodes a round as numbers.
+        encoder: encodes a round as numbers.
         core: the core.
         width: width of the core's inputs and outputs.
     """
 
-    def __init__(self, said: Said, core: nn.Module, width: int) -> None:
+    def __init__(self, encoder: Said, core: nn.Module, width: int) -> None:
         super().__init__()
-        self.ask = _two_layers(said.n_asked, width)
-        self.hear = _two_layers(said.n_told, width)
+        self.ask = _two_layers(encoder.n_asked, width)
+        self.hear = _two_layers(encoder.n_told, width)
         self.begin = nn.Linear(1, width, bias=False)
         self.core = core
-        self.read = nn.Linear(width, said.layout.n_outputs)
+        self.read = nn.Linear(width, encoder.layout.n_outputs)
 
 
 class _Refine(nn.Sequential):
@@ -90,7 +95,7 @@ def learner(
     *,
     width: int = 48,
     n_layers: int = 1,
-    n_rounds: int = _N_ROUNDS,
+    n_rounds: int = _CACHE_ROUNDS,
     sizes: Mapping[str, Any] | None = None,
 ) -> AdaptedMachine:
     """Make an untrained machine (a model that carries a state from round to round) for a task: a
@@ -109,38 +114,37 @@ def learner(
     """
     require_known("kind of learner", kind, list(KINDS))
     require(
-        integer("n_layers", n_layers, 1, 100) == 1 or kind != "loop",
+        integer("n_layers", n_layers, least=1, most=100) == 1 or kind != "loop",
         "a loop has one block: n_layers must be 1",
     )
-    numbers = Said(layout_for(task, sizes))
-    machine: AdaptedMachine = KINDS[kind](
-        numbers, integer("width", width, 1, 4096), n_layers, n_rounds
-    )
+    encoder = Said(layout_for(task, sizes))
+    checked_width = integer("width", width, least=1, most=4096)
+    machine: AdaptedMachine = KINDS[kind](encoder, checked_width, n_layers, n_rounds)
     machine.name = kind
     return machine
 
 
-def _cell(said: Said, width: int, n_layers: int, n_rounds: int, layers: Any) -> AdaptedMachine:
-    module = _Learner(said, layers(width, width, num_layers=n_layers), width)
-    return cell(module, said.layout, check=False, **_ends(said))
+def _cell(encoder: Said, width: int, n_layers: int, n_rounds: int, layers: Any) -> AdaptedMachine:
+    module = _Learner(encoder, layers(width, width, num_layers=n_layers), width)
+    return cell(module, encoder.layout, check=False, **_make_input_and_output(encoder))
 
 
-def _loop(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     widen, narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
-        return z + heard / _CYCLES
+        return z + heard / _LOOP_CYCLES  # so that all runs of the block add it once
 
     return loop(
-        _Learner(said, block, width),
-        said.layout,
+        _Learner(encoder, block, width),
+        encoder.layout,
         block="core",
-        cycles=_CYCLES,
+        cycles=_LOOP_CYCLES,
         shape=(width,),
         inject=inject,
         check=False,
-        **_ends(said),
+        **_make_input_and_output(encoder),
     )
 
 
@@ -148,38 +152,38 @@ def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
     return cast(Tensor, module.read(y))
 
 
-def _read_in(module: Any, said: Said, fed: EncodedRounds) -> list[Tensor]:
+def _embed_question_and_round(module: Any, encoder: Said, fed: EncodedRounds) -> list[Tensor]:
     """Return the two inputs of a round, each ``[batch, width]``: its question, and the whole round
     with its outcome.
 
     Args:
         module: the learner; its networks ``ask`` and ``hear`` compute the inputs.
-        said: encodes a round as numbers.
+        encoder: encodes a round as numbers.
         fed: the encoded round.
     """
-    return [module.ask(said.before(fed)), module.hear(said.after(fed))]
+    return [module.ask(encoder.before(fed)), module.hear(encoder.after(fed))]
 
 
-def _mamba(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import MambaConfig, MambaModel
 
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
-    module = _Reader(said, MambaModel(config), width)
+    module = _Reader(encoder, MambaModel(config), width)
     del module.begin  # unused, since there is no position for a thought
-    del module.core.embeddings
+    del module.core.embeddings  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        return torch.stack(_read_in(module, said, fed), 1)
+        return torch.stack(_embed_question_and_round(module, encoder, fed), 1)
 
-    rounds = Embedded(embed_round, 2, at=0, slot=0)
-    return state_space(module, said.layout, read=_read_core, embedded=rounds, check=False)
+    rounds = Embedded(embed_round, n_pos=2, at=0, slot=0)
+    return state_space(module, encoder.layout, read=_read_core, embedded=rounds, check=False)
 
 
-def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import GPT2Config, GPT2Model
 
     # No dropout: every batch is new, so nothing overfits, and noise makes exact counts harder.
-    silent = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+    no_dropout = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
     config = GPT2Config(
         vocab_size=1,
         bos_token_id=0,
@@ -187,41 +191,42 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
         n_embd=width,
         n_layer=n_layers,
         n_head=math.gcd(4, width),
-        n_positions=3 * n_rounds,
+        n_positions=3 * n_rounds,  # the three inputs of a round are in embed_round
         initializer_range=0.08,  # as our transformers; GPT-2's .02 is for a width of 768
-        **silent,
+        **no_dropout,
     )
-    module = _Reader(said, GPT2Model(config), width)
-    del module.core.wte
+    module = _Reader(encoder, GPT2Model(config), width)
+    del module.core.wte  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
+        # A learned vector in the place of the thought, which the first round lacks.
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
-        return torch.stack([begin, *_read_in(module, said, fed)], 1)
+        return torch.stack([begin, *_embed_question_and_round(module, encoder, fed)], 1)
 
     return thoughts(
         module,
-        said.layout,
+        encoder.layout,
         read=_read_core,
         core="core",
-        embedded=Embedded(embed_round, 3, at=1, slot=0),
+        embedded=Embedded(embed_round, n_pos=3, at=1, slot=0),
         n_rounds=n_rounds,
         check=False,
     )
 
 
-def _ends(said: Said) -> dict[str, Any]:
+def _make_input_and_output(encoder: Said) -> dict[str, Any]:
     """Return keyword arguments for :func:`cell` or :func:`loop`: the functions ``hear`` (input of
     the core) and ``read`` (prediction).
 
     Args:
-        said: encodes a round as numbers.
+        encoder: encodes a round as numbers.
     """
 
     def hear(module: Any, fed: EncodedRounds) -> Tensor:
-        return cast(Tensor, module.hear(said.after(fed)))
+        return cast(Tensor, module.hear(encoder.after(fed)))
 
     def read(module: Any, state: Tensor, fed: EncodedRounds) -> Tensor:
-        inputs = torch.cat([state, said.before(fed)], 1)
+        inputs = torch.cat([state, encoder.before(fed)], 1)
         return cast(Tensor, module.read(inputs))
 
     return {"hear": hear, "read": read}

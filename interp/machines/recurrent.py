@@ -50,14 +50,15 @@ _Hear = Callable[[Any, Any], Tensor]
 """``(module, fed)`` -> the model's input in a round."""
 _Read = Callable[[Any, Tensor, Any], Tensor]
 """``(module, state, fed)`` -> the scores ``[batch, outcome]``."""
-_KINDS = {
+_TYPES = {
     name: kind_of(parameter.annotation, unwrap(adapt).__globals__)
     for name, parameter in signature(adapt).parameters.items()
 }
-_OPTIONS = sorted(_KINDS.keys() - {"module", "task", "step", "channels"})
+"""Types of the parameters of ``interp.adapt``."""
+_OPTIONS = sorted(_TYPES.keys() - {"module", "task", "step", "channels"})
 """Options of ``interp.adapt`` that adapters pass on."""
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
-_OF_THE_CRITIC = (
+_CRITIC_PREFIXES = (
     "lstm_critic.",
     "critic.",
     "mlp_extractor.value_net.",
@@ -93,11 +94,12 @@ class Said:
     def __init__(self, layout: RoundLayout) -> None:
         layout = fit("layout", layout, RoundLayout)
         self.layout, self.n_ids = layout, len(layout.vocabulary)
-        question, update = layout.predict_position, layout.update_position
-        silent = {0, question, update, *layout.latent_positions}
-        self.told = tuple(i for i in range(update) if i not in silent)
-        self.asked = tuple(i for i in self.told if i < question)
-        n_numbers = self.n_ids + (1 if layout.payload else 0)
+        predict, update = layout.predict_position, layout.update_position
+        # Position 0 is the attention sink. Tokens at these positions are the same in every round.
+        uninformative = {0, predict, update, *layout.latent_positions}
+        self.told = tuple(i for i in range(update) if i not in uninformative)
+        self.asked = tuple(i for i in self.told if i < predict)
+        n_numbers = self.n_ids + (1 if layout.payload else 0)  # of a position
         self.n_asked = len(self.asked) * n_numbers
         self.n_told = len(self.told) * n_numbers
 
@@ -105,15 +107,15 @@ class Said:
         """Return what a model may read of the encoded round ``fed`` before it predicts, as numbers
         ``[batch, n_asked]``.
         """
-        return self._numbers(fed, self.asked)
+        return self._encode(fed, self.asked)
 
     def after(self, fed: EncodedRounds) -> Tensor:
         """Return what a model may read of the encoded round ``fed`` after it has predicted,
         including the outcome, as numbers ``[batch, n_told]``.
         """
-        return self._numbers(fed, self.told)
+        return self._encode(fed, self.told)
 
-    def _numbers(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
+    def _encode(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
         tokens = fed.tokens[:, positions]
         indicators = nn.functional.one_hot(tokens, self.n_ids).flatten(1).to(fed.values)
         if not self.layout.payload:
@@ -140,10 +142,10 @@ def with_points(
     """
     for name in options:
         require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own_options])
-    fitting = {name: fit(name, value, _KINDS.get(name, object)) for name, value in options.items()}
-    users = fitting.get("points") or {}
-    is_mapping = isinstance(users, Mapping)
-    return {**fitting, "points": {**points, **users} if is_mapping else users}
+    fitting = {name: fit(name, value, _TYPES.get(name, object)) for name, value in options.items()}
+    user_points = fitting.get("points") or {}
+    is_mapping = isinstance(user_points, Mapping)  # interp.adapt refuses anything else
+    return {**fitting, "points": {**points, **user_points} if is_mapping else user_points}
 
 
 @checked
@@ -183,47 +185,51 @@ def cell(
             ``output``.
     """
     cells: Any = _find_cells(module, core)
-    n_layers = getattr(cells, "num_layers", 1)
+    n_layers = getattr(cells, "num_layers", 1)  # a cell, unlike layers, has no such attribute
+    # Names of the carried parts: the hidden state h and, in an LSTM, the cell state c.
     names = "hc" if isinstance(cells, nn.LSTMCell | nn.LSTM) else "h"
     width = cells.hidden_size
     shape = (width,) if n_layers == 1 else (n_layers, width)
 
-    def run(module: Any, x: Tensor, carried: _Tree) -> _Tree:
+    def run_core(module: Any, x: Tensor, carried: _Tree) -> _Tree:
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
         require(
             fits,
             f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {shown(x)}",
         )
         state = tuple(carried[name] for name in names)
-        after = _run_cells(module.get_submodule(core), x, state)
-        return dict(zip(names, after, strict=True))
+        new_state = _run_cells(module.get_submodule(core), x, state)
+        return dict(zip(names, new_state, strict=True))
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        after = run(module, hear(module, fed), carried) if hears == "before" else carried
-        top = after["h"] if n_layers == 1 else after["h"][:, -1]
-        scores = read(module, top, fed)
+        new_state = run_core(module, hear(module, fed), carried) if hears == "before" else carried
+        h = new_state["h"]  # [batch, width], or [batch, layer, width]
+        top_layer = h if n_layers == 1 else h[:, -1]
+        scores = read(module, top_layer, fed)
         if hears == "after":
-            after = run(module, hear(module, fed), carried)
-        return scores, after
+            new_state = run_core(module, hear(module, fed), carried)
+        return scores, new_state
 
     def run_rounds(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         layers = module.get_submodule(core)
-        first_h = carried["h"]
-        heard = hear(module, fed).unflatten(0, (len(first_h), -1))
+        first_h = carried["h"]  # [batch, width]; fed has one row per episode and round
+        heard = hear(module, fed).unflatten(0, (len(first_h), -1))  # [batch, round, input]
         inputs = heard if layers.batch_first else heard.transpose(0, 1)
         outputs, _ = layers(inputs.contiguous(), first_h.unsqueeze(0).contiguous())
         if not layers.batch_first:
             outputs = outputs.transpose(0, 1)
-        state = outputs
-        if hears == "after":
-            state = torch.cat([first_h.unsqueeze(1), outputs[:, :-1]], 1)
-        scores = read(module, state.flatten(0, 1), fed)
-        return scores, {"h": outputs.flatten(0, 1)}
+        h_after = outputs  # the hidden state after each round, [batch, round, width]
+        h_read = h_after
+        if hears == "after":  # each prediction is read from the state before its round
+            h_read = torch.cat([first_h.unsqueeze(1), h_after[:, :-1]], 1)
+        scores = read(module, h_read.flatten(0, 1), fed)
+        return scores, {"h": h_after.flatten(0, 1)}
 
     def start(module: Any) -> _Tree:
         x = first(module) if first else torch.empty(0)
-        after = run(module, x, {name: x.new_zeros(1, *shape) for name in names})
-        return {name: part[0] for name, part in after.items()}
+        # One input to a state of zeros, in a batch of one.
+        new_state = run_core(module, x, {name: x.new_zeros(1, *shape) for name in names})
+        return {name: part[0] for name, part in new_state.items()}
 
     points = {gate: f"{core}.{gate}" for gate in gates(cells)} if show_gates else {}
     if first is not None:
@@ -231,7 +237,8 @@ def cell(
     channels = [Channel(name, shape) for name in names]
     options = with_points(options, points)
     machine = adapt(module, task, step=step, channels=channels, **options)
-    if type(cells) in (nn.GRU, nn.RNN) and n_layers == 1:  # which return all their states
+    # The outputs of these are the states after every input; an LSTM returns h, but not c.
+    if type(cells) in (nn.GRU, nn.RNN) and n_layers == 1:
         machine.all_rounds = run_rounds
     return machine
 
@@ -245,7 +252,7 @@ def _find_cells(module: nn.Module, core: str) -> nn.Module:
     is_cell = isinstance(part, nn.RNNCellBase)
     known = ", ".join(name for name in parts if name)
     require(
-        is_cell or (part is not None and gates(part)),
+        is_cell or (part is not None and gates(part)),  # no other supported module has gates
         f"core {core!r} must name an nn.RNNCell, nn.GRUCell, nn.LSTMCell, or an nn.RNN, nn.GRU or nn.LSTM of one "
         f"direction without projections, got {type(part).__name__}; the module has {known}",
     )
@@ -266,10 +273,11 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
     if isinstance(cells, nn.RNNCellBase):
         return _take_tuple(cells(x, _take_single(state)))
     shape = (len(x), cells.num_layers, cells.hidden_size)
+    # PyTorch's layers take and return the state as [layer, batch, width].
     by_layer = tuple(part.reshape(shape).transpose(0, 1).contiguous() for part in state)
-    axis = 1 if cells.batch_first else 0
-    _, after = cells(x.unsqueeze(axis), _take_single(by_layer))
-    return tuple(part.transpose(0, 1).reshape_as(state[0]) for part in _take_tuple(after))
+    time_axis = 1 if cells.batch_first else 0
+    _, new_state = cells(x.unsqueeze(time_axis), _take_single(by_layer))
+    return tuple(part.transpose(0, 1).reshape_as(state[0]) for part in _take_tuple(new_state))
 
 
 def _take_single(state: tuple[Tensor, ...]) -> Any:
@@ -417,18 +425,20 @@ def depth(
     axes, labels = _find_places(module, core, shape)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        z, n_before = carried["z"], carried["cycle"]
-        is_first = n_before[:, 0] < 0.5
-        question = hear(module, fed)
-        question = torch.where(add_axes(is_first, question.ndim), question, carried["heard"])
+        z, n_before = carried["z"], carried["cycle"]  # the state; how many rounds have run
+        is_first = n_before[:, 0] < 0.5  # 0, as a real number
+        fed_question = hear(module, fed)
+        # Later rounds read the question of the first one, which is carried along.
+        is_asked_now = add_axes(is_first, fed_question.ndim)
+        question = torch.where(is_asked_now, fed_question, carried["heard"])
         if begin is not None:
             z = torch.where(add_axes(is_first, z.ndim), begin(module, question), z)
         entered = z + question if inject is None else inject(module, z, question)
         z = module.get_submodule(core)(entered)
-        after = {"z": z, "heard": question, "cycle": n_before + 1}
+        new_state = {"z": z, "heard": question, "cycle": n_before + 1}
         if gate is not None:
-            after["gate"] = gate(module, z).reshape(-1, 1)
-        return read(module, z, fed), after
+            new_state["gate"] = gate(module, z).reshape(-1, 1)
+        return read(module, z, fed), new_state
 
     channels = [Channel("z", shape), Channel("heard", heard or shape), Channel("cycle", (1,))]
     if gate is not None:
@@ -455,9 +465,10 @@ def _require_own_pass(
         whole: function ``(module, fed)`` -> the scores of the module's forward pass, where ``fed``
             is the encoded first round.
     """
-    episodes = catalog.get(machine.layout.task).sample_for(machine, 4, cycles, 0)
+    task = catalog.get(machine.layout.task)
+    episodes = task.sample_for(machine, n_episodes=4, n_rounds=cycles, seed=0)
     run = rollout(machine, episodes)
-    with torch.no_grad():
+    with torch.no_grad():  # on a copy, since eval() would change the user's module
         scores = whole(copy.deepcopy(machine.module).eval(), run.fed.at(0))
     if machine.output == "logits":
         scores = scores.softmax(-1)
@@ -538,16 +549,16 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         f"{str(path)!r} has more weights than a policy of discrete actions ({', '.join(unread)}), such as a feature "
         "extractor or the spread of continuous actions; only MlpLstmPolicy of discrete actions is read",
     )
-    policy = [
+    policy_widths = [
         len(value) for name, value in weights.items() if re.fullmatch(r"policy\.\d+\.weight", name)
     ]
     n_layers = sum(name.startswith("core.weight_hh_l") for name in weights)
     with reading(path):
-        (_, n_inputs), (_, width) = (
-            weights["core.weight_ih_l0"].shape,
-            weights["core.weight_hh_l0"].shape,
-        )
-        actor = Actor(n_inputs, width, policy, len(weights["action.weight"]), n_layers, activation)
+        # The matrices of an LSTM are [4 * width, input], one block of rows for each gate.
+        _, n_inputs = weights["core.weight_ih_l0"].shape
+        _, width = weights["core.weight_hh_l0"].shape
+        n_actions = len(weights["action.weight"])
+        actor = Actor(n_inputs, width, policy_widths, n_actions, n_layers, activation)
         actor.load_state_dict(weights)
     return actor.eval()
 
@@ -573,7 +584,7 @@ def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
         elif name.startswith("mlp_extractor.policy_net."):
             layer = name.removeprefix("mlp_extractor.policy_net.")
             weights[f"policy.{layer}"] = value
-        elif not name.startswith(_OF_THE_CRITIC):
+        elif not name.startswith(_CRITIC_PREFIXES):
             unread.append(name)
     return weights, unread
 
@@ -590,7 +601,7 @@ def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
     )
     with reading(path), theirs(unsafe, of=UnpicklingError):
         stored = torch.load(source, map_location="cpu", weights_only=True)
-    is_mapping = isinstance(stored, dict)
+    is_mapping = isinstance(stored, dict)  # the file may hold a single tensor or a list
     fits = is_mapping and all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in stored.items()
     )
@@ -615,6 +626,7 @@ def agent(
             would return for the encoded round ``fed``.
         options: further options of ``interp.adapt``.
     """
+    # "core" and "first" are options of cell, which is called below.
     options = with_points(options, {"policy": "policy"}, "core", "first")
 
     def read(actor: Actor, h: Tensor, fed: EncodedRounds) -> Tensor:

@@ -31,7 +31,10 @@ from interp.support.checks import checked, checked_fields, file_path, integer, p
 from interp.support.errors import InputError, require, theirs
 from interp.support.files import reading
 
-_PREFIX, _ALIAS = "base_causallm.", "embedding."
+_COCONUT_PREFIX = "base_causallm."
+"""Beginning of the names of GPT-2's weights in a checkpoint of Coconut."""
+_COCONUT_EMBEDDING = "embedding."
+"""Beginning of a second name of GPT-2's table of embeddings in such a checkpoint."""
 _Tree = dict[str, Tensor]
 _NO_EXPONENT = -1e4
 """Initial value of an exponent so that its power is 0 in every precision; the library uses
@@ -128,9 +131,9 @@ def _redraw(module: nn.Module) -> None:
     """
     reset_parameters(module)
     for part in module.modules():
-        begin = getattr(part, "_init_weights", None)
-        if begin is not None:
-            part.apply(begin)
+        initialize = getattr(part, "_init_weights", None)
+        if initialize is not None:  # a model of transformers; the function takes one submodule
+            part.apply(initialize)
 
 
 @checked
@@ -178,38 +181,41 @@ def state_space(
     layers: list[Any] = list(getattr(model, "layers", None) or getattr(model, "blocks", None) or ())
     is_mamba = type(model).__name__ == "MambaModel"
     n_positions = embedded.n_pos
-    form: _Mamba | _Cached = _Mamba(model) if is_mamba else _Cached(model, n_positions)
+    runner: _Mamba | _Cached = _Mamba(model) if is_mamba else _Cached(model, n_positions)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         inputs = embedded.embed(module, fed)
-        outputs, after = form.run(module.get_submodule(core), inputs, carried)
-        return read(module, outputs[:, embedded.at], fed), after
+        outputs, new_state = runner.run(module.get_submodule(core), inputs, carried)
+        return read(module, outputs[:, embedded.at], fed), new_state
 
     def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
         state = {}
-        for channel in form.channels:
-            start = form.start.get(channel.name, torch.zeros(channel.shape))
+        for channel in runner.channels:
+            start = runner.start.get(channel.name, torch.zeros(channel.shape))
             state[channel.name] = start.to(x).expand(len(x), *channel.shape)
         outputs = []
         for round_inputs in x.split(n_positions, 1):
-            y, state = form.run(copied, round_inputs, state)
+            y, state = runner.run(copied, round_inputs, state)
             outputs.append(y)
         return torch.cat(outputs, 1)
 
-    n_inputs = 3 * n_positions
+    n_inputs = 3 * n_positions  # three rounds, so that a state is carried twice
     try:
-        _hold_against(model, run_from_nothing, n_inputs=n_inputs)
+        _require_same_pass(model, run_from_nothing, n_inputs=n_inputs)
     except InputError:
-        if form.n_at_once == 1:
+        if runner.n_at_once == 1:
             raise
-        form.n_at_once = 1
-        _hold_against(model, run_from_nothing, n_inputs=n_inputs)
+        # Some models continue from a cache correctly only with one input at a time.
+        runner.n_at_once = 1
+        _require_same_pass(model, run_from_nothing, n_inputs=n_inputs)
+    # A layer runs once for each input of a round, or once for all of them.
     places: dict[str, Any] = {"times": n_positions, "axes": "pos", "labels": ("input",)}
-    if form.n_at_once > 1:
+    if runner.n_at_once > 1:
         labels = tuple(f"input_{i + 1}" for i in range(n_positions))
         places = {"axes": "pos", "labels": labels}
     points = {}
     for i, layer in enumerate(layers):
+        # Its full name within the user's module, as points need it.
         name = next(name for name, part in module.named_modules() if part is layer)
         if is_mamba:
             for key, part in (("selected", "x_proj"), ("gated", "out_proj")):
@@ -217,10 +223,10 @@ def state_space(
                 points[f"{key}_{i + 1}"] = Point(submodule, of="input", times=n_positions)
         else:
             points[f"layer_{i + 1}"] = Point(name, **places)
-    if form.start:
-        options = {"initial": lambda module: form.start, **options}
+    if runner.start:
+        options = {"initial": lambda module: runner.start, **options}
     options = {"reset": _redraw, **with_points(options, points)}
-    return adapt(module, task, step=step, channels=form.channels, **options)
+    return adapt(module, task, step=step, channels=runner.channels, **options)
 
 
 class _Cached:
@@ -242,34 +248,34 @@ class _Cached:
             len(names) == 1,
             f"{kind} takes none of {', '.join(CACHES)}, so its state cannot be put in; adapt it with interp.adapt",
         )
-        (self.argument,) = names
-        first = self._look(model, n_inputs=1)
-        second = self._look(model, n_inputs=2)
-        self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(first)}
-        shapes = _list_shapes(first)
+        (self.argument,) = names  # name of the argument of the forward pass that takes the cache
+        cache = self._run_for_cache(model, n_inputs=1)
+        later_cache = self._run_for_cache(model, n_inputs=2)
+        self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(cache)}
+        shapes = _list_shapes(cache)
         require(
             self.paths,
             f"{kind} gives back no cache that holds its state (it keeps it in its modules); adapt it with interp.adapt",
         )
         require(
-            shapes == _list_shapes(second),
+            shapes == _list_shapes(later_cache),
             f"the cache of {kind} grows with every input: it has attention layers beside its recurrent ones; adapt it "
             "with interp.adapt, and a Channel(..., grows=...)",
         )
-        self.cache = first
-        self.start: _Tree = {}
+        self.cache = cache  # a template: every run replaces all its tensors
+        self.start: _Tree = {}  # initial values of channels that do not start at 0
         self.channels = []
-        self.shapes = [shape[1:] for shape in shapes]
+        self.shapes = [shape[1:] for shape in shapes]  # without the batch axis
         for path, shape in zip(self.paths, self.shapes, strict=True):
             name = path if path.isidentifier() else f"state_{path}"
             self.channels.append(Channel(name, (prod(shape),)))
         if self.argument == "state":
-            # The largest exponent that RWKV has seen, which is that of no number at first.
+            # In RWKV, the last tensor is the largest exponent so far; at first there was none.
             last = self.channels[-1]
             self.start = {last.name: torch.full(last.shape, _NO_EXPONENT)}
 
     @plainly()
-    def _look(self, model: Any, n_inputs: int) -> Any:
+    def _run_for_cache(self, model: Any, n_inputs: int) -> Any:
         """Run a copy of the model on ``n_inputs`` zero vectors for a batch of two, and return its
         cache.
         """
@@ -300,11 +306,12 @@ class _Cached:
         for x in inputs.split(self.n_at_once, 1):
             cache = self.cache
             for path, shape, part in zip(self.paths.values(), self.shapes, parts, strict=True):
-                cache = _put(cache, path, part.reshape(-1, *shape).clone())
+                # Cloned, since the model may write into its cache, which must not reach carried.
+                cache = _replace_tensor(cache, path, part.reshape(-1, *shape).clone())
             output = model(inputs_embeds=x, use_cache=True, **{self.argument: cache})
             outputs.append(output.last_hidden_state.to(x.dtype))
-            after = _find_tensors(output[self.argument])
-            parts = [part.flatten(1).to(x.dtype) for _, part in after]
+            new_tensors = _find_tensors(output[self.argument])
+            parts = [part.flatten(1).to(x.dtype) for _, part in new_tensors]
         names = [channel.name for channel in self.channels]
         return torch.cat(outputs, 1), dict(zip(names, parts, strict=True))
 
@@ -323,6 +330,7 @@ def _find_tensors(
         if value.ndim > 1:
             yield path, value
         return
+    # A cache may have the model's configuration as an attribute, in which there is no state.
     if isinstance(value, str) or value is None or path[-1:] == ("config",):
         return
     for key, part in list_parts(value).items():
@@ -334,7 +342,7 @@ def _list_shapes(cache: Any) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for _, tensor in _find_tensors(cache)]
 
 
-def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
+def _replace_tensor(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
     """Return a copy of a nested cache with one tensor replaced.
 
     Args:
@@ -345,7 +353,7 @@ def _put(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
     if not path:
         return tensor
     key, *rest = path
-    return replace_part(value, key, _put(list_parts(value)[key], rest, tensor))
+    return replace_part(value, key, _replace_tensor(list_parts(value)[key], rest, tensor))
 
 
 class _Mamba:
@@ -355,6 +363,7 @@ class _Mamba:
 
     def __init__(self, model: Any) -> None:
         config = model.config
+        # The convolution reads the current input, too, which is not carried.
         sizes = {"state": config.state_size, "conv": config.conv_kernel - 1}
         n_layers, inner = len(model.layers), config.intermediate_size
         self.channels = [Channel(name, (n_layers, inner * size)) for name, size in sizes.items()]
@@ -376,7 +385,7 @@ class _Mamba:
             input.
         """
         inner = model.config.intermediate_size
-        by_layer = {}
+        by_layer = {}  # name of a channel -> a list over layers, [batch, inner, size] each
         for name, part in carried.items():
             parts = part.unflatten(2, (inner, -1)).unbind(1)
             by_layer[name] = list(parts)
@@ -384,16 +393,16 @@ class _Mamba:
         for x in inputs.unbind(1):
             for i, layer in enumerate(model.layers):
                 state, conv = by_layer["state"][i], by_layer["conv"][i]
-                y, state, conv = _mix(layer.mixer, layer.norm(x), state, conv)
+                y, state, conv = _run_mixer(layer.mixer, layer.norm(x), state, conv)
                 by_layer["state"][i], by_layer["conv"][i] = state, conv
                 x = x + y
             outputs.append(model.norm_f(x))
-        after = {name: torch.stack(parts, 1).flatten(2) for name, parts in by_layer.items()}
-        return torch.stack(outputs, 1), after
+        new_state = {name: torch.stack(parts, 1).flatten(2) for name, parts in by_layer.items()}
+        return torch.stack(outputs, 1), new_state
 
 
 @plainly()
-def _hold_against(
+def _require_same_pass(
     model: Any,
     adapted_form: Callable[[Any, Tensor], Tensor],
     width: str = "hidden_size",
@@ -413,17 +422,18 @@ def _hold_against(
     kind = type(model).__name__
     weight = next(copied.parameters())
     generator = torch.Generator().manual_seed(0)
+    # [batch, input, width], the same numbers in every dtype and on every device
     noise = torch.randn(2, n_inputs, getattr(model.config, width), generator=generator).to(weight)
     log = logging.getLogger("transformers")
     level = log.level
-    log.setLevel(logging.ERROR)  # not of kernels that only make it quicker
+    log.setLevel(logging.ERROR)  # no warnings that quicker kernels are not installed
     try:
         with theirs(f"this adapter's form of {kind} (others: interp.adapt)"), torch.no_grad():
             adapted = adapted_form(copied, noise)
             forward = copied(inputs_embeds=noise, use_cache=False).last_hidden_state
     finally:
         log.setLevel(level)
-    largest = forward.abs().max().clamp_min(1e-30)
+    largest = forward.abs().max().clamp_min(1e-30)  # not 0, since it is a divisor
     gap = float((adapted - forward).abs().max() / largest)
     require(
         gap <= 100 * torch.finfo(weight.dtype).eps,
@@ -432,7 +442,7 @@ def _hold_against(
     )
 
 
-def _mix(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _run_mixer(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run the mixer of a Mamba layer (convolution, selective state space, gate) on one input.
 
     Args:
@@ -444,16 +454,17 @@ def _mix(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Te
     Returns:
         The output ``[batch, width]``, and the new values of ``state`` and ``conv``.
     """
-    heard, gate = mixer.in_proj(x).chunk(2, -1)
-    window = torch.cat([conv, heard.unsqueeze(2)], 2)
-    convolution = mixer.conv1d
-    total = (window * convolution.weight.squeeze(1)).sum(2)
+    hidden, gate = mixer.in_proj(x).chunk(2, -1)  # [batch, inner] each
+    window = torch.cat([conv, hidden.unsqueeze(2)], 2)  # [batch, inner, kernel]
+    convolution = mixer.conv1d  # of each inner channel by itself, [inner, 1, kernel]
+    convolved = (window * convolution.weight.squeeze(1)).sum(2)
     if convolution.bias is not None:
-        total = total + convolution.bias
-    selected = mixer.act(total)
+        convolved = convolved + convolution.bias
+    selected = mixer.act(convolved)  # the input u of the state-space model, [batch, inner]
     sizes = [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size]
-    time, B, C = mixer.x_proj(selected).split(sizes, -1)
-    dt = functional.softplus(mixer.dt_proj(time)).unsqueeze(2)
+    low_rank_dt, B, C = mixer.x_proj(selected).split(sizes, -1)  # B and C: [batch, state]
+    dt = functional.softplus(mixer.dt_proj(low_rank_dt)).unsqueeze(2)  # [batch, inner, 1]
+    # state <- exp(dt A) state + dt B u, and y = C state + D u, with A = -exp(A_log)
     decay = (dt * -mixer.A_log.exp()).exp()
     added = dt * B.unsqueeze(1) * selected.unsqueeze(2)
     state = decay * state + added
@@ -499,16 +510,17 @@ def hrm(
 
     def step(model: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         inputs = rounds.embed(model, fed)
-        z_H, z_L = _refine(model.model, inputs, carried["z_H"], carried["z_L"])
+        # H is the slow stack and L the fast one, as in the library; states [batch, pos, width].
+        z_H, z_L = _run_cycles(model.model, inputs, above=carried["z_H"], below=carried["z_L"])
         scores = model.lm_head(z_H[:, rounds.at])[:, outcome_ids]
         return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
     def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
         nothing = torch.zeros_like(x[:, 0])
-        z_H, _ = _refine(copied, x, nothing, nothing)
+        z_H, _ = _run_cycles(copied, x, above=nothing, below=nothing)
         return z_H
 
-    _hold_against(inner, run_from_nothing)
+    _require_same_pass(inner, run_from_nothing)
     config = inner.config
     n_slow = config.H_cycles
     n_fast = n_slow * config.L_cycles
@@ -522,7 +534,7 @@ def hrm(
     return adapt(model, layout, step=step, channels=channels, **options)
 
 
-def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
+def _run_cycles(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
     """Run all cycles of an HRM-Text on one round; return the slow and the fast state after them,
     each ``[batch, pos, width]``.
 
@@ -616,47 +628,49 @@ def thoughts(
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
     integer("slot of embedded", rounds.slot, 0, rounds.n_pos - 1)
+    # A GPT-2 with inputs of the user's needs no table of tokens, only one of positions.
     needed = "wte" if embedded is None else "wpe"
     inner = _find_core(model, core, needed, "GPT2Model of transformers")
     config = inner.config
     outcome_ids = [] if outcomes is None else _check_ids("outcomes", outcomes, layout.outcomes)
-    rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
+    n_rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
     require(
-        rows <= config.n_positions,
-        f"{n_rounds} rounds of {rounds.n_pos} take {rows} positions, and the model has {config.n_positions}: no more "
+        n_rows <= config.n_positions,
+        f"{n_rounds} rounds of {rounds.n_pos} take {n_rows} positions, and the model has {config.n_positions}: no more "
         f"than {config.n_positions // rounds.n_pos} rounds fit",
     )
 
     def step(thinker: _Thinker, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         model: Any = thinker.model
-        length = carried["cache_length"]
+        length = carried["cache_length"]  # number of filled rows, [batch]
+        # The identity modules are hook points; they run in every round, whatever it uses.
         thought = thinker.thought(carried["thought"])
         cache = thinker.cache(carried["cache"])
         x = rounds.embed(model, fed)
         if "thought" in uses:
             x = _put_thought(x, thought, rounds.slot, length)
-        cache = cache[:, : int(length.max())]  # no row beyond is written
-        is_read = torch.arange(cache.shape[1], device=x.device) < length.unsqueeze(1)
+        filled = cache[:, : int(length.max())]  # later rows are empty in every episode
+        is_read = torch.arange(filled.shape[1], device=x.device) < length.unsqueeze(1)
         if "cache" not in uses:
             is_read = torch.zeros_like(is_read)
-        hidden, added = _run_gpt2(model.get_submodule(core), x, cache, is_read, length)
-        answer = hidden[:, rounds.at]
-        thought = hidden[:, -1] if project is None else project(model, hidden[:, -1])
-        carried = {"thought": thought, "cache": added}
+        hidden, new_rows = _run_gpt2(model.get_submodule(core), x, filled, is_read, length)
+        at_prediction = hidden[:, rounds.at]
+        new_thought = hidden[:, -1] if project is None else project(model, hidden[:, -1])
+        new_state = {"thought": new_thought, "cache": new_rows}
         if read is not None:
-            return read(model, answer, fed), carried
-        return model.lm_head(answer)[:, outcome_ids], carried
+            return read(model, at_prediction, fed), new_state
+        return model.lm_head(at_prediction)[:, outcome_ids], new_state
 
-    row_width = 2 * config.n_layer * config.n_embd
-    cached = Channel("cache", (rows, row_width), grows=rounds.n_pos)
+    row_width = 2 * config.n_layer * config.n_embd  # keys and values of all layers
+    cached = Channel("cache", (n_rows, row_width), grows=rounds.n_pos)
     points = {
         "thought": Point("thought"),
         "cache": Point("cache", axes="pos", labels=cached.labels),
     }
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel("thought", (config.n_embd,)), cached]
-    if config.n_positions >= 5:
-        _hold_against(inner, _run_in_halves, "n_embd")
+    if config.n_positions >= 5:  # the number of inputs of this test
+        _require_same_pass(inner, _run_in_halves, width="n_embd")
     return adapt(_Thinker(model), layout, step=step, channels=channels, **options)
 
 
@@ -702,7 +716,7 @@ def _run_in_halves(core: Any, x: Tensor) -> Tensor:
         core: a ``GPT2Model``.
         x: input embeddings, ``[batch, pos, width]``.
     """
-    n_rows, n_first = len(x), 2
+    n_rows, n_first = len(x), 2  # any split tests the cache
     empty = x.new_zeros(n_rows, 0, 2 * core.config.n_layer * core.config.n_embd)
     length = torch.zeros(n_rows, dtype=torch.long)
     unread = torch.ones(n_rows, 0, dtype=torch.bool)
@@ -733,13 +747,13 @@ def _run_gpt2(
 
     config, n = core.config, x.shape[1]
     past = DynamicCache()
-    by_layer = cache.unflatten(2, (config.n_layer, 2, config.n_head, -1))
+    by_layer = cache.unflatten(2, (config.n_layer, 2, config.n_head, -1))  # 2: keys, values
     for layer, part in enumerate(by_layer.unbind(2)):
         keys, values = part.transpose(1, 3).unbind(2)  # [batch, head, row, d_head]
         past.update(keys, values, layer)
     mask = torch.cat([is_read, is_read.new_ones(len(x), n)], 1)
     positions = length.unsqueeze(1) + torch.arange(n, device=x.device)
-    # Positions are clipped, since the machine reports a full cache with a clearer error.
+    # Clipped, so that a full cache is reported by the machine, with a clearer error than GPT-2's.
     result = core(
         inputs_embeds=x,
         attention_mask=mask.long(),
@@ -747,9 +761,12 @@ def _run_gpt2(
         use_cache=True,
         **fill_cache(type(core).forward, past),
     )
+    # The pass has appended its keys and values to past, [batch, head, row, d_head] each.
     pairs = [torch.stack([layer.keys, layer.values], 2) for layer in past.layers]
     added = torch.stack(pairs, 1)[..., -n:, :]  # [batch, layer, head, 2, pos, d_head]
-    return result.last_hidden_state, added.permute(0, 4, 1, 3, 2, 5).flatten(2)
+    # [batch, pos, layer, 2, head, d_head], whose last four axes are one row of the cache
+    by_position = added.permute(0, 4, 1, 3, 2, 5)
+    return result.last_hidden_state, by_position.flatten(2)
 
 
 @checked
@@ -766,21 +783,23 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     """
     path = Path(file_path(path, "the checkpoint"))
     tensors = load_tensors(path, path)
-    plain = {name.removeprefix("module."): value for name, value in tensors.items()}
-    unknown = [name for name in plain if not name.startswith((_PREFIX, _ALIAS))]
-    listed = ", ".join(list(unknown or plain)[:3])
+    # PyTorch's parallel training puts "module." in front of names.
+    stored = {name.removeprefix("module."): value for name, value in tensors.items()}
+    known_prefixes = (_COCONUT_PREFIX, _COCONUT_EMBEDDING)
+    unknown = [name for name in stored if not name.startswith(known_prefixes)]
+    listed = ", ".join(list(unknown or stored)[:3])
     require(
-        f"{_PREFIX}transformer.wte.weight" in plain and not unknown,
-        f"{str(path)!r} is no checkpoint of Coconut: its keys begin with {_PREFIX!r} and hold transformer.wte.weight, "
-        f"got {listed}",
+        f"{_COCONUT_PREFIX}transformer.wte.weight" in stored and not unknown,
+        f"{str(path)!r} is no checkpoint of Coconut: its keys begin with {_COCONUT_PREFIX!r} and hold "
+        f"transformer.wte.weight, got {listed}",
     )
     weights = {
-        name.removeprefix(_PREFIX): value
-        for name, value in plain.items()
-        if name.startswith(_PREFIX)
+        name.removeprefix(_COCONUT_PREFIX): value
+        for name, value in stored.items()
+        if name.startswith(_COCONUT_PREFIX)
     }
     model = _build_gpt2(path, weights, n_head)
-    _require_ties(path, model, {**weights, **plain})
+    _require_ties(path, model, {**weights, **stored})
     return model
 
 
@@ -802,28 +821,30 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
     """
     path = Path(file_path(path, "the checkpoint"))
     stored = load_tensors(path, path)
-    plain: _Tree = {}
+    weights: _Tree = {}
     for name, value in stored.items():
+        # LoRA wraps the model and its layers, which shows in the names of weights.
         name = name.removeprefix("codi.").removeprefix("base_model.model.")
-        plain[name.replace(".base_layer", "").replace(".default", "")] = value
-    has_parts = {"transformer.wte.weight", "prj.1.weight", "prj.3.weight"} <= plain.keys()
+        weights[name.replace(".base_layer", "").replace(".default", "")] = value
+    has_parts = {"transformer.wte.weight", "prj.1.weight", "prj.3.weight"} <= weights.keys()
     require(
         has_parts,
         f"{str(path)!r} is no checkpoint of CODI: it holds transformer.wte.weight, prj.1.weight and prj.3.weight, got "
         f"{', '.join(list(stored)[:3])}",
     )
-    for name in [name for name in plain if name.endswith(".lora_A.weight")]:
+    for name in [name for name in weights if name.endswith(".lora_A.weight")]:
         layer = name.removesuffix(".lora_A.weight")
-        update = plain.pop(f"{layer}.lora_B.weight") @ plain.pop(name)
-        weight = plain[f"{layer}.weight"]
-        plain[f"{layer}.weight"] = weight + scale * (update if layer == "lm_head" else update.T)
+        update = weights.pop(f"{layer}.lora_B.weight") @ weights.pop(name)  # B A, [out, in]
+        # GPT-2 stores the weights of its layers as [in, out], but those of lm_head as [out, in].
+        in_layers_form = update if layer == "lm_head" else update.T
+        weights[f"{layer}.weight"] = weights[f"{layer}.weight"] + scale * in_layers_form
     projection = {
-        name.removeprefix("prj."): plain.pop(name)
-        for name in list(plain)
+        name.removeprefix("prj."): weights.pop(name)
+        for name in list(weights)
         if name.startswith("prj.")
     }
-    model = _build_gpt2(path, plain, n_head)
-    _require_ties(path, model, plain)
+    model = _build_gpt2(path, weights, n_head)
+    _require_ties(path, model, weights)
     inner, width = projection["1.weight"].shape
     prj = nn.Sequential(nn.Dropout(), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
     if "ln.weight" in projection:
@@ -851,6 +872,7 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
     require(
         width % heads == 0, f"n_head {heads} does not divide the {width} dimensions; give n_head="
     )
+    # Names such as "transformer.h.3.attn.c_attn.weight", where 3 is the layer.
     layers = {name.split(".")[2] for name in weights if name.startswith("transformer.h.")}
     config = GPT2Config(
         vocab_size=n_words,
@@ -860,7 +882,7 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
         n_head=heads,
     )
     model = GPT2LMHeadModel(config)
-    masks = (".attn.bias", ".masked_bias")
+    masks = (".attn.bias", ".masked_bias")  # stored by older versions of the library
     parameters = {name: value for name, value in weights.items() if not name.endswith(masks)}
     with reading(path):
         model.load_state_dict(parameters)
@@ -876,11 +898,12 @@ def _require_ties(path: Path, model: Any, stored: _Tree) -> None:
         model: the GPT-2 with the loaded weights.
         stored: all tensors of the checkpoint by name.
     """
-    tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
+    # Of the values stored for tied weights, loading keeps one; the others must equal it.
+    loaded = {**model.state_dict(), f"{_COCONUT_EMBEDDING}weight": model.transformer.wte.weight}
     differing = [
         name
         for name, value in stored.items()
-        if name in tied and not torch.equal(tied[name], value)
+        if name in loaded and not torch.equal(loaded[name], value)
     ]
     require(
         not differing,

@@ -57,7 +57,7 @@ from interp.support.errors import InputError, require, theirs, unknown_name
 _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
 _LATENT = "latent"
-_DIGITS = 3
+_N_DIGEST_DIGITS = 3
 """Significant digits of outputs in a digest; rounding on another computer changes about the
 eighth.
 """
@@ -132,8 +132,8 @@ class AdaptedMachine(HookedMachine):
         self.tapped = nn.ModuleList(self.taps.values())
         self.may_halt = any(point.alive is not None for point in points.values())
         self.opened = _open_cells(module, points.values())
-        self._largest = layout.max_layout
-        self._of_length = {fitted.n_positions: fitted for fitted in (*layout.family, layout)}
+        self._largest_layout = layout.max_layout
+        self._layout_of_length = {fitted.n_positions: fitted for fitted in (*layout.family, layout)}
         self.setup()
 
     def setup(self) -> None:
@@ -142,14 +142,16 @@ class AdaptedMachine(HookedMachine):
         submodule runs several times in a round, its third run has the hook point ``points.NAME.2``.
         """
         modules = self.__dict__["_modules"]
-        module = modules.pop("module")  # its parts may have names of their own, and get none here
-        super().setup()
+        # Taken out while names are given: hook points within the user's module keep their names.
+        module = modules.pop("module")
+        super().setup()  # names a tap's hook points by their place, such as "tapped.0.runs.2"
         self.module = module
         for key, tap in self.taps.items():
-            hook_points: Any = tap.runs
-            for run, hook_point in enumerate(hook_points):
+            hook_points: Any = tap.runs  # one for each run of the submodule in a round
+            for run_index, hook_point in enumerate(hook_points):
                 del self.hook_dict[hook_point.name], self.mod_dict[hook_point.name]
-                hook_point.name = self.points[key].hook.format(layer=run)
+                # The name of a point that runs once has no "{layer}", so it stays as it is.
+                hook_point.name = self.points[key].hook.format(layer=run_index)
                 self.hook_dict[hook_point.name] = hook_point
                 self.mod_dict[hook_point.name] = hook_point
 
@@ -169,18 +171,18 @@ class AdaptedMachine(HookedMachine):
         """Move the model to a device, or cast it to a dtype, with the arguments of
         ``torch.nn.Module.to``. Complex buffers stay complex, in the precision of the weights.
         """
-        constants = []
+        complex_buffers = []
         for part in self.modules():
             for name, buffer in part._buffers.items():
                 if buffer is not None and buffer.is_complex():
-                    constants.append((part, name, buffer))
-        for part, name, _ in constants:
+                    complex_buffers.append((part, name, buffer))
+        for part, name, _ in complex_buffers:
             part._buffers[name] = None  # PyTorch would cast it to real numbers
         try:
             super().to(*args, **options)
         finally:
             dtype = torch.complex128 if self.dtype == torch.float64 else torch.complex64
-            for part, name, buffer in constants:
+            for part, name, buffer in complex_buffers:
                 part._buffers[name] = buffer.to(self.device, dtype)
         return self
 
@@ -209,14 +211,14 @@ class AdaptedMachine(HookedMachine):
             isinstance(start, Mapping),
             f"initial= of {self.name!r} gives a mapping of channels, got {shown(start)}",
         )
-        tree = dict(start)
+        state = dict(start)  # by channel; pack refuses names of no channel
         for channel in self.channels:
             value = start.get(channel.name, torch.zeros(channel.shape))
             if not isinstance(value, Tensor) or value.is_complex():
                 expected = f"{channel.name!r} is a tensor of real numbers"
                 raise InputError(f"initial= of {self.name!r}: {expected}, got {shown(value)}")
-            tree[channel.name] = value.to(self.device, self.dtype).unsqueeze(0)
-        return pack(self.channels, tree).expand(n_episodes, -1, -1)
+            state[channel.name] = value.to(self.device, self.dtype).unsqueeze(0)
+        return pack(self.channels, state).expand(n_episodes, -1, -1)
 
     def _call_start(self) -> Any:
         """Call the user's function ``initial=``, and return what it returned. Random numbers are
@@ -273,24 +275,25 @@ class AdaptedMachine(HookedMachine):
             The prediction, and the state that the next round reads.
         """
         carried = self.hook_latents(carried)
-        void = None
+        is_void = None  # without a loop that may halt, no row can be void
         if self.may_halt:
+            # A row that was void in an earlier round carries NaN. It runs from 0, and stays void.
             is_nan = carried.isnan()
-            void = is_nan.flatten(1).any(1)
+            is_void = is_nan.flatten(1).any(1)
             carried = carried.masked_fill(is_nan, 0.0)
-        tree = unpack(self.channels, carried)
+        state = unpack(self.channels, carried)
         for name in self.lengths:
-            tree[name] = tree[name].squeeze(-1).round().long()
+            state[name] = state[name].squeeze(-1).round().long()  # carried as a real number
         with self._set_mode(carried.dtype), self._open_points(len(carried)):
-            result = self._call("a round", self.one_step, self.module, dict(tree), fed)
-        scores, after = self._split_result(result)
+            result = self._call("a round", self.one_step, self.module, dict(state), fed)
+        scores, new_state = self._split_result(result)
         for name, channel in self.lengths.items():
-            rows = after.get(channel.name)
-            cache, length = append_rows(channel, tree[channel.name], tree[name], rows)
-            after[channel.name] = cache
-            after[name] = length.unsqueeze(-1).to(carried.dtype)
-        stepped = Stepped(self._predict(scores, fed, occurs), pack(self.channels, after))
-        return stepped if void is None else self._mark_void(stepped, void)
+            new_rows = new_state.get(channel.name)  # the step returns these alone
+            cache, length = append_rows(channel, state[channel.name], state[name], new_rows)
+            new_state[channel.name] = cache
+            new_state[name] = length.unsqueeze(-1).to(carried.dtype)
+        stepped = Stepped(self._predict(scores, fed, occurs), pack(self.channels, new_state))
+        return stepped if is_void is None else self._mark_void(stepped, is_void)
 
     def _predict(self, scores: Tensor, fed: EncodedRounds, occurs: bool) -> Tensor:
         """Convert the module's scores to predictions.
@@ -302,11 +305,12 @@ class AdaptedMachine(HookedMachine):
                 valid probabilities.
         """
         n_rows, n_positions = fed.tokens.shape
-        layout = self._of_length.get(n_positions, self.layout)
+        layout = self._layout_of_length.get(n_positions, self.layout)
         scores = self._fit_scores(scores, layout, n_rows)
         if self.output == "logits":
             scores = scores.softmax(-1)
         elif self.output == "probability" and occurs and not self._has_hooks():
+            # Without hooks only: after an intervention, scores need not be probabilities.
             self._require_probabilities(scores)
         return layout.prediction(scores)
 
@@ -326,31 +330,34 @@ class AdaptedMachine(HookedMachine):
         """
         if self.all_rounds is None or fed.missing is not None or not self.is_quiet():
             return None
-        by_round = fed.tokens.shape[:2]
-        rows = fed.each(lambda part: part.flatten(0, 1))
-        tree = unpack(self.channels, carried)
+        batch_and_round = fed.tokens.shape[:2]
+        rows = fed.each(lambda part: part.flatten(0, 1))  # [batch * round, ...]
+        first_state = unpack(self.channels, carried)
         with self._set_mode(carried.dtype):
-            result = self._call("a round", self.all_rounds, self.module, tree, rows)
-        scores, after = self._split_result(result)
+            result = self._call("a round", self.all_rounds, self.module, first_state, rows)
+        scores, new_states = self._split_result(result)
         predictions = self._predict(scores, rows, occurs=True)
-        state = pack(self.channels, after)
-        return Stepped(predictions.unflatten(0, by_round), state.unflatten(0, by_round))
+        new_carried = pack(self.channels, new_states)
+        return Stepped(
+            predictions.unflatten(0, batch_and_round), new_carried.unflatten(0, batch_and_round)
+        )
 
-    def _mark_void(self, stepped: Stepped, void: Tensor) -> Stepped:
+    def _mark_void(self, stepped: Stepped, is_void: Tensor) -> Stepped:
         """Return the result of a round with NaN in void rows.
 
         A row is void if a hook changed an activation of a loop that had already halted in this row.
 
         Args:
             stepped: the result of the round.
-            void: Bool[batch], rows that are known to be void.
+            is_void: Bool[batch], True for rows that are known to be void.
         """
         for tap in self.taps.values():
             if tap.halting is not None:
-                void = void | tap.halting.void.to(void.device)
-        if not void.any():
+                is_void = is_void | tap.halting.void.to(is_void.device)
+        if not is_void.any():
             return stepped
-        parts = [part.masked_fill(add_axes(void, part.ndim), torch.nan) for part in stepped]
+        # The prediction [batch, ...] and the carried state [batch, row, width].
+        parts = [part.masked_fill(add_axes(is_void, part.ndim), torch.nan) for part in stepped]
         return Stepped(*parts)
 
     forward = step  # for tools that call a module
@@ -363,9 +370,9 @@ class AdaptedMachine(HookedMachine):
         function ``step=`` returned; refuse anything else.
         """
         if isinstance(result, tuple) and len(result) == 2:
-            scores, after = result
-            if isinstance(scores, Tensor) and isinstance(after, Mapping):
-                return scores, dict(after)
+            scores, new_state = result
+            if isinstance(scores, Tensor) and isinstance(new_state, Mapping):
+                return scores, dict(new_state)
         got = ", ".join(map(shown, result)) if isinstance(result, tuple) else shown(result)
         raise InputError(
             f"{self.name!r}: a step returns (scores, carried), a tensor and a mapping of channels to tensors, got {got}"
@@ -381,10 +388,11 @@ class AdaptedMachine(HookedMachine):
             n_rows: number of rows of the batch.
         """
         if layout.kind == "mean" and scores.ndim == 1:
-            scores = scores.unsqueeze(-1)
+            scores = scores.unsqueeze(-1)  # [batch] -> [batch, 1]
         n_outputs = layout.n_outputs
         fits = scores.ndim == 2 and len(scores) == n_rows
-        fits = fits and scores.shape[1] in (n_outputs, self._largest.n_outputs)
+        # A module for rounds of several sizes may return the scores of the largest ones.
+        fits = fits and scores.shape[1] in (n_outputs, self._largest_layout.n_outputs)
         are_real = scores.is_floating_point()
         outcomes = ", ".join(layout.outcomes)
         got = f"{list(scores.shape)} of {scores.dtype}"
@@ -396,11 +404,11 @@ class AdaptedMachine(HookedMachine):
         return scores[:, :n_outputs]
 
     def _require_probabilities(self, scores: Tensor) -> None:
-        close = CLOSE.get(scores.dtype, 1e-2)
+        tolerance = CLOSE.get(scores.dtype, 1e-2)  # .01 for half precision
         lowest = float(scores.min())
         sums = scores.sum(-1)
         worst_sum = float(sums[(sums - 1).abs().argmax()])
-        are_probabilities = lowest >= -close and abs(worst_sum - 1) <= close
+        are_probabilities = lowest >= -tolerance and abs(worst_sum - 1) <= tolerance
         require(
             are_probabilities,
             f"{self.name!r}: predictions are no probabilities of the outcomes: they must be 0 or more and add up "
@@ -429,14 +437,16 @@ class AdaptedMachine(HookedMachine):
         """Open a context in which the module is in evaluation mode, unless the model is being
         trained, and ``dtype`` is PyTorch's default dtype.
         """
-        awake = [] if self.training else [part for part in self.module.modules() if part.training]
+        in_training_mode = []
+        if not self.training:
+            in_training_mode = [part for part in self.module.modules() if part.training]
         try:
-            for part in awake:  # directly, since a module's own __setattr__ is slow
+            for part in in_training_mode:  # directly, since a module's own __setattr__ is slow
                 part.__dict__["training"] = False
             with DefaultDtype(dtype):
                 yield
         finally:
-            for part in awake:
+            for part in in_training_mode:
                 part.__dict__["training"] = True
 
     @contextmanager
@@ -451,7 +461,7 @@ class AdaptedMachine(HookedMachine):
             for cell in self.opened.values():
                 stack.enter_context(cell.in_place())
             for tap in self.taps.values():
-                tap.halting = None  # of the round before, which an error may have ended
+                tap.halting = None  # may be left from a round that an error ended
                 if tap.is_watched:
                     submodule = self._find_submodule(tap.point.module)
                     gate = self._find_submodule(tap.point.gate or tap.point.module)
@@ -496,7 +506,7 @@ class AdaptedMachine(HookedMachine):
             InputError: rounds read weights that are in no module of the model, such as those of a
                 module in a closure. The copy would share these trained weights.
         """
-        draw = self.reset or reset_parameters
+        draw = self.reset or reset_parameters  # reset= of the user's, if there is one
         fresh = draw_anew(self, seed, lambda machine: self._call("reset=", draw, machine.module))
         fresh.name = f"{self.name}-untrained"
         fresh.reader = None
@@ -527,8 +537,9 @@ class AdaptedMachine(HookedMachine):
         layout = self.layout.to_dict()
         points = {}
         for key, tap in self.taps.items():
-            alive = getattr(tap.point.alive, "__qualname__", None)
-            points[key] = {**vars(tap.point), "alive": alive}
+            # A function is named, since its repr has an address that differs between processes.
+            name_of_alive = getattr(tap.point.alive, "__qualname__", None)
+            points[key] = {**vars(tap.point), "alive": name_of_alive}
         parts: list[Any] = [
             self.name,
             repr(self.module),
@@ -559,20 +570,27 @@ class AdaptedMachine(HookedMachine):
             return type(error).__name__
         texts = []
         for part in numbers:
-            largest = float(part.abs().max())
-            rounded = (part.double().cpu() / (largest or 1)).round(decimals=_DIGITS)
-            texts.append(f"{largest:.{_DIGITS}g} {rounded.tolist()}")
+            largest = float(
+                part.abs().max()
+            )  # numbers are rounded relative to this; 1 if all are 0
+            rounded = (part.double().cpu() / (largest or 1)).round(decimals=_N_DIGEST_DIGITS)
+            texts.append(f"{largest:.{_N_DIGEST_DIGITS}g} {rounded.tolist()}")
         return str(texts)
 
     def _run_digest_rounds(self, reads: OutsideReads | None) -> list[Tensor]:
-        episodes = catalog.get(self.layout.task).sample_for(self, 2, 2, 0)
+        """Return the prediction of each round of two episodes, flattened, followed by the mean
+        absolute carried state after it, ``[episode]``.
+        """
+        task = catalog.get(self.layout.task)
+        episodes = task.sample_for(self, n_episodes=2, n_rounds=2, seed=0)
         layout = self.layout.fit(episodes)
         fed = self.prepare(layout.encode(episodes))
-        n_fed = fed.tokens.shape[1]
-        rounds = [fed.at(t % n_fed) for t in range(room(self, _N_DIGEST_ROUNDS))]
+        n_sampled = fed.tokens.shape[1]
+        # The sampled rounds are run several times, since a step may change in later rounds.
+        rounds = [fed.at(t % n_sampled) for t in range(room(self, _N_DIGEST_ROUNDS))]
         if reads is not None:
             for fed_round in rounds:
-                reads.allow(fed_round.tensors().values())
+                reads.allow(fed_round.tensors().values())  # inputs of a round are no weights
         numbers = []
         with self._remove_hooks(), reads or nullcontext(), torch.no_grad():
             carried = self.initial(2, layout)
@@ -588,6 +606,7 @@ class AdaptedMachine(HookedMachine):
         """Open a context in which the model runs without its hooks and in evaluation mode."""
         with ExitStack() as stack:
             for part in (self, *self.hook_points()):
+                # In __dict__, without PyTorch's checks. On exit the same hooks are there again.
                 attributes = part.__dict__
                 stack.callback(
                     attributes.update,
@@ -679,16 +698,17 @@ def adapt(
     machine = AdaptedMachine(module, layout, step, channels, named_points, scores_are)
     machine.start = initial
     if initial is not None and len(inspect.signature(initial).parameters) > 1:
-        machine.start_seed = 0
+        machine.start_seed = 0  # its second parameter is a generator: it draws the state
     machine.reader = read
     machine.reset = reset
     machine.algorithm = algorithm
     machine.name = name or type(module).__name__
     machine.origin = dict(origin or {})
-    machine.training = False
+    machine.training = False  # of the machine only: the user's module keeps its mode
     _require_dense(machine)
     n_numbers = sum(prod(channel.shape) for channel in channels)
-    refuse_beyond_machine(f"what {machine.name!r} carries", 4.0 * n_numbers)
+    n_bytes = 4.0 * n_numbers  # in float32
+    refuse_beyond_machine(f"what {machine.name!r} carries", n_bytes)
     if check and not TRUSTED.get():
         check_machine(machine, cheap=True)
     return machine
@@ -724,7 +744,7 @@ def _require_names(channels: Sequence[Channel]) -> None:
     for channel in channels:
         names.append(channel.name)
         if channel.grows:
-            names.append(f"{channel.name}_length")
+            names.append(f"{channel.name}_length")  # its number of filled rows is carried, too
     require(
         len(set(names)) == len(names),
         f"channels must have names of their own, got {', '.join(names)}",
@@ -740,7 +760,7 @@ def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
     for key, point in points.items():
         is_name = isinstance(key, str) and key.isidentifier() and key != _LATENT
         require(is_name, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}")
-        for name in (point.module, point.gate):
+        for name in (point.module, point.gate):  # the name of the whole module is ""
             if name not in known:
                 raise unknown_name("submodule", name, filter(None, known), limit=40)
         is_scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
@@ -796,6 +816,9 @@ def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
     """Return a gate-by-gate version of each fused recurrent cell that has gates among the points,
     by the cell's name.
     """
-    parents = {point.module.rpartition(".")[0] for point in points}
+    # A point at a gate is called CELL.GATE, such as "core.reset".
+    possible_cells = {point.module.rpartition(".")[0] for point in points}
     parts = _list_modules(module).items()
-    return {name: OpenedCell(part) for name, part in parts if name in parents and gates(part)}
+    return {
+        name: OpenedCell(part) for name, part in parts if name in possible_cells and gates(part)
+    }

@@ -50,7 +50,7 @@ from interp.support.lazy import entry
 from interp.support.provenance import versions
 
 _FORMAT_VERSION = 2
-_CLOSE = 1e-3
+_LARGEST_GAP = 1e-3
 """Largest difference allowed between predictions of the same weights on two computers, in
 float32.
 """
@@ -69,7 +69,7 @@ it.
 """
 
 
-_CHECKED: dict[str, Callable[..., Any]] = {}
+_CHECKED_RECIPES: dict[str, Callable[..., Any]] = {}
 """Builder name and arguments -> the build function whose machine passed the checks, which are not
 repeated.
 """
@@ -86,7 +86,7 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         task: key of the task that the model must be for; "" for any.
     """
     if builder not in BUILDERS:
-        entry("learners")  # whose builders made the machines that ship
+        entry("learners")  # importing it adds the builders of the machines that ship
     if builder not in BUILDERS:
         raise InputError(
             f"no builder of machines called {builder!r} is registered here; register it first: "
@@ -100,18 +100,20 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
     ):
         values = json.loads(json.dumps(dict(arguments), allow_nan=False))
     recipe = json.dumps([builder, values])
-    is_checked = _CHECKED.get(recipe) is build
+    # Compared by identity: another function may have been registered under the name since.
+    is_checked = _CHECKED_RECIPES.get(recipe) is build
     machine = _build(builder, values, is_checked)
-    made_task = machine.layout.task
+    task_of_machine = machine.layout.task
     require(
-        task in ("", made_task),
-        f"the builder of {builder!r} makes a machine of {made_task!r}; this needs one of {task!r}",
+        task in ("", task_of_machine),
+        f"the builder of {builder!r} makes a machine of {task_of_machine!r}; this needs one of "
+        f"{task!r}",
     )
     if not is_checked:
-        record = catalog.get(made_task)
+        record = catalog.get(task_of_machine)
         n_rounds = max(2, record.at_most(N_ROUNDS))
         check_machine(machine, record.sample_for(machine, N_EPISODES, n_rounds, SEED), cheap=True)
-        _CHECKED[recipe] = build
+        _CHECKED_RECIPES[recipe] = build
     return machine
 
 
@@ -130,11 +132,12 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
         signature.bind(**values)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        trusted = TRUSTED.set(is_checked)
+        token = TRUSTED.set(is_checked)
         try:
+            # theirs: an error in the builder becomes an InputError that names the builder.
             machine = theirs(f"the builder of {builder!r}")(build)(**values)
         finally:
-            TRUSTED.reset(trusted)
+            TRUSTED.reset(token)
     is_machine = isinstance(machine, Machine)
     require(
         is_machine,
@@ -170,7 +173,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
             f"a model of the unregistered task {key!r} could not be loaded again; give the task's record to "
             "interp.tasks.register before saving"
         )
-    with writing(folder):
+    with writing(folder):  # exists() may raise, as where a folder may not be searched
         require(
             not folder.exists(),
             f"{str(folder)!r} exists already; choose another folder or remove it",
@@ -240,10 +243,10 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
         f"{model.name!r} keeps {share:.2g} of each latent, and a checkpoint would store "
         f"{model.config.latent_kept:.2g}; train on until the annealing ends",
     )
-    predicting = model
-    if model.dtype not in (torch.float32, torch.float64):  # as it will be loaded
-        predicting = copy.deepcopy(model).float()
-    return {"config": model.config.to_dict(), "predicts": _run_few_episodes(predicting)}
+    as_loaded = model
+    if model.dtype not in (torch.float32, torch.float64):  # half precision is loaded as float32
+        as_loaded = copy.deepcopy(model).float()
+    return {"config": model.config.to_dict(), "predicts": _run_few_episodes(as_loaded)}
 
 
 @checked
@@ -275,16 +278,16 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     with reading(folder / "config.json"):
         config = description["config"]
         is_built = isinstance(config, dict) and "builder" in config
-        predicts: Any = (config if is_built else description).get("predicts")
+        saved_outputs: Any = (config if is_built else description).get("predicts")
         require(
-            isinstance(predicts, dict),
+            isinstance(saved_outputs, dict),
             f"{str(folder)!r}: config.json lacks predicts; fetch it again",
         )
         if is_built:
             refuse_above(where, weights.stat().st_size, max_gb)
             tensors = _read_tensors(weights)
             _require_machine_fields(config, str(folder))
-            machine = _remake(config, tensors, f"{str(folder)!r}:")
+            machine = _rebuild(config, tensors, f"{str(folder)!r}:")
             changed = f"the builder {config['builder']!r} has"
             remedy = "register the builder that it was saved with"
         else:
@@ -293,29 +296,29 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
             transformer_config.require_room(max_gb)
             model = HookedLatentTransformer(transformer_config, state_map=tensors.get("state_map"))
             unfit = f"{where} does not fit its configuration"
-            machine = _fill(model, tensors, unfit, f"{where} is damaged:")
+            machine = _load_weights(model, tensors, unfit, f"{where} is damaged:")
             changed = "its configuration has"
             remedy = "fetch the checkpoint again"
-        if description["digest"] not in _SAME:
-            gap = _measure_gap(machine, predicts)
+        if description["digest"] not in _UNCHANGED:
+            gap = _measure_gap(machine, saved_outputs)
             require(
-                gap <= _CLOSE,
+                gap <= _LARGEST_GAP,
                 f"{str(folder)!r}: {changed} changed since this was saved: with the same weights the machine predicts "
                 f"otherwise, by up to {gap:.2g}; {remedy}",
             )
-        if not is_built or _is_ours(config["builder"]):
-            _SAME.add(description["digest"])
+        if not is_built or _is_of_the_toolkit(config["builder"]):
+            _UNCHANGED.add(description["digest"])
         return machine
 
 
-_SAME: set[str] = set()
+_UNCHANGED: set[str] = set()
 """Digests of checkpoints whose machines were found to predict as when they were saved.
 
 Only machines whose code is part of the toolkit are listed.
 """
 
 
-def _is_ours(builder: str) -> bool:
+def _is_of_the_toolkit(builder: str) -> bool:
     """Return whether the builder of this name (a registered function that makes a model) is part of
     the toolkit. A user's builder may change at any time.
     """
@@ -331,14 +334,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
         f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors",
     )
     path = folder / "config.json"
-    with reading(folder):
+    with reading(folder):  # exists() may raise, as where the folder may not be searched
         require(
             path.exists(),
             f"{str(folder)!r} lacks config.json, so it holds no model; traces are for `interp llm`",
         )
     description = read_json(path, "config")
     version = description.get("format_version")
-    is_known = version == _FORMAT_VERSION and not isinstance(version, bool)
+    is_known = version == _FORMAT_VERSION and not isinstance(version, bool)  # True equals 1
     require(
         is_known,
         f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}",
@@ -375,7 +378,7 @@ def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
     layout_from_dict(config["layout"])
 
 
-def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
+def _load_weights(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
     """Load weights into ``model``, in the precision in which they were saved, and return the model.
 
     Args:
@@ -392,10 +395,11 @@ def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str
     require(not wrong, f"{unfit} at {', '.join(wrong[:5])}")
     for name, tensor in tensors.items():
         dtype = state[name].dtype
+        # Loading converts between real dtypes; others, such as integers, must be the same.
         fits = tensor.dtype in REAL if dtype in REAL else tensor.dtype == dtype
         require(fits, f"{unfit}: {name} is stored as {tensor.dtype}, where the model has {dtype}")
     _require_finite(tensors, damaged)
-    if any(tensor.dtype == torch.float64 for tensor in tensors.values()):
+    if any(tensor.dtype == torch.float64 for tensor in tensors.values()):  # saved in double
         model = model.double()
     model.load_state_dict(tensors, strict=True)
     return model.eval()
@@ -428,7 +432,7 @@ def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dic
         "layout": machine.layout.to_dict(),
         "is_handwired": machine.is_handwired,
     }
-    again = _remake(config, tensors, f"{machine.name!r} cannot be saved:")
+    again = _rebuild(config, tensors, f"{machine.name!r} cannot be saved:")
     is_same = again.digest() == machine.digest()
     require(
         is_same,
@@ -438,7 +442,7 @@ def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dic
     return {**config, "predicts": _run_few_episodes(again)}
 
 
-def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
+def _rebuild(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
     """Build a model again from its configuration and weights.
 
     Args:
@@ -448,12 +452,13 @@ def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str
     """
     machine = built(config["builder"], config["arguments"])
     if machine.is_handwired and not config["is_handwired"]:
-        machine = machine.untrained()  # trained since: what it carries is no longer known exactly
+        # It was trained before it was saved, so like a fresh copy it has no exact readout.
+        machine = machine.untrained()
     unfit = (
         f"{where} the weights do not fit the machine that the builder {config['builder']!r} makes of "
         f"{config['arguments']}"
     )
-    filled: Machine = _fill(machine, tensors, unfit, f"{where} damaged:")
+    filled: Machine = _load_weights(machine, tensors, unfit, f"{where} damaged:")
     filled.name = config["name"]
     filled.origin = config["origin"]
     return filled
@@ -468,14 +473,15 @@ def _measure_gap(machine: Machine, then: dict[str, Any]) -> float:
         machine: the model.
         then: the outputs when it was saved, as :func:`_run_few_episodes` returned them.
     """
-    now = _run_few_episodes(machine, *np.shape(then["predictions"])[:2])
-    if now["episodes"] != then["episodes"]:  # the task samples others now
+    n_episodes, n_rounds = np.shape(then["predictions"])[:2]
+    now = _run_few_episodes(machine, n_episodes, n_rounds)
+    if now["episodes"] != then["episodes"]:  # hashes: the task now samples other episodes
         return 0.0
     gaps = []
     for name, numbers in then.items():
         if name != "episodes":
             before = np.asarray(numbers)
-            after = np.asarray(now.get(name, np.inf))
+            after = np.asarray(now.get(name, np.inf))  # an output that is gone differs by infinity
             scale = max(1.0, np.abs(before).max())
             gaps.append(np.abs(after - before).max() / scale)
     return float(max(gaps))
@@ -496,12 +502,13 @@ def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) 
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)
     layout = machine.layout.fit(episodes)
     run = sequential(machine, machine.prepare(layout.encode(episodes)), layout, "target")
-    behaviour = {"predictions": run.predictions, "carries": run.latents.abs().mean((2, 3))}
+    mean_state = run.latents.abs().mean((2, 3))  # [episode, round + 1], over rows and width
+    behaviour = {"predictions": run.predictions, "carries": mean_state}
     if machine.is_handwired:
         behaviour["state"] = machine.read_state(run.latents)
     numbers: dict[str, Any] = {name: part.double().tolist() for name, part in behaviour.items()}
-    rounds = b"".join(map(bytes_of, run.fed.tensors().values()))
-    return {"episodes": hashlib.sha256(rounds).hexdigest(), **numbers}
+    encoded_rounds = b"".join(map(bytes_of, run.fed.tensors().values()))
+    return {"episodes": hashlib.sha256(encoded_rounds).hexdigest(), **numbers}
 
 
 def _require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:

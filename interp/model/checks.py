@@ -180,16 +180,18 @@ def _check_purity(case: _Case) -> Iterator[str]:
     writes = {name: count_writes(tensor) for name, tensor in tensors.items()}
     start_again = start.clone()
     with torch.random.fork_rng(devices=[]):
-        torch.rand(1)  # elsewhere than where a step that seeds the generator leaves it
-        generator = torch.random.get_rng_state()
+        # Moved on, so that a step that seeds the generator always changes its state.
+        torch.rand(1)
+        generator_state = torch.random.get_rng_state()
         first = module.step(start, fed)
+        # Another round between the two equal ones, whose traces outside of the channels would show.
         module.step(first.carried.clone(), case.get_inputs(case.n_rounds - 1))
         again = module.step(start_again, case.get_inputs(0))
-        draws = not torch.equal(generator, torch.random.get_rng_state())
+        moves_generator = not torch.equal(generator_state, torch.random.get_rng_state())
     if writes_to_inputs != [count_writes(tensor) for tensor in inputs]:
         yield "a round writes into what it was given: compute what is carried anew (h = h + x, never h += x)"
     changed = [name for name, tensor in tensors.items() if writes[name] != count_writes(tensor)]
-    if draws:
+    if moves_generator:
         changed.append("the global generator")
     if not all(map(_is_same, first, again)):
         yield (
@@ -202,11 +204,12 @@ def _check_purity(case: _Case) -> Iterator[str]:
 
 def _check_channels(case: _Case) -> Iterator[str]:
     t = max(1, case.n_rounds // 2)
-    others = torch.arange(len(case.episodes)).roll(1)
-    fed = case.get_inputs(t).each(lambda part: part[others])
-    swapped = case.machine.step(case.run.latents[others, t], fed)
-    expected = Stepped(case.run.predictions[others, t], case.run.latents[others, t + 1])
-    if _compare_results(swapped, expected) > case.close:
+    # Row e of the batch gets the inputs of episode e - 1, and the state that its round t reads.
+    shifted = torch.arange(len(case.episodes)).roll(1)
+    fed = case.get_inputs(t).each(lambda part: part[shifted])
+    result = case.machine.step(case.run.latents[shifted, t], fed)
+    expected = Stepped(case.run.predictions[shifted, t], case.run.latents[shifted, t + 1])
+    if _compare_results(result, expected) > case.close:
         yield (
             "an episode that is given all that another carries does not go on as the other: the channels are not all "
             "that passes between rounds"
@@ -215,12 +218,12 @@ def _check_channels(case: _Case) -> Iterator[str]:
 
 def _check_rows(case: _Case) -> Iterator[str]:
     every_row = torch.arange(len(case.episodes))
-    others = every_row.roll(1)
-    others[0] = 0  # the first episode stays, the others are exchanged
+    shifted = every_row.roll(1)
+    shifted[0] = 0  # [0, 0, 1, 2, ...]: the first episode stays, with other rows beside it
     in_batch = case.step_rows(every_row)
-    beside_others = case.step_rows(others)
+    beside_others = case.step_rows(shifted)
     alone = case.step_rows(every_row[:1])
-    # Rows that are grouped otherwise, as by a mixture of experts, are added in another order: equal to rounding.
+    # Equal up to rounding: a mixture of experts, say, sums in an order that depends on the batch.
     if _compare_first_rows(in_batch, beside_others) > case.close:
         yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
     elif _compare_first_rows(in_batch, alone) > case.close:
@@ -244,8 +247,9 @@ def _check_truth(case: _Case) -> Iterator[str]:
     a late round sees the truth.
     """
     layout = case.layout
-    # What is declared counts, whatever is read.
+    # The earlier one, if a layout reads at another position than at the label that it declares.
     position = min(layout.predict_position, layout.position(layout.predict_label))
+    # One row for each round of each episode: row e * n_rounds + t is round t of episode e.
     latents = case.run.latents[:, :-1].flatten(0, 1)
     fed = case.rounds.rows(range(case.n_rounds))
 
@@ -253,19 +257,21 @@ def _check_truth(case: _Case) -> Iterator[str]:
         prediction = case.machine.step(latents.clone(), rounds.each(torch.clone)).prediction
         return prediction.reshape(len(latents), -1)
 
-    plain = predict(fed)
-    # A machine that draws numbers is found by another check; what differs twice may differ more a third time.
-    noise = (plain - predict(fed)).abs().amax(1)
+    original = predict(fed)
+    # Differences [row] between two equal runs: 0, unless the machine draws numbers, which another
+    # check reports. A third run may then differ more, so some more is allowed.
+    noise = (original - predict(fed)).abs().amax(1)
     if noise.any():
         noise = noise.clamp_min(case.close)
     for place in (*range(position + 1, layout.n_positions), *fed.after):
-        changes = torch.zeros(len(latents), dtype=torch.bool)
+        is_changed = torch.zeros(len(latents), dtype=torch.bool)
+        # By several shifts, since one other row may have the same token at this place.
         for shift in range(1, 1 + _N_SHIFTS):
             changed_prediction = predict(_take_from_other_rows(fed, place, shift))
-            changes |= (plain - changed_prediction).abs().amax(1) > noise
-        if not changes.any():
+            is_changed |= (original - changed_prediction).abs().amax(1) > noise
+        if not is_changed.any():
             continue
-        t = int((changes.nonzero() % case.n_rounds).min())
+        t = int((is_changed.nonzero() % case.n_rounds).min())  # the first round that changes
         if isinstance(place, int):
             yield (
                 f"the prediction of round {t} changes with {layout.labels[place]!r}, which comes after "
@@ -286,8 +292,8 @@ def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> E
         shift: number of rows to shift by.
     """
     if isinstance(place, str):
-        further: Any = {place: fed.tensors()[place].roll(shift, 0)}
-        return replace(fed, **further)
+        shifted: Any = {place: fed.tensors()[place].roll(shift, 0)}
+        return replace(fed, **shifted)
     tokens = fed.tokens.clone()
     values = fed.values.clone()
     tokens[:, place] = tokens[:, place].roll(shift)
@@ -297,17 +303,20 @@ def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> E
 
 def _check_rollout(case: _Case) -> Iterator[str]:
     run = case.run
-    predictions, carried = map(torch.stack, zip(*case.steps, strict=True))
+    predictions, carried = map(torch.stack, zip(*case.steps, strict=True))  # [round, episode, ...]
     n_steps = len(predictions)
-    ran = Stepped(run.predictions[:, :n_steps], run.latents[:, 1 : n_steps + 1])
+    by_rollout = Stepped(run.predictions[:, :n_steps], run.latents[:, 1 : n_steps + 1])
     by_steps = Stepped(predictions.transpose(0, 1), carried.transpose(0, 1))
-    gap = max(_compare_results(by_steps, ran), _gap(case.start, run.latents[:, 0]))
-    if gap > case.close:
-        yield f"step after step is {gap:.1g} apart from interp.rollout"
-    again, carried_again, _ = replay(case.machine, run)
-    gap = max(_gap(again, run.predictions), _gap(carried_again, run.latents[:, 1:]))
-    if gap > case.close:
-        yield f"all rounds at once (interp.replay) are {gap:.1g} apart from one after the other"
+    steps_gap = max(_compare_results(by_steps, by_rollout), _gap(case.start, run.latents[:, 0]))
+    if steps_gap > case.close:
+        yield f"step after step is {steps_gap:.1g} apart from interp.rollout"
+    replayed, replayed_carried, _ = replay(case.machine, run)
+    replay_gap = max(_gap(replayed, run.predictions), _gap(replayed_carried, run.latents[:, 1:]))
+    if replay_gap > case.close:
+        yield (
+            f"all rounds at once (interp.replay) are {replay_gap:.1g} apart from one after the "
+            "other"
+        )
 
 
 def _check_reference(case: _Case) -> Iterator[str]:
@@ -323,6 +332,7 @@ def _check_reference(case: _Case) -> Iterator[str]:
         return
     if getattr(case.machine, "output", "") == "logits":
         scores = scores.softmax(-1)
+    # [round], the largest over episodes and outcomes; NaN in either counts as a difference.
     gap_of_round = (predicted - scores).abs().amax((0, 2)).nan_to_num(torch.inf)
     largest = float(gap_of_round.max())
     if largest > case.close:
@@ -334,17 +344,17 @@ def _check_reference(case: _Case) -> Iterator[str]:
 
 
 def _check_points(case: _Case) -> Iterator[str]:
-    plain = case.machine.step(case.start, case.get_inputs(0))
+    unhooked = case.machine.step(case.start, case.get_inputs(0))
     for component in case.machine.points.values():
-        for layer in range(component.n_layers or 1):
+        for layer in range(component.n_layers or 1):  # 0 if the component is in no layer
             name = component.hook.format(layer=layer)
-            yield from _check_point(case, component, name, plain)
+            yield from _check_point(case, component, name, unhooked)
     for key, tap in getattr(case.machine, "taps", {}).items():
         if tap.point.alive is not None:
-            yield from _check_halted_rows(case, key, tap, plain)
+            yield from _check_halted_rows(case, key, tap, unhooked)
 
 
-def _check_halted_rows(case: _Case, key: str, tap: Any, plain: Stepped) -> Iterator[str]:
+def _check_halted_rows(case: _Case, key: str, tap: Any, unhooked: Stepped) -> Iterator[str]:
     """Yield a sentence if rows that have halted, according to a point's ``alive=``, still influence
     the result.
 
@@ -354,16 +364,16 @@ def _check_halted_rows(case: _Case, key: str, tap: Any, plain: Stepped) -> Itera
         case: the model with encoded episodes.
         key: key of the point.
         tap: the hook points of this point.
-        plain: result of the round without the change.
+        unhooked: result of the round without the change.
     """
     name = case.machine.points[key].hook.format(layer=0)
-    tap.disturbs = True
+    tap.disturbs = True  # alters activations of halted rows, while any hook is at the point
     try:
         with case.machine.hooks(fwd_hooks=[(name, lambda activation, hook: None)]):
             disturbed = case.machine.step(case.start, case.get_inputs(0))
     finally:
         tap.disturbs = False
-    gap = _compare_results(plain, disturbed)
+    gap = _compare_results(unhooked, disturbed)
     if gap > _ROUNDING_OF_ZERO:
         yield (
             f"runs at {key!r} that alive= says do not take place move the result by {gap:.1g}: alive= says that rows "
@@ -371,7 +381,7 @@ def _check_halted_rows(case: _Case, key: str, tap: Any, plain: Stepped) -> Itera
         )
 
 
-def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -> Iterator[str]:
+def _check_point(case: _Case, component: Component, name: str, unhooked: Stepped) -> Iterator[str]:
     """Yield a sentence for everything that is wrong with a hook point: how often it fires, its
     axes, its labels, or an effect of a hook that changes nothing.
 
@@ -379,18 +389,18 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
         case: the model with encoded episodes.
         component: the model's description of the point.
         name: name of the hook point.
-        plain: result of the round without a hook.
+        unhooked: result of the round without a hook.
     """
-    shapes: list[tuple[int, ...] | None] = []
+    shapes: list[tuple[int, ...] | None] = []  # one entry a firing; None for what is no tensor
 
-    def look(activation: Any, hook: Any) -> None:
+    def record_shape(activation: Any, hook: Any) -> None:
         shapes.append(tuple(activation.shape) if isinstance(activation, Tensor) else None)
 
-    with case.machine.hooks(fwd_hooks=[(name, look)]):
+    with case.machine.hooks(fwd_hooks=[(name, record_shape)]):
         hooked = case.machine.step(case.start, case.get_inputs(0))
     shape = shapes[0] if shapes else None
-    n_axes = 2 + len(component.axes.split())
-    n_rows = len(plain.carried)
+    n_axes = 2 + len(component.axes.split())  # these, between the batch and the vector
+    n_rows = len(unhooked.carried)
     if len(shapes) != 1:
         remedy = ""
         if _has_compiled_parts(case.machine):
@@ -400,12 +410,12 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
         got = "no tensor" if shape is None else f"shape {shape}"
         axes = component.axes.replace(" ", ", ")
         yield f"the point {name!r} has axes [batch, {axes}, vector], got {got}"
-    elif component.key != "latent":  # whose labels are those of all channels
+    elif component.key != "latent":  # its labels are those of all channels, not of one axis
         n_labels = len(component.labels)
         if n_labels and n_labels not in shape[1:-1]:
             yield f"the point {name!r} has {n_labels} labels for places of {shape}"
-    gap = _compare_results(plain, hooked)
-    # What each head writes is summed in another order once it is read, as in TransformerLens.
+    gap = _compare_results(unhooked, hooked)
+    # A hook on the heads' separate outputs makes the model add them in another order.
     allowed = case.close if name.endswith("hook_result") else _ROUNDING_OF_ZERO
     if gap > allowed:
         yield f"a hook at {name!r} that changes nothing moves the result by {gap:.1g}"
@@ -426,12 +436,12 @@ def _check_start(case: _Case) -> Iterator[str]:
 
 
 def _check_copies(case: _Case) -> Iterator[str]:
-    generator = torch.random.get_rng_state()
+    generator_state = torch.random.get_rng_state()
     copies = [case.machine.untrained(seed) for seed in (0, 0, 1)]
-    if not torch.equal(generator, torch.random.get_rng_state()):
+    if not torch.equal(generator_state, torch.random.get_rng_state()):
         yield "untrained(seed) moves the global generator of random numbers"
-    digest, again, of_other_seed = [blank.digest() for blank in copies]
-    if digest != again or digest in (of_other_seed, case.machine.digest()):
+    digest, digest_again, digest_of_other_seed = [fresh.digest() for fresh in copies]
+    if digest != digest_again or digest in (digest_of_other_seed, case.machine.digest()):
         yield (
             "untrained(seed) must give the same copy for the same seed, another for another, and "
             "never the machine itself"
@@ -447,7 +457,7 @@ def _check_digest(case: _Case) -> Iterator[str]:
     digest = changed.digest()
     for name, weight in changed.named_parameters():
         if weight.numel():
-            weight[(0,) * weight.ndim] += 1
+            weight[(0,) * weight.ndim] += 1  # its first number
             before, digest = digest, changed.digest()
             if digest == before:
                 yield f"the digest does not move with the weight {name!r}"
@@ -456,7 +466,7 @@ def _check_digest(case: _Case) -> Iterator[str]:
 def _check_precisions(case: _Case) -> Iterator[str]:
     module: Any = case.machine
     dtypes = [torch.float64]
-    if module.dtype != torch.float64:  # what is made in double has reasons to stay there
+    if module.dtype != torch.float64:  # a machine in double may need that precision
         dtypes.append(torch.bfloat16)
     for dtype in dtypes:
         cast = copy.deepcopy(module).to(dtype)
@@ -546,6 +556,7 @@ def check_machine(
         raise InputError(
             f"{machine.name!r} does not keep the contract of a machine:\n- " + "\n- ".join(problems)
         ) from cause
+    # Without reference=, the check of it compares nothing, and is not counted.
     ran = [
         key for key in selected if reference is not None or MACHINE_CHECKS[key] != _check_reference
     ]
@@ -579,7 +590,7 @@ def _sample_episodes(machine: Machine) -> Episodes:
     """
     task = catalog.get(machine.layout.task)
     n_rounds = task.at_most(room(machine, _N_RUN))
-    try:
+    try:  # at least two rounds, since checks compare one with another
         return task.sample_for(machine, N_EPISODES, max(2, n_rounds), SEED)
     except InputError:  # recorded episodes may be shorter
         return task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)

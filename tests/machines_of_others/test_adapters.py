@@ -11,7 +11,7 @@ from transformers import HrmTextForCausalLM
 import interp
 from interp.machines import Said
 from interp.machines.learners import learner
-from interp.machines.sequences import Embedded, _mix, _refine, thoughts
+from interp.machines.sequences import Embedded, _run_cycles, _run_mixer, thoughts
 from interp.model.opened import OpenedCell
 from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
@@ -242,7 +242,7 @@ def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
     with torch.no_grad():
         whole = model.model(input_ids=tokens, use_cache=False).last_hidden_state
         nothing = torch.zeros(3, 16)
-        z_H, _ = _refine(model.model, model.model.embed_tokens(tokens), nothing, nothing)
+        z_H, _ = _run_cycles(model.model, model.model.embed_tokens(tokens), nothing, nothing)
     assert torch.equal(z_H, whole)
     assert machine.points["fast"].n_layers == 4
     assert machine.points["slow"].n_layers == 2
@@ -265,7 +265,7 @@ def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
         for t in range(9):
             y = x[:, t]
             for i, layer in enumerate(model.layers):
-                out, *state = _mix(layer.mixer, layer.norm(y), *states[i])
+                out, *state = _run_mixer(layer.mixer, layer.norm(y), *states[i])
                 states[i] = state
                 y = y + out
             torch.testing.assert_close(model.norm_f(y), whole[:, t], rtol=1e-4, atol=1e-5)
