@@ -36,7 +36,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked
 from interp.support.errors import require
 
-_LOG_FLOOR = 1e-30
+_LEAST_PROBABILITY = 1e-30
 
 
 class BoundRounds:
@@ -107,9 +107,9 @@ class BoundRounds:
         axis is episode e in the i-th of the ``n_rounds`` chosen rounds.
         """
         n_rows, n_positions = self.bank_tokens.shape
-        rows = torch.arange(n_rows, device=self.bank_tokens.device).unsqueeze(1)
-        parts = rows.expand(-1, n_positions).split(self.split)
-        return [part.contiguous() for part in parts]
+        row_numbers = torch.arange(n_rows, device=self.bank_tokens.device).unsqueeze(1)
+        by_rollout = row_numbers.expand(-1, n_positions).split(self.split)
+        return [part.contiguous() for part in by_rollout]
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look rows of the table up, and return what the model reads in these rounds.
@@ -129,7 +129,7 @@ class BoundRounds:
             f"row ids must be integers [batch, {n_positions}], got {tokens.dtype} {tuple(tokens.shape)}; "
             "use rows of bound.tokens",
         )
-        index = tokens[:, 0]
+        index = tokens[:, 0]  # row numbers, [batch]: the same at every position, as is checked
         are_rows = (tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)
         require(
             are_rows.all(),
@@ -159,7 +159,7 @@ class BoundRounds:
         """
         outcomes = self(tokens)[:, self.predict_position, : self.round_layout.n_outputs]
         if self.model.config.output == "probability":
-            return outcomes.clamp_min(_LOG_FLOOR).log()
+            return outcomes.clamp_min(_LEAST_PROBABILITY).log()
         return outcomes
 
     def run_with_hooks(
@@ -178,6 +178,7 @@ class BoundRounds:
             The logits, ``[batch, pos, outcome]``; probabilities if the model's output is
             "probability".
         """
+        # Tools also pass options of HookedTransformer's forward, such as return_type.
         for name in options.keys() - {"reset_hooks_end", "clear_contexts"}:
             del options[name]
         with self.model.hooks(fwd_hooks=fwd_hooks, bwd_hooks=bwd_hooks, **options):
@@ -226,6 +227,7 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
         all(run.layout == layout for run in runs),
         "the rollouts have different layouts; bind each on its own",
     )
+    # One entry per rollout, whose rows are its chosen rounds: episode 0's first, then episode 1's.
     latents, fed = zip(*(run.rows(rounds) for run in runs), strict=True)
     tokens = torch.cat([part.tokens for part in fed])
     values = torch.cat([part.values for part in fed])

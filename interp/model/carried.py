@@ -26,9 +26,9 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     parts = []
     for channel in channels:
         value = _require_shape(channel, tree.get(channel.name))
-        own_width = channel.shape[-1]
-        rows = value.reshape(len(value), channel.rows, own_width)
-        parts.append(torch.nn.functional.pad(rows, (0, width - own_width)))
+        channel_width = channel.shape[-1]
+        rows = value.reshape(len(value), channel.rows, channel_width)
+        parts.append(torch.nn.functional.pad(rows, (0, width - channel_width)))
     undeclared = tree.keys() - {channel.name for channel in channels}
     for name in undeclared:
         raise InputError(f"{name!r} is carried but in no channel; declare Channel({name!r}, shape)")
@@ -59,7 +59,7 @@ def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
     batch = carried.shape[:-2]
     tree = {}
     for channel, part in zip(channels, parts, strict=True):
-        numbers = part[..., : channel.shape[-1]]
+        numbers = part[..., : channel.shape[-1]]  # without the zeros that pad narrow channels
         tree[channel.name] = numbers.reshape(*batch, *channel.shape)
     return tree
 
@@ -86,6 +86,7 @@ def append_rows(
         raise InputError(
             f"a round writes [batch, *{expected}] into the channel {channel.name!r}, got [batch, *{got}]"
         )
+    # Where the new rows go, [batch, new row]; episodes may have different numbers of filled rows.
     places = length.unsqueeze(1) + torch.arange(channel.grows, device=length.device)
     if int(places.max()) >= capacity:
         n_rounds = capacity // channel.grows
@@ -94,6 +95,6 @@ def append_rows(
             f"no round fits after {n_rounds}; give it a larger shape"
         )
     every_episode = torch.arange(len(cache), device=cache.device).unsqueeze(1)
-    cache = cache.clone()
+    cache = cache.clone()  # a round must not write into what it was given
     cache[every_episode, places] = rows.to(cache.dtype)
     return cache, places[:, -1] + 1

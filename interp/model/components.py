@@ -183,13 +183,15 @@ class Attention(_Drawn):
             k, v = past.append(k, v)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
         n_queries, n_keys = scores.shape[-2:]
-        mask = self.mask[n_keys - n_queries : n_keys, :n_keys]
-        scores = self.hook_attn_scores(scores.masked_fill(mask, float("-inf")))
+        # The queries are those of the last positions, and the keys of all up to the last one.
+        is_later = self.mask[n_keys - n_queries : n_keys, :n_keys]
+        scores = self.hook_attn_scores(scores.masked_fill(is_later, float("-inf")))
         pattern = self.hook_pattern(attend_by_rules(scores, self.rules))
         z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
         if self.runtime.use_attn_result:
             result = self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O))
             return result.sum(2) + self.b_O
+        # The same sum over heads in one matrix product.
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
     def keys_values(self, k_in: Tensor, v_in: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,11 +221,12 @@ def attend_by_rules(
         scores: ``[batch, head, query, key]``, minus infinity where masked.
         rules: the rule of each head.
     """
-    runs = [(rule, len(list(heads))) for rule, heads in groupby(rules)]
-    if len(runs) == 1:
+    # Consecutive heads with the same rule are computed together: (rule, number of heads).
+    groups = [(rule, len(list(heads))) for rule, heads in groupby(rules)]
+    if len(groups) == 1:
         return _RULES[rules[0]](scores)
-    parts = scores.split([n_heads for _, n_heads in runs], dim=1)
-    patterns = [_RULES[rule](part) for (rule, _), part in zip(runs, parts, strict=True)]
+    parts = scores.split([n_heads for _, n_heads in groups], dim=1)
+    patterns = [_RULES[rule](part) for (rule, _), part in zip(groups, parts, strict=True)]
     return torch.cat(patterns, dim=1)
 
 
@@ -239,7 +242,7 @@ def _project_per_head(
     """
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)
-    side_by_side = weight.transpose(0, 1).flatten(1)
+    side_by_side = weight.transpose(0, 1).flatten(1)  # [d_model, head * d_head]
     return (x @ side_by_side).unflatten(-1, (len(weight), -1))
 
 
@@ -248,21 +251,23 @@ def _apply_softmax(scores: Tensor) -> Tensor:
         return scores.softmax(-1)
     # PyTorch's softmax is vectorised on a CPU in float32 and from _CPU_LANES columns on: ten times faster at 13.
     n_keys = scores.shape[-1]
-    wide = scores.float()
-    if n_keys < _CPU_LANES:
-        wide = nn.functional.pad(wide, (0, _CPU_LANES - n_keys), value=float("-inf"))
-    return wide.softmax(-1)[..., :n_keys].to(scores.dtype)
+    padded = scores.float()
+    if n_keys < _CPU_LANES:  # masked columns, whose softmax is 0
+        padded = nn.functional.pad(padded, (0, _CPU_LANES - n_keys), value=float("-inf"))
+    return padded.softmax(-1)[..., :n_keys].to(scores.dtype)
 
 
 def _apply_hard(scores: Tensor) -> Tensor:
     scores = scores.detach()  # a maximum's place has no gradient
     highest = scores.amax(-1, keepdim=True)
+    # 1.0 or 0.0: without out= the result would be of booleans, to be converted in a second pass.
     is_highest = torch.eq(scores, highest, out=torch.empty_like(scores))
     return is_highest.mul_(is_highest.sum(-1, keepdim=True).reciprocal_())
 
 
 def _apply_linear(scores: Tensor) -> Tensor:
-    return scores.nan_to_num(torch.nan, torch.inf, 0.0)
+    # Masked scores, which are minus infinity, become 0; all others stay.
+    return scores.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
 
 
 _RULES = {"softmax": _apply_softmax, "hard": _apply_hard, "linear": _apply_linear}
@@ -332,9 +337,10 @@ class Block(nn.Module):
         """
         resid = self.hook_resid_pre(resid)
         if self.runtime.use_split_qkv_input:
-            fork = resid.unsqueeze(2).expand(-1, -1, self.runtime.n_heads, -1)
+            # A copy for each head, [batch, pos, head, d_model], so that hooks can edit one head's.
+            copies = resid.unsqueeze(2).expand(-1, -1, self.runtime.n_heads, -1)
             points = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
-            inputs = [self.ln1(point(fork)) for point in points]
+            inputs = [self.ln1(point(copies)) for point in points]
             attn_out = self.attn(*inputs, past)
         else:
             normalized = self.ln1(resid)

@@ -169,6 +169,7 @@ class LatentTransformerConfig:
         Two things are counted: the weights, in float32, and a table with the ids of the position
         embeddings for a round of each possible length.
         """
+        # Weights of 4 bytes, and position ids of 8, [length of the round (0 to n_ctx), pos].
         n_bytes = 4 * self._count_weights() + 8 * (self.n_ctx + 1) * self.n_ctx
         sizes = f"{self.n_layers} layers, {self.n_heads} heads, d_mlp {self.d_mlp}"
         rounds = f"rounds of {self.n_ctx} positions"
@@ -177,9 +178,11 @@ class LatentTransformerConfig:
 
     def _count_weights(self) -> int:
         d_model = self.d_model
+        # W_Q, W_K, W_V and W_O, with b_Q, b_K and b_V, of every head; b_O.
         per_layer = self.n_heads * self.d_head * (4 * d_model + 3) + d_model
-        if self.d_mlp:
+        if self.d_mlp:  # W_in and W_out, b_in, b_out
             per_layer += 2 * d_model * self.d_mlp + self.d_mlp + d_model
+        # Vectors of width d_model: W_E and W_val, W_pos, the initial latents, W_U, W_write.
         n_vectors = 2 * self.d_vocab + self.n_ctx + self.layout.max_layout.n_latents
         n_vectors += self.d_vocab_out
         if self.write_map:

@@ -45,19 +45,21 @@ def draw_anew(
     constants = {name: buffer.clone() for name, buffer in buffers.items()}
     version = machine.weights_version()
     with DRAWING, torch.random.fork_rng(devices=[]), torch.no_grad():
-        # A weight that is not initialised is then still NaN, however a module stores or computes it.
+        # Whatever is not initialised below is then still NaN, however a module stores or uses it.
         for tensor in (*weights.values(), *buffers.values()):
             tensor.fill_(torch.nan)
         torch.default_generator.manual_seed(seed)
         draw(fresh)
         has_reset = getattr(machine, "reset", None) is not None
         draws_nothing = all(weight.isnan().any() for weight in weights.values())
-        if not (has_reset and draws_nothing):  # a reset= that draws nothing is refused below
+        # A reset= that draws nothing is refused below; drawing all the rest would hide that.
+        if not (has_reset and draws_nothing):
             _draw_the_rest(fresh)
         for name, buffer in buffers.items():
-            if buffer.isnan().all():  # a constant that nothing initialises, such as a mask
+            if buffer.isnan().all():  # nothing initialises it: a constant, such as a mask
                 buffer.copy_(constants[name])
     _require_fresh_weights(machine, fresh, weights)
+    # The user's reset= may have put the trained weights into the copy, or drawn over them.
     addresses = {weight.data_ptr() for weight in machine.parameters() if weight.numel()}
     is_separate = addresses.isdisjoint(weight.data_ptr() for weight in fresh.parameters())
     require(
@@ -85,13 +87,14 @@ def _require_fresh_weights(
         fresh: the copy.
         weights: weights that the copy had before it was initialised.
     """
+    # Those of before and those of now, since initialising may have replaced a parameter.
     tensors = {
         **weights,
         **_select_real(fresh.named_buffers()),
         **_select_real(fresh.named_parameters()),
     }
     not_drawn = [name for name, tensor in tensors.items() if tensor.isnan().any()]
-    missing = ", ".join(not_drawn).replace("module.", "")
+    missing = ", ".join(not_drawn).replace("module.", "")  # names as in the user's module
     require(
         not missing and len(weights) > 0,
         f"nothing says how to draw {missing or 'anything'} of {machine.name!r} anew; give adapt(..., reset=...)",
@@ -127,6 +130,6 @@ def _draw_missing(part: nn.Module, draw: Callable[..., object], *args: nn.Module
     drawn = [(weight, weight.clone()) for weight in weights if not weight.isnan().any()]
     if len(drawn) == len(weights):
         return
-    draw(*args)
+    draw(*args)  # writes over all weights, so those that were drawn before are put back
     for weight, value in drawn:
         weight.copy_(value)

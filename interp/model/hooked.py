@@ -108,7 +108,7 @@ class HookedMachine(HookedRootModule):
                 not switched off.
         """
         if names is None or callable(names):
-            selected = [name for name in self.hook_dict if self._fires(name)]
+            selected = [name for name in self.hook_dict if self._is_on(name)]
             if names is not None:
                 selected = list(filter(names, selected))
             require(
@@ -118,7 +118,7 @@ class HookedMachine(HookedRootModule):
             return selected
         listed = [names] if isinstance(names, str) else convert_value(list[str], names)
         require(
-            listed is not NO,
+            listed is not NO,  # what convert_value returns for a value of another type
             f"hook points are a name, several, a predicate or None, got {shown(names)}",
         )
         selected = list(dict.fromkeys(listed))
@@ -126,13 +126,13 @@ class HookedMachine(HookedRootModule):
             require_known("hook point", name, self.hook_dict)
         return selected
 
-    def _flag(self, name: str) -> str | None:
+    def _find_flag(self, name: str) -> str | None:
         """Return the name of the flag in ``self.runtime`` that switches the hook point ``name`` on;
         None if the point is always on.
         """
         return None
 
-    def _fires(self, name: str) -> bool:
+    def _is_on(self, name: str) -> bool:
         return True
 
     # Episodes, as HookedTransformer takes texts.
@@ -173,7 +173,7 @@ class HookedMachine(HookedRootModule):
         if _has_episodes(args):
             run = _roll_out(self, *args, names_filter=names, **options)
             return run.predictions, run.cache
-        self._refuse_nothing(args, options)
+        self._refuse_empty_call(args, options)
         output: tuple[Any, Any] = super().run_with_cache(*args, names_filter=names, **options)
         return output
 
@@ -193,7 +193,7 @@ class HookedMachine(HookedRootModule):
         """
         if _has_episodes(args):
             return _roll_out(self, *args, fwd_hooks=fwd_hooks, **options).predictions
-        self._refuse_nothing(args, options)
+        self._refuse_empty_call(args, options)
         return super().run_with_hooks(*args, fwd_hooks=fwd_hooks, **options)
 
     @contextmanager
@@ -216,20 +216,21 @@ class HookedMachine(HookedRootModule):
         """
         forward = self._list_hooks_by_name("fwd_hooks", fwd_hooks)
         backward = self._list_hooks_by_name("bwd_hooks", bwd_hooks)
-        flags = {self._flag(name) for name, _ in (*forward, *backward)}
-        fitting = [(name, _refuse_misfits(name, hook)) for name, hook in forward]
+        # The flags that switch these hook points on; None stands for points that are always on.
+        flags = {self._find_flag(name) for name, _ in (*forward, *backward)}
+        checked_hooks = [(name, _check_results(name, hook)) for name, hook in forward]
         with self.lock:
             saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
             for flag in saved:
                 setattr(self.runtime, flag, True)
             try:
-                with super().hooks(fitting, backward, reset_hooks_end, clear_contexts):
+                with super().hooks(checked_hooks, backward, reset_hooks_end, clear_contexts):
                     yield self
             finally:
                 for flag, value in saved.items():
                     setattr(self.runtime, flag, value)
 
-    def _refuse_nothing(self, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    def _refuse_empty_call(self, args: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Refuse a call without any argument.
 
         Args:
@@ -305,7 +306,7 @@ class HookedMachine(HookedRootModule):
         """Return the SHA-256, in hexadecimal, of the model's weights and of a text that describes
         the model, such as its configuration. Results record it to say which model they are about.
         """
-        # It is computed again if the weights, the name or the configuration have changed.
+        # Stored until the weights, the name or the configuration change.
         identity = (self, self.name, getattr(self, "config", None))
         return once(("digest", self.weights_version()), *identity, make=self._digest)
 
@@ -321,7 +322,8 @@ class HookedMachine(HookedRootModule):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a deep copy; stored tensors that have a gradient history are copied without it."""
         for part in self.modules():
-            for value in _find_tensors_with_a_past(vars(part)):
+            # PyTorch refuses to copy these; deepcopy takes the copy that memo has for an object.
+            for value in _find_tensors_with_history(vars(part)):
                 memo[id(value)] = value.detach().clone()
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
@@ -346,19 +348,19 @@ class HookedMachine(HookedRootModule):
         outputs. Attributes of hook points, and whether a module is in training mode, are left out.
         """
         tensors: list[Tensor | None] = []
-        plain = []
+        settings = []
         for part in self.modules():
             tensors += part._parameters.values()
             tensors += part._buffers.values()
-            if type(part) is HookPoint:
+            if type(part) is HookPoint:  # its attributes affect no output
                 continue
             for name, value in vars(part).items():
                 if isinstance(value, (str, int, float)) and name != "training":
-                    plain.append(value)
+                    settings.append(value)
         writes = [
             (tensor.data_ptr(), count_writes(tensor)) for tensor in tensors if tensor is not None
         ]
-        return (*writes, tuple(plain))
+        return (*writes, tuple(settings))
 
 
 def _has_episodes(args: tuple[Any, ...]) -> bool:
@@ -372,6 +374,7 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options
     """
     rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
+    # Further positional arguments are refused, too: rollout takes its options by name.
     unknown = [*map(shown, extra), *(name for name in options if name not in known)]
     options_of_rollout = ", ".join(sorted(known))
     require(
@@ -383,7 +386,7 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options
     return rollout(machine, episodes, **options)
 
 
-def _find_tensors_with_a_past(value: Any) -> Iterator[Tensor]:
+def _find_tensors_with_history(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in ``value`` that have a gradient history; lists and mappings are searched
     recursively.
     """
@@ -396,7 +399,7 @@ def _find_tensors_with_a_past(value: Any) -> Iterator[Tensor]:
     elif not isinstance(value, list | tuple | set):
         return
     for item in value:
-        yield from _find_tensors_with_a_past(item)
+        yield from _find_tensors_with_history(item)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -422,7 +425,7 @@ def _is_hook(pair: Any) -> bool:
     return isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[1])
 
 
-def _refuse_misfits(name: str, function: Any) -> Any:
+def _check_results(name: str, function: Any) -> Any:
     """Return a hook that calls ``function``, and refuses a result of the wrong shape or dtype.
     ``name`` is the hook point, for the error message.
     """
@@ -431,6 +434,7 @@ def _refuse_misfits(name: str, function: Any) -> Any:
         try:
             result = function(activation, hook=hook)
         except TypeError as error:
+            # The last frame is here if the call failed, and in the hook's file if the hook did.
             if traceback.extract_tb(error.__traceback__)[-1].filename != __file__:
                 raise
             raise InputError(
@@ -469,9 +473,9 @@ class FiringCounter:
         self.fired = [0] * len(hooks)
         self.hooks: list[tuple[str, HookFunction]] = []
         for index, (name, function) in enumerate(hooks):
-            self.hooks.append((name, partial(self._run, index, function)))
+            self.hooks.append((name, partial(self._count_and_call, index, function)))
 
-    def _run(
+    def _count_and_call(
         self, index: int, function: HookFunction, activation: Tensor, hook: Any
     ) -> Tensor | None:
         self.fired[index] += 1

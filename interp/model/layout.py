@@ -45,7 +45,7 @@ from interp.support.errors import InputError, require, require_known, theirs
 MOST = 1_000_000
 """Largest size of a round; it is checked before labels are made, which takes memory."""
 _LOG_2_PI = math.log(2 * math.pi)
-_MOST_WEIGHTS = 2**19
+_MOST_ATTENTION_WEIGHTS = 2**19
 """Largest number of a head's attention weights to compute at once, so that they fit into CPU
 caches.
 """
@@ -99,6 +99,7 @@ class EncodedRounds:
         tensors = [part.tensors() for part in parts]
         if any(part.missing is not None for part in parts):
             for batch in tensors:
+                # A batch without missing rounds gets a mask, too: False in every round.
                 nothing_missing = torch.zeros_like(batch["slots"], dtype=torch.bool)
                 batch.setdefault("missing", nothing_missing)
         names = tensors[0]
@@ -152,8 +153,8 @@ class EncodedRounds:
         """
         if self.tokens.device.type != "cpu":
             return most
-        n_weights = self.tokens.shape[-1] ** 2
-        return max(1, min(most, _MOST_WEIGHTS // n_weights))
+        n_weights = self.tokens.shape[-1] ** 2  # of one head in one row, [query, key]
+        return max(1, min(most, _MOST_ATTENTION_WEIGHTS // n_weights))
 
 
 def add_axes(mask: Tensor, n_axes: int) -> Tensor:
@@ -201,11 +202,11 @@ class RoundLayout:
         labels = self.labels
         for name in ("predict_label", "update_label", "choice_label"):
             label = getattr(self, name)
-            n_positions = 1 if label is None else labels.count(label)
-            if n_positions != 1:
+            n_found = 1 if label is None else labels.count(label)  # None needs no position
+            if n_found != 1:
                 remedy = f"set {name} in {type(self).__name__} to one of its labels"
                 raise InputError(
-                    f"{name} {label!r} of a round of {self.task!r} stands at {n_positions} of its positions, and must "
+                    f"{name} {label!r} of a round of {self.task!r} stands at {n_found} of its positions, and must "
                     f"stand at one; {remedy}: {', '.join(labels)}"
                 )
         positions = {"update_label": self.update_position, "choice_label": self.choice_position}
@@ -369,6 +370,7 @@ class RoundLayout:
         """
         numbers = self.distribution(prediction)
         truth = truth.to(prediction.device)
+        # Predictions may have further leading axes, over which the truth is repeated.
         batch = numbers.shape[:-1]
         ends_as_truth = batch[len(batch) - truth.ndim :] == truth.shape
         require(
@@ -383,14 +385,15 @@ class RoundLayout:
         if self.kind == "mean":
             return squared_error
         log_variance = numbers[..., 1]
+        # The negative log density of a normal distribution, times 2, is the sum of three terms.
         scaled_error = squared_error * (-log_variance).exp()
         return (scaled_error + log_variance + _LOG_2_PI) / 2
 
     def _require_outcomes(self, truth: Tensor) -> None:
-        is_known = not truth.is_floating_point()
-        is_known = is_known and bool(((truth >= 0) & (truth < self.n_outputs)).all())
+        are_integers = not truth.is_floating_point()
+        are_indices = are_integers and bool(((truth >= 0) & (truth < self.n_outputs)).all())
         require(
-            is_known,
+            are_indices,
             f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}",
         )
 
@@ -550,7 +553,7 @@ def size_range(name: str, size: int, bounds: tuple[int, int] | None) -> tuple[in
     Returns:
         The pair (smallest, largest): ``bounds``, or (size, size) if ``bounds`` is None.
     """
-    size = integer(name, size, 1)
+    size = integer(name, size, least=1)
     require(
         size <= MOST,
         f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}",
@@ -586,7 +589,7 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
             f"first (registered: {', '.join(tasks)})"
         )
     for name, size in sizes.items():
-        if isinstance(size, list):
+        if isinstance(size, list):  # JSON has no tuples
             sizes[name] = tuple(size)
     with theirs(
         f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {{error}}", of=TypeError

@@ -20,7 +20,7 @@ from interp.model.layout import RoundLayout
 from interp.support.checks import array_of, checked, shown
 from interp.support.errors import require, require_known
 
-_ON_REQUEST = {
+_FLAG_OF_HOOK = {
     "attn.hook_result": "use_attn_result",
     "attn.hook_q_input": "use_split_qkv_input",
     "attn.hook_k_input": "use_split_qkv_input",
@@ -30,11 +30,11 @@ _ON_REQUEST = {
 """Hook points that cost time or memory -> the flag that switches them on; using one by name sets
 its flag.
 """
-_OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
+_MLP_HOOKS = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 """Hook points of MLPs. Without MLPs they fire if used, as for MLPs that write zeros."""
 
 
-_HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
+_DOC_OF_HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
 
 
 def _stack_heads(lens: LensSurface, name: str) -> Tensor:
@@ -78,15 +78,16 @@ class LensSurface(HookedMachine):
     pos_embed: Embedding
     unembed: Projection
 
-    def _flag(self, name: str) -> str | None:
-        if self.runtime.attn_only and name.endswith(_OF_AN_MLP):
+    def _find_flag(self, name: str) -> str | None:
+        if self.runtime.attn_only and name.endswith(_MLP_HOOKS):
             return "use_absent_mlp"
-        return next((flag for suffix, flag in _ON_REQUEST.items() if name.endswith(suffix)), None)
+        return next((flag for suffix, flag in _FLAG_OF_HOOK.items() if name.endswith(suffix)), None)
 
-    def _fires(self, name: str) -> bool:
+    def _is_on(self, name: str) -> bool:
         if self.runtime.attn_only and name.endswith("hook_mlp_in"):
             return self.runtime.use_hook_mlp_in
-        flag = self._flag(name)
+        flag = self._find_flag(name)
+        # Points of an absent MLP count as on: a hook on one sets its flag, and it then has zeros.
         return flag in (None, "use_absent_mlp") or getattr(self.runtime, str(flag))
 
     def run_with_cache(
@@ -152,11 +153,12 @@ class LensSurface(HookedMachine):
                 MLP.
             include_mlp_biases: True to include the biases of MLPs.
         """
-        n = len(self.blocks)
-        last = n - 1 if mlp_input else n
+        n_layers = len(self.blocks)
+        last = n_layers - 1 if mlp_input else n_layers  # n_layers: after the last block
         require(
             0 <= layer <= last,
-            f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}",
+            f"layer must be in [0, {n_layers}], or in [0, {n_layers - 1}] for the input of its MLP, "
+            f"got {layer}",
         )
         total = torch.zeros_like(self.blocks[0].attn.b_O)
         for block in self.blocks[:layer]:
@@ -209,6 +211,7 @@ class LensSurface(HookedMachine):
             return None
         layouts = (*self.config.layout.family, self.config.layout)
         fitting = [layout for layout in layouts if layout.n_positions == tokens.shape[-1]]
+        # The last one, so that the model's own layout takes precedence.
         return fitting[-1] if fitting else None
 
     outcomes = property(
@@ -235,10 +238,10 @@ class LensSurface(HookedMachine):
 
     # Attention weights ``[layer, head, d_model, d_head]`` (W_O: ``[layer, head, d_head, d_model]``),
     # embedding tables, unembedding.
-    W_Q = property(partial(_stack_heads, name="W_Q"), doc=_HEADS)
-    W_K = property(partial(_stack_heads, name="W_K"), doc=_HEADS)
-    W_V = property(partial(_stack_heads, name="W_V"), doc=_HEADS)
-    W_O = property(partial(_stack_heads, name="W_O"), doc=_HEADS)
+    W_Q = property(partial(_stack_heads, name="W_Q"), doc=_DOC_OF_HEADS)
+    W_K = property(partial(_stack_heads, name="W_K"), doc=_DOC_OF_HEADS)
+    W_V = property(partial(_stack_heads, name="W_V"), doc=_DOC_OF_HEADS)
+    W_O = property(partial(_stack_heads, name="W_O"), doc=_DOC_OF_HEADS)
     W_E = property(attrgetter("embed.table"))
     W_pos = property(attrgetter("pos_embed.table"))
     W_U = property(attrgetter("unembed.weight"))

@@ -67,7 +67,8 @@ def register(name: str, description: str, task: str, load: Callable[..., Machine
         load: function that builds the model. :func:`interp.load` calls it with ``max_gb`` (its
             memory limit) and the user's keyword arguments.
     """
-    _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
+    record = ModelRecord(name, kind="handwired", description=description, task=task)
+    _HANDWIRED[name] = record, load
 
 
 _BUILT: dict[str, ModelRecord] = {}
@@ -108,7 +109,7 @@ def register_machine(
     from interp.model.checkpoints import BUILDERS
 
     BUILDERS[name] = build
-    _BUILT[name] = ModelRecord(name, "built", description, task)
+    _BUILT[name] = ModelRecord(name, kind="built", description=description, task=task)
 
 
 def handwired_models(task: str) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ def handwired_models(task: str) -> tuple[str, ...]:
 
 
 def _list_loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
-    entry("circuits")
+    entry("circuits")  # importing it registers its handwired models
     return _HANDWIRED
 
 
@@ -132,6 +133,7 @@ def models() -> list[ModelRecord]:
         records.append(_read_record(path.parent))
     records += _BUILT.values()
     tasks = [task.key for task in catalog.every()]
+    # A checkpoint may be of a task that this program has not registered.
     registered = [record for record in records if record.task in tasks]
     return sorted(registered, key=lambda record: tasks.index(record.task))
 
@@ -161,7 +163,8 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
     settings = [f"{key}={value}" for key, value in arguments.items()]
     _LOG.info("loading %s", " ".join([name, *settings]))
     if name in _list_loaders():
-        return _HANDWIRED[name][1](max_gb=max_gb, **arguments)
+        _, build = _HANDWIRED[name]
+        return build(max_gb=max_gb, **arguments)
     from interp.model.checkpoints import built, load_checkpoint
 
     if name in _BUILT:
@@ -229,18 +232,18 @@ def _read_record(folder: Path) -> ModelRecord:
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
     with reading(path):
-        way = f"latent_update {config.get('latent_update')}"
+        how_made = f"latent_update {config.get('latent_update')}"
         if "builder" in config:
-            way = f"built by {config['builder']!r}"
+            how_made = f"built by {config['builder']!r}"
         layout = config["layout"]
         serves = {}
         for name, value in layout.items():
-            if isinstance(value, int):
+            if isinstance(value, int):  # a size; it may have a range, such as n_experts_range
                 serves[name] = tuple(layout.get(f"{name}_range") or (value, value))
         return ModelRecord(
             folder.name,
-            "learned",
-            config["origin"].get("description", f"trained, {way}"),
-            layout["task"],
-            serves,
+            kind="learned",
+            description=config["origin"].get("description", f"trained, {how_made}"),
+            task=layout["task"],
+            serves=serves,
         )

@@ -23,7 +23,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Owner = TypeVar("_Owner")
 _LOG = logging.getLogger(__name__)
-_PATIENCE = 30.0
+_SECONDS_BEFORE_WARNING = 30.0
 """Seconds that a thread waits for a machine before it logs a warning."""
 
 
@@ -35,11 +35,11 @@ class MachineLock:
         _EVERY_LOCK.add(self)
 
     def __enter__(self) -> Self:
-        if not self._lock.acquire(timeout=_PATIENCE):
+        if not self._lock.acquire(timeout=_SECONDS_BEFORE_WARNING):
             _LOG.warning(
                 "this thread has waited %g s for a machine that runs in another thread, or has hooks "
                 "there; give each thread its own `copy.deepcopy(machine)`",
-                _PATIENCE,
+                _SECONDS_BEFORE_WARNING,
             )
             self._lock.acquire()
         return self
@@ -61,7 +61,7 @@ class MachineLock:
 
 
 _EVERY_LOCK: WeakSet[MachineLock] = WeakSet()
-_OF_MODULES: WeakKeyDictionary[nn.Module, MachineLock] = WeakKeyDictionary()
+_LOCK_OF_MODULE: WeakKeyDictionary[nn.Module, MachineLock] = WeakKeyDictionary()
 DRAWING = MachineLock()
 """Held while weights are initialised, since that seeds PyTorch's global generator."""
 
@@ -71,7 +71,7 @@ def lock_of(module: nn.Module) -> MachineLock:
     ``interp.adapt`` share it.
     """
     with DRAWING:
-        return _OF_MODULES.setdefault(module, MachineLock())
+        return _LOCK_OF_MODULE.setdefault(module, MachineLock())
 
 
 def exclusive(
@@ -110,7 +110,7 @@ class DefaultDtype:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.before = dtype
+        self.before = dtype  # what a nested round puts back; set on entry
         self.is_nested = threading.get_ident() in self._threads
 
     def __enter__(self) -> None:
@@ -121,7 +121,7 @@ class DefaultDtype:
         with self._changed:
             while self._threads and torch.get_default_dtype() != self.dtype:
                 self._changed.wait()
-            if not self._threads:
+            if not self._threads:  # the first of the rounds that run at the same time sets it
                 DefaultDtype._outside = torch.get_default_dtype()
                 torch.set_default_dtype(self.dtype)
             self._threads.add(threading.get_ident())
@@ -132,7 +132,7 @@ class DefaultDtype:
             return
         with self._changed:
             self._threads.discard(threading.get_ident())
-            if not self._threads:
+            if not self._threads:  # the last one puts it back
                 torch.set_default_dtype(self._outside)
                 self._changed.notify_all()
 

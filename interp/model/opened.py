@@ -90,16 +90,16 @@ class OpenedCell(nn.Module):
         if isinstance(fused, nn.RNNCellBase):
             state = self._step(x, state, "", "")
             return state if len(state) > 1 else state[0]
-        time = 1 if fused.batch_first else 0
-        last_states = []
+        time_axis = 1 if fused.batch_first else 0
+        last_states = []  # for each layer (h,), or (h, c)
         for layer in range(fused.num_layers):
             state_of_layer = None if state is None else tuple(part[layer] for part in state)
             gate_number = f"_{layer + 1}" if fused.num_layers > 1 else ""
             outputs = []
-            for x_t in x.unbind(time):
+            for x_t in x.unbind(time_axis):
                 state_of_layer = self._step(x_t, state_of_layer, f"_l{layer}", gate_number)
                 outputs.append(state_of_layer[0])
-            x = torch.stack(outputs, time)
+            x = torch.stack(outputs, time_axis)  # input of the next layer
             if layer < fused.num_layers - 1:
                 x = nn.functional.dropout(x, fused.dropout, fused.training)
             last_states.append(state_of_layer)
@@ -126,23 +126,25 @@ class OpenedCell(nn.Module):
         names = _GATES[type(fused)]
         if state is None:
             zeros = x.new_zeros(len(x), fused.hidden_size)
-            state = (zeros, zeros)
+            state = (zeros, zeros)  # only an LSTM reads the second part, c
         h = state[0]
+        # One [batch, width] for each gate, in the order of names, which is PyTorch's.
         from_x = self._project(x, f"ih{weight_suffix}").chunk(len(names), 1)
         from_h = self._project(h, f"hh{weight_suffix}").chunk(len(names), 1)
-        looks = [self.get_submodule(f"{name}{gate_suffix}") for name in names]
-        if len(names) == 1:
+        # Identity modules, to which hooks on the gates are attached.
+        points = [self.get_submodule(f"{name}{gate_suffix}") for name in names]
+        if len(names) == 1:  # an RNN
             activate = getattr(torch, fused.nonlinearity)
-            return (looks[0](activate(from_x[0] + from_h[0])),)
-        if len(names) == 3:
-            reset = looks[0]((from_x[0] + from_h[0]).sigmoid())
-            update = looks[1]((from_x[1] + from_h[1]).sigmoid())
-            new = looks[2]((from_x[2] + reset * from_h[2]).tanh())
+            return (points[0](activate(from_x[0] + from_h[0])),)
+        if len(names) == 3:  # a GRU
+            reset = points[0]((from_x[0] + from_h[0]).sigmoid())
+            update = points[1]((from_x[1] + from_h[1]).sigmoid())
+            new = points[2]((from_x[2] + reset * from_h[2]).tanh())
             return (new + update * (h - new),)
-        input_gate = looks[0]((from_x[0] + from_h[0]).sigmoid())
-        forget_gate = looks[1]((from_x[1] + from_h[1]).sigmoid())
-        new = looks[2]((from_x[2] + from_h[2]).tanh())
-        output_gate = looks[3]((from_x[3] + from_h[3]).sigmoid())
+        input_gate = points[0]((from_x[0] + from_h[0]).sigmoid())
+        forget_gate = points[1]((from_x[1] + from_h[1]).sigmoid())
+        new = points[2]((from_x[2] + from_h[2]).tanh())
+        output_gate = points[3]((from_x[3] + from_h[3]).sigmoid())
         c = forget_gate * state[1] + input_gate * new
         return output_gate * c.tanh(), c
 

@@ -35,14 +35,15 @@ class OutsideReads(TorchDispatchMode):
         super().__init__()
         self.round = 0
         self.shapes: set[str] = set()
-        self._known: set[int] = set()
-        self._made: dict[int, Any] = {}
-        self._seen: dict[int, tuple[int, Tensor]] = {}
+        self._allowed_addresses: set[int] = set()
+        # Tensors are stored, too: a freed one's id or address could be another's later.
+        self._computed: dict[int, Any] = {}  # id of a value -> the value
+        self._first_reads: dict[int, tuple[int, Tensor]] = {}  # address -> first round, tensor
         self.allow(known)
 
     def allow(self, tensors: Iterable[Tensor]) -> None:
         """Add tensors that must not be recorded as weights, such as a round's inputs."""
-        self._known.update(tensor.data_ptr() for tensor in tensors)
+        self._allowed_addresses.update(tensor.data_ptr() for tensor in tensors)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -52,15 +53,15 @@ class OutsideReads(TorchDispatchMode):
             if not isinstance(tensor, Tensor):
                 continue
             address = tensor.data_ptr()
-            if id(tensor) in self._made or address in self._known:
+            if id(tensor) in self._computed or address in self._allowed_addresses:
                 continue
-            first_round, _ = self._seen.setdefault(address, (self.round, tensor))
+            first_round, _ = self._first_reads.setdefault(address, (self.round, tensor))
             is_leaf = tensor.requires_grad and tensor.is_leaf and tensor._base is None
             is_matrix = tensor.ndim > 1 and tensor.is_floating_point()
-            is_constant = is_matrix and first_round < self.round
+            is_constant = is_matrix and first_round < self.round  # an earlier round read it
             if isinstance(tensor, nn.Parameter) or is_leaf or is_constant:
                 self.shapes.add(str(list(tensor.shape)))
         result = function(*args, **kwargs or {})
         for value in tree_leaves(result):
-            self._made[id(value)] = value
+            self._computed[id(value)] = value
         return result

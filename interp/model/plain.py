@@ -23,9 +23,9 @@ from interp.model.components import (
     attend_by_rules,
 )
 
-_LARGE = 2**14
+_MIN_SPARSE_SIZE = 2**14
 """Number of entries from which a matrix is worth storing as sparse."""
-_KINDS = {
+_REPLACEABLE_CLASSES = {
     Block,
     Attention,
     MLP,
@@ -37,13 +37,13 @@ _KINDS = {
     nn.Identity,
 }
 """Module classes that a plain block can replace; other classes may compute something else."""
-_SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
+_HOOKS_THAT_FIRE = ("hook_embed", "hook_attn_scores", "hook_resid_post")
 """Endings of hook points that still fire with plain blocks."""
-_FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
+_FLAGS_OF_HOOKS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
 
 
 def can_run_plainly(
-    model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED
+    model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _HOOKS_THAT_FIRE
 ) -> bool:
     """Return whether the blocks of ``model`` can run in their quicker form, :class:`PlainBlock`,
     with the same results and without skipping a hook.
@@ -63,15 +63,15 @@ def can_run_plainly(
         return False
     if nn.modules.module._has_any_global_hook():
         return False
-    if any(getattr(runtime, flag) for flag in _FLAGS):
+    if any(getattr(runtime, flag) for flag in _FLAGS_OF_HOOKS):
         return False
-    waiting: list[Any] = [*model._modules.values(), model]
-    while waiting:
-        module = waiting.pop()
-        if module is not model:
-            if type(module) not in _KINDS:
+    to_visit: list[Any] = [*model._modules.values(), model]
+    while to_visit:
+        module = to_visit.pop()
+        if module is not model:  # whose class the caller knows, and whose parts are listed already
+            if type(module) not in _REPLACEABLE_CLASSES:
                 return False
-            waiting.extend(module._modules.values())
+            to_visit.extend(module._modules.values())
         if not _has_original_forward(module, served):
             return False
     return True
@@ -124,25 +124,26 @@ class PlainBlock:
         n_heads, d_model, d_head = attn.W_Q.shape
         heads = list(range(n_heads))
         if self.is_narrow:
-            writes = attn.W_O.flatten(1).any(1)
-            heads = writes.nonzero()[:, 0].tolist() or [0]
+            writes_something = attn.W_O.flatten(1).any(1)  # [head]
+            heads = writes_something.nonzero()[:, 0].tolist() or [0]  # at least one
         self.rules = tuple(attn.rules[head] for head in heads)
-        is_large = len(heads) * d_model * d_head > _LARGE
+        is_large = len(heads) * d_model * d_head > _MIN_SPARSE_SIZE
         self.is_sparse = is_handwired and is_large and attn.W_Q.device.type == "cpu"
         self.n_scored = self.n_moved = d_head
         """Numbers of columns that the heads use: of queries and keys, and of values."""
         if self.is_sparse:
             self.n_scored = _count_used_columns(attn.W_Q, attn.b_Q)
             self.n_moved = _count_used_columns(attn.W_V, attn.b_V)
+        # Of what is computed and cached. All if not narrow: an ordinary block's cache has all.
         self.n_keys = self.n_scored if self.is_narrow else d_head
         self.n_values = self.n_moved if self.is_narrow else d_head
-        index = slice(None) if len(heads) == n_heads else heads
+        index = slice(None) if len(heads) == n_heads else heads  # a slice copies no weights
         self.q = self._join_heads(attn.W_Q[index, :, : self.n_scored], attn.b_Q[index])
         self.k = self._join_heads(attn.W_K[index, :, : self.n_keys], attn.b_K[index])
         self.v = self._join_heads(attn.W_V[index, :, : self.n_values], attn.b_V[index])
         out = attn.W_O[index, : self.n_moved].flatten(0, 1)
         self.bias = attn.b_O.detach()
-        self.written_columns: Tensor | None = None
+        self.written_columns: Tensor | None = None  # None: all
         if self.is_sparse:  # keep only the coordinates of the residual stream that heads write
             self.written_columns = (out.any(0) | (attn.b_O != 0)).nonzero()[:, 0]
             out = out[:, self.written_columns]
@@ -194,10 +195,10 @@ class PlainBlock:
             keys, values = past.append(keys, values)
         n_queries = normalized.shape[1]
         n_keys = keys.shape[1]
-        first = n_keys - n_queries
-        queries = self._project(normalized, self.q).transpose(1, 2)
-        keys = keys[..., : self.n_scored].permute(0, 2, 3, 1)
-        values = values[..., : self.n_moved].transpose(1, 2)
+        n_past = n_keys - n_queries
+        queries = self._project(normalized, self.q).transpose(1, 2)  # [batch, head, query, column]
+        keys = keys[..., : self.n_scored].permute(0, 2, 3, 1)  # [batch, head, column, key]
+        values = values[..., : self.n_moved].transpose(1, 2)  # [batch, head, key, column]
         # With many positions and few columns, one head at a time stays in the processor's cache.
         n_heads = len(self.rules)
         n_at_once = 1 if self.is_narrow and self.is_sparse else n_heads
@@ -207,7 +208,8 @@ class PlainBlock:
             scores = queries[:, heads] @ keys[:, heads]
             if self.scale != 1.0:
                 scores.div_(self.scale)
-            scores.tril_(first).add_(self.mask[first:n_keys, :n_keys])
+            # tril_ sets the scores of later positions to 0, and adding the mask to minus infinity.
+            scores.tril_(n_past).add_(self.mask[n_past:n_keys, :n_keys])
             if not self.is_narrow:
                 scores = self.attn.hook_attn_scores(scores)
             parts.append(attend_by_rules(scores, self.rules[heads]) @ values[:, heads])
@@ -267,8 +269,8 @@ def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
     """
     if bias.any():
         return weight.shape[-1]
-    is_used = weight.any(1).any(0)
-    is_used[0] = True
+    is_used = weight.any(1).any(0)  # [d_head], in any head
+    is_used[0] = True  # so that at least one column counts
     return 1 + int(is_used.nonzero().amax())
 
 
@@ -279,6 +281,7 @@ def _store(matrix: Tensor, is_sparse: bool) -> Tensor:
     if not is_sparse:
         return matrix
     n_used = int(matrix.count_nonzero())
+    # One entry in 32 at most; a matrix of zeros stays dense.
     is_almost_empty = 0 < 32 * n_used <= matrix.numel()
     return matrix.T.to_sparse() if is_almost_empty else matrix
 
@@ -289,5 +292,6 @@ def _multiply(x: Tensor, stored: Tensor) -> Tensor:
     """
     if not stored.is_sparse:
         return x @ stored
+    # (x M) as (M^T x^T)^T, since a product needs the sparse matrix, stored as M^T, on its left.
     product = torch.sparse.mm(stored, x.flatten(0, 1).T)
     return product.T.unflatten(0, x.shape[:2])

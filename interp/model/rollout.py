@@ -47,11 +47,11 @@ from interp.support.provenance import provenance
 from interp.support.session import once
 from interp.support.workers import threads_for
 
-_MANY = 10_000
+_LARGE_CACHE = 10_000
 """From this many rounds on, one round is cached first to estimate the memory that all will need."""
-_CHUNK = 256
+_EPISODES_PER_CHUNK = 256
 """Number of episodes that run in one batch on a CPU."""
-_AT_ONCE = 8192
+_ROUNDS_PER_CALL = 8192
 """Number of rounds, over all episodes, that a machine runs in one call."""
 REPLAY_BATCH = 1024
 """Number of rounds in a replay batch.
@@ -106,12 +106,12 @@ def rollout(
     hooks = _sort_hooks_by_round(model, fwd_hooks, n_rounds)
     if clean is not None:
         require_own(clean, model, episodes, encoded, commit)
-    if names and len(episodes) * len(chosen) > _MANY:
+    if names and len(episodes) * len(chosen) > _LARGE_CACHE:
         _refuse_large_cache(model, episodes, names, len(chosen), commit)
     if hooks and not propagate and clean is None:
         clean = _run_without_hooks(model, episodes, encoded, layout, commit)
-    # Only some rounds are cached and there are no hooks: run without caching, so that the run can be
-    # shared, then replay the chosen rounds to fill the cache.
+    # Without hooks, a cache of some rounds is filled by replaying them: the run without a cache can
+    # then be shared with other callers.
     caches_by_replay = not hooks and len(chosen) < n_rounds
     recorder = _CacheRecorder([] if caches_by_replay else names, chosen, len(episodes))
     if hooks or clean is not None:
@@ -124,7 +124,8 @@ def rollout(
     if names:
         cache = recorder.tensors
         if caches_by_replay:
-            cache = replay(model, run, rounds=chosen, names_filter=names)[2]
+            _, _, cache = replay(model, run, rounds=chosen, names_filter=names)
+        # In the order of the filter, whatever the order in which the points fired.
         in_order = Cache({name: cache[name] for name in names})
         run = replace(run, cache=in_order, cached_rounds=tuple(chosen))
     return run
@@ -139,6 +140,7 @@ def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -
         episodes: the episodes to run.
         layout: layout of the rounds.
     """
+    # An estimate for a round: its tokens and payloads, and the state.
     n_numbers = 4 * layout.n_positions + model.initial(1, layout).numel()
     n_numbers *= len(episodes) * episodes.n_rounds
     refuse_beyond_machine(
@@ -161,12 +163,12 @@ def _refuse_large_cache(
         commit: which choice is fed where a round contains one: the model's ("own") or the recorded
             one ("target").
     """
-    first = episodes.select(slice(0, 1))
-    round_run = rollout(model, first, names_filter=names, n_rounds=1, commit=commit)
-    n_bytes = sum(activation.nbytes for activation in round_run.cache.values())
+    first_episode = episodes.select(slice(0, 1))
+    round_run = rollout(model, first_episode, names_filter=names, n_rounds=1, commit=commit)
+    n_bytes_of_round = sum(activation.nbytes for activation in round_run.cache.values())
     refuse_beyond_machine(
         f"a cache of {len(names)} points in {n_rounds} rounds of {len(episodes)}",
-        len(episodes) * n_rounds * n_bytes,
+        len(episodes) * n_rounds * n_bytes_of_round,
     )
 
 
@@ -198,14 +200,14 @@ def _sort_hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[
         for t, pairs in fwd_hooks.items():
             if not pairs:
                 continue
-            index = select_rounds(t, n_rounds)[0]
+            (index,) = select_rounds(t, n_rounds)  # a negative t counts from the end
             require(index not in hooks, f"fwd_hooks name a round twice: {list(fwd_hooks)}")
             hooks[index] = pairs
     elif fwd_hooks:
         hooks = dict.fromkeys(range(n_rounds), fwd_hooks)
     for pairs in hooks.values():
         for name, _ in pairs:
-            model.hook_names(name)
+            model.hook_names(name)  # refuses unknown names
     return hooks
 
 
@@ -242,16 +244,17 @@ def play(
     )
     layout = model.layout.fit(worlds)
     options: dict[str, Any] = {"n_rounds": n_rounds, "seed": seed, "epsilon": epsilon}
-    if layout.draws:
+    if layout.draws:  # random actions are shown to the model by a token, and it takes them
         options["told"] = True
     interaction = task.data.interaction(worlds, **options)
     carried = model.initial(len(worlds), layout)
-    choice = None
+    choice = None  # before the first round the model has not chosen
     record = _Record(carried, n_rounds)
     with torch.no_grad(), threads_for(model):
         stepper = model.stepper()
         while not interaction.done:
-            encoded = model.prepare(layout.encode(interaction.step(choice))).at(0)
+            world_round = interaction.step(choice)  # episodes of one round each
+            encoded = model.prepare(layout.encode(world_round)).at(0)
             step = run_round(model, encoded, carried, layout, "own", step=stepper)
             carried = step.latents
             choice = layout.choose(step.prediction).cpu().numpy()
@@ -301,13 +304,13 @@ def require_own(
     layout = model.layout.fit(episodes)
     if encoded is None:
         encoded = model.prepare(layout.encode_with_missing(episodes))
-    commit = commit or run.commit
-    is_same = commit == run.commit and _holds(run, encoded, layout)
+    commit = commit or run.commit  # "" accepts either
+    is_same = commit == run.commit and _ran_over(run, encoded, layout)
     require(is_same, "give a rollout of the same episodes with the same commit")
     return run
 
 
-def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
+def _ran_over(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
     """Return whether a rollout ran over these encoded rounds; choices that the model made are not
     compared.
 
@@ -320,13 +323,14 @@ def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
         return False
     tokens = encoded.tokens
     if layout.choice_position is not None and run.commit == "own":
+        # The run has the model's choices there, and the encoded rounds the recorded ones.
         tokens = tokens.clone()
         tokens[..., layout.choice_position] = run.tokens[..., layout.choice_position]
-    ran = run.fed.tensors()
-    fed = replace(encoded, tokens=tokens).tensors()
-    if ran.keys() != fed.keys():
+    tensors_of_run = run.fed.tensors()
+    expected = replace(encoded, tokens=tokens).tensors()
+    if tensors_of_run.keys() != expected.keys():
         return False
-    return all(torch.equal(ran[name], fed[name]) for name in fed)
+    return all(torch.equal(tensors_of_run[name], expected[name]) for name in expected)
 
 
 @dataclass(frozen=True)
@@ -377,6 +381,8 @@ def run_round(
     with threads_for(model), model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
         result = forward(latents, encoded)
         if commit == "own":
+            # The choice follows from the prediction, and the update may read it: run once more,
+            # unless the round has the token of this choice already.
             tokens = layout.commit(encoded.tokens, layout.choose(result.prediction))
             if not torch.equal(tokens, encoded.tokens):
                 encoded = replace(encoded, tokens=tokens)
@@ -414,13 +420,15 @@ def sequential(
     n_episodes, n_rounds, _ = encoded.tokens.shape
     recorder = recorder or _CacheRecorder([], [], n_episodes)
     chooses = commit == "own" and layout.choice_position is not None
-    first_hooked = min(hooks, default=0)
-    n_unhooked = min(hooks, default=n_rounds)
+    first_hooked = min(hooks, default=0)  # without hooks every round is run, even if there is clean
+    n_unhooked = min(hooks, default=n_rounds)  # number of rounds before the first hook
+    # Rounds without hooks, caches and choices may be run in one call, as if clean had been passed.
     if clean is None and n_unhooked and not (recorder.hooks or chooses):
         clean = _unroll(model, encoded.slice_rounds(0, n_unhooked), layout, commit)
         if clean is not None and not hooks:
             return clean
 
+    # A hook affects its own round, and all later ones unless each reads the state in clean.
     def has_edits(t: int) -> bool:
         return t in hooks if hold else t >= first_hooked
 
@@ -434,7 +442,7 @@ def sequential(
             recorder.mark_missing(step.fed.missing)
         if clean is not None and not has_edits(t):
             step = Step(clean.predictions[:, t], clean.latents[:, t + 1], clean.fed.at(t))
-        if clean is not None and hold:
+        if clean is not None and hold:  # the next round reads the state that it reads in clean
             step = replace(step, latents=clean.latents[:, t + 1])
         return step
 
@@ -453,7 +461,7 @@ def sequential(
                     step = run_or_take(t, latents, forward)
                     latents = step.latents
                     record.add(step)
-            if any(map(is_run, rounds)):
+            if any(map(is_run, rounds)):  # in rounds that are copied from clean, no hook fires
                 counter.check()
     run = record.make_rollout(layout, commit, {})
     if not hooks:  # after an intervention, NaN is a result
@@ -477,13 +485,13 @@ def _unroll(
     if unroll is None:
         return None
     n_episodes, n_rounds, _ = encoded.tokens.shape
-    size = max(1, _AT_ONCE // max(n_episodes, 1))
+    rounds_per_call = max(1, _ROUNDS_PER_CALL // max(n_episodes, 1))
     latents = model.initial(n_episodes, layout)
     predictions = []
-    carried = [latents.unsqueeze(1)]
+    carried = [latents.unsqueeze(1)]  # parts [episode, round, row, width]; first the initial state
     with torch.no_grad(), threads_for(model):
-        for start in range(0, n_rounds, size):
-            part = encoded.slice_rounds(start, start + size)
+        for start in range(0, n_rounds, rounds_per_call):
+            part = encoded.slice_rounds(start, start + rounds_per_call)
             stepped = unroll(carried[-1][:, -1], part)
             if stepped is None:
                 return None
@@ -520,8 +528,8 @@ def _run_without_hooks(
 
     If nothing is cached and the user has attached no hook to the model,
     :func:`interp.support.session.once` stores the run, and returns it again for the same model and
-    episodes. On a CPU :data:`_CHUNK` episodes run at a time, or fewer if rounds are long, so that
-    activations stay in the CPU's cache.
+    episodes. On a CPU :data:`_EPISODES_PER_CHUNK` episodes run at a time, or fewer if rounds are
+    long, so that activations stay in the CPU's cache.
 
     Args:
         model: the model.
@@ -536,18 +544,19 @@ def _run_without_hooks(
     is_quiet = runs_quietly(model)
 
     def run_chunks() -> Rollout:
-        n = max(len(encoded.tokens), 1)
+        n_episodes = max(len(encoded.tokens), 1)  # without episodes, one run of none
         is_on_cpu = encoded.tokens.device.type == "cpu"
-        size = encoded.at_once(_CHUNK) if is_on_cpu else n
+        chunk_size = encoded.at_once(_EPISODES_PER_CHUNK) if is_on_cpu else n_episodes
         runs = []
-        for start in range(0, n, size):
-            recorder.rows = slice(start, start + size)
+        for start in range(0, n_episodes, chunk_size):
+            recorder.rows = slice(start, start + chunk_size)
             part = encoded.select(recorder.rows)
             runs.append(sequential(model, part, layout, commit, recorder=recorder))
         whole = runs[0] if len(runs) == 1 else Rollout.join(runs)
         settings = _settings(model, commit)
-        own_model = model if is_quiet else None
-        return replace(whole, model=own_model, episodes=episodes, settings=settings)
+        # With hooks attached beforehand, the run is not the model's own: controls would differ.
+        model_of_run = model if is_quiet else None
+        return replace(whole, model=model_of_run, episodes=episodes, settings=settings)
 
     if recorder.hooks or not is_quiet:
         return run_chunks()
@@ -565,8 +574,9 @@ def _require_numbers(model: Machine, run: Rollout) -> None:
     predictions = run.predictions
     if run.fed.missing is not None:
         predictions = predictions.clone()
-        predictions[run.fed.missing] = 0.0
+        predictions[run.fed.missing] = 0.0  # they are NaN in missing rounds, which is no error
     _require_finite(model, "predicts", predictions)
+    # States after rounds, of which index t is that of round t; then the one before round 0.
     _require_finite(model, "carries", run.latents[:, 1:])
     _require_finite(model, "carries", run.latents[:, :1])
 
@@ -583,6 +593,7 @@ def _require_finite(model: Machine, what: str, values: Tensor) -> None:
     is_finite = values.isfinite()
     if is_finite.all():
         return
+    # [episode, round]
     is_wrong = ~is_finite.flatten(2).all(2) if values.ndim > 2 else ~is_finite
     t = int(is_wrong.any(0).nonzero()[0])
     episode = int(is_wrong[:, t].nonzero()[0])
@@ -610,21 +621,21 @@ class _Record:
     def __init__(self, initial: Tensor, n_rounds: int) -> None:
         self.n_rounds = n_rounds
         self.n_done = 0
-        self.latents = self._make_room(initial, n_rounds + 1)
+        self.latents = self._allocate(initial, n_rounds + 1)
         self.latents[:, 0] = initial.detach()
         self.tensors: dict[str, Tensor] = {}
 
     @staticmethod
-    def _make_room(value: Tensor, n_rounds: int) -> Tensor:
+    def _allocate(value: Tensor, n_rounds: int) -> Tensor:
         return value.new_empty((len(value), n_rounds, *value.shape[1:]))
 
     def add(self, step: Step) -> None:
         """Append one round that has run: prediction, inputs, and the state after it."""
         values = {"predictions": step.prediction, **step.fed.tensors()}
-        if not self.tensors:
+        if not self.tensors:  # the first round: now names and shapes are known
             self.fed = step.fed
             for name, value in values.items():
-                self.tensors[name] = self._make_room(value, self.n_rounds)
+                self.tensors[name] = self._allocate(value, self.n_rounds)
         for name, value in values.items():
             self.tensors[name][:, self.n_done] = value
         self.n_done += 1
@@ -639,7 +650,7 @@ class _Record:
                 recorded one ("target").
             settings: the settings of the run.
         """
-        predictions = self.tensors.pop("predictions")
+        predictions = self.tensors.pop("predictions")  # the others are the inputs
         fed = replace(self.fed, **self.tensors)
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
@@ -660,6 +671,7 @@ class _CacheRecorder:
     """
 
     def __init__(self, names: list[str], rounds: list[int], n_episodes: int) -> None:
+        # Round -> its index along the axis of cached rounds.
         self.places = {t: index for index, t in enumerate(rounds)} if names else {}
         self.n_episodes = n_episodes
         self.hooks = [(name, self._store) for name in names]
@@ -738,19 +750,19 @@ def replay(
         parts[hook.name].append(activation.detach().clone())
 
     counter = FiringCounter([*fwd_hooks, *((name, store) for name in names)])
-    size = chunk or (len(latents) if fwd_hooks else fed.at_once(REPLAY_BATCH))
+    chunk_size = chunk or (len(latents) if fwd_hooks else fed.at_once(REPLAY_BATCH))
     steps = []
     with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
-        for start in range(0, len(latents), size):
-            rows = slice(start, start + size)
+        for start in range(0, len(latents), chunk_size):
+            rows = slice(start, start + chunk_size)
             steps.append(model.step(latents[rows], fed.select(rows)))
     counter.check()
-    by_round = (run.n_episodes, len(chosen))
+    by_round = (run.n_episodes, len(chosen))  # into which the axis of rows is split again
     predictions, carried = map(torch.cat, zip(*steps, strict=True))
     cache = {}
     for name, chunks in parts.items():
         activations = torch.cat(chunks)
-        if activations.is_floating_point():
+        if activations.is_floating_point():  # others cannot be NaN in missing rounds
             activations, _ = fed.undo_missing(activations, latents, carried)
         cache[name] = activations.unflatten(0, by_round)
     predictions, carried = fed.undo_missing(predictions, latents, carried)

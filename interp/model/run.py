@@ -142,10 +142,10 @@ class Rollout:
         Args:
             episodes: a slice, a mask or indices.
         """
-        own_episodes = self.episodes
-        if own_episodes is not None:
-            is_known = len(own_episodes) == self.n_episodes
-            own_episodes = own_episodes.select(episodes) if is_known else None
+        all_episodes = self.episodes
+        selected_episodes = None
+        if all_episodes is not None and len(all_episodes) == self.n_episodes:
+            selected_episodes = all_episodes.select(episodes)
         return replace(
             self,
             predictions=self.predictions[episodes],
@@ -153,7 +153,7 @@ class Rollout:
             fed=self.fed.select(episodes),
             cache=Cache(),
             cached_rounds=(),
-            episodes=own_episodes,
+            episodes=selected_episodes,
         )
 
     def activation_cache(self, round: int, names_filter: Any = None) -> Any:
@@ -190,6 +190,7 @@ class Rollout:
         replay = entry("rollouts").replay  # its module imports this one
         names = self.model.hook_names(names_filter)
         _, _, cache = replay(self.model, self, rounds=round, names_filter=names)
+        # [episode, cached round, ...], of which there is one
         of_round = {name: activation[:, 0] for name, activation in cache.items()}
         return ActivationCache(of_round, self.model)
 
@@ -215,7 +216,7 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list
     if isinstance(rounds, str):
         return list(range(n_rounds))
     if isinstance(rounds, slice):
-        return _cut_rounds(rounds, n_rounds)
+        return _select_slice(rounds, n_rounds)
     selected = [rounds] if isinstance(rounds, int) else list(rounds)
     require(len(selected) > 0, "no rounds were selected; give at least one, or 'all'")
     for t in selected:
@@ -223,7 +224,7 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list
             -n_rounds <= t < n_rounds,
             f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}",
         )
-    indices = [t % n_rounds for t in selected]
+    indices = [t % n_rounds for t in selected]  # negative ones count from the end
     require(
         twice or len(set(indices)) == len(indices),
         f"rounds name one round twice, which would count twice: {shown(rounds)}",
@@ -231,11 +232,11 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list
     return indices
 
 
-def _cut_rounds(rounds: slice, n_rounds: int) -> list[int]:
+def _select_slice(rounds: slice, n_rounds: int) -> list[int]:
     for end in (rounds.start, rounds.stop, rounds.step):
         fit("the ends of a slice of rounds", end, int | None)
     require(rounds.step != 0, "a slice of rounds needs a step other than 0")
-    selected = list(range(n_rounds))[rounds]
+    selected = list(range(n_rounds))[rounds]  # rounds is a slice
     require(len(selected) > 0, f"{rounds} selects none of the {n_rounds} rounds")
     return selected
 

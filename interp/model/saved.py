@@ -33,10 +33,10 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.files import digest_of, json_values, reading, write_atomic
 from interp.support.foreign import parse_json
 
-_ROUNDS = ("tokens", "values", "slots", "missing")
-_CACHE = "cache."
-_FORMAT = 2
-_EDITED = "it was cut short or edited; save the rollout again"
+_TENSORS_OF_ROUNDS = ("tokens", "values", "slots", "missing")
+_CACHE_PREFIX = "cache."
+_FORMAT_VERSION = 2
+_CUT_OR_EDITED = "it was cut short or edited; save the rollout again"
 
 
 @checked
@@ -49,24 +49,24 @@ def save(run: Rollout, path: str | Path) -> Path:
         path: the file, such as ``run.safetensors``.
     """
     rounds = run.fed.tensors()
-    extra = sorted(rounds.keys() - set(_ROUNDS))
+    extra = sorted(rounds.keys() - set(_TENSORS_OF_ROUNDS))
     require(
         not extra,
         f"rounds with further tensors ({', '.join(extra)}) cannot be saved; save the episodes instead",
     )
     tensors = {"predictions": run.predictions, "latents": run.latents, **rounds}
     for name, activation in run.cache.items():
-        tensors[f"{_CACHE}{name}"] = activation
+        tensors[f"{_CACHE_PREFIX}{name}"] = activation
     for name, tensor in tensors.items():
         # Cloned, since safetensors refuses to store the same tensor under two names.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     description = {
-        "format_version": _FORMAT,
+        "format_version": _FORMAT_VERSION,
         "layout": run.layout.to_dict(),
         "commit": run.commit,
         "cached_rounds": list(run.cached_rounds),
         "settings": json_values(run.settings),
-        "sha256": {name: _digest(name, tensor) for name, tensor in tensors.items()},
+        "sha256": {name: _hash_tensor(name, tensor) for name, tensor in tensors.items()},
     }
     header = {"rollout": json.dumps({**description, "digest": digest_of(description)})}
     return write_atomic(
@@ -84,28 +84,30 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
     """
     path = Path(file_path(path))
     require(path.is_file(), f"no file {str(path)!r}; give one that interp.model.saved.save wrote")
-    with reading(path, _EDITED), safe_open(path, framework="pt") as stored:
+    with reading(path, _CUT_OR_EDITED), safe_open(path, framework="pt") as stored:
         description = _read_header(path, stored)
         digests = description["sha256"]
-        cached = [name.removeprefix(_CACHE) for name in digests if name.startswith(_CACHE)]
+        cached = [
+            name.removeprefix(_CACHE_PREFIX) for name in digests if name.startswith(_CACHE_PREFIX)
+        ]
         for name in names or ():
             require_known(f"cached activation in {str(path)!r}", name, cached)
 
-        def read(name: str) -> Tensor:
+        def read_tensor(name: str) -> Tensor:
             tensor: Tensor = stored.get_tensor(name)
             require(
-                _digest(name, tensor) == digests[name],
-                f"{str(path)!r} holds another {name!r} than was written: {_EDITED}",
+                _hash_tensor(name, tensor) == digests[name],
+                f"{str(path)!r} holds another {name!r} than was written: {_CUT_OR_EDITED}",
             )
             return tensor
 
-        rounds = {name: read(name) for name in _ROUNDS if name in digests}
+        rounds = {name: read_tensor(name) for name in _TENSORS_OF_ROUNDS if name in digests}
         selected = cached if names is None else names
-        cache = {name: read(f"{_CACHE}{name}") for name in selected}
+        cache = {name: read_tensor(f"{_CACHE_PREFIX}{name}") for name in selected}
         layout = layout_from_dict(description["layout"])
         run = Rollout(
-            read("predictions"),
-            read("latents"),
+            read_tensor("predictions"),
+            read_tensor("latents"),
             EncodedRounds(**rounds),
             layout=layout,
             commit=description["commit"],
@@ -125,8 +127,10 @@ def _require_fitting(run: Rollout, where: str) -> None:
         where: path of its file, for the error message.
     """
     require_known("commit", run.commit, ("own", "target"))
-    n_episodes, n_rounds = by_round = run.predictions.shape[:2]
+    by_round = run.predictions.shape[:2]
+    n_episodes, n_rounds = by_round
     by_position = (*by_round, run.layout.n_positions)
+    # The first axes of every tensor; those that are not listed are cached activations.
     shapes = {
         "tokens": by_position,
         "values": by_position,
@@ -134,19 +138,19 @@ def _require_fitting(run: Rollout, where: str) -> None:
         "missing": by_round,
         "latents": (n_episodes, n_rounds + 1),
     }
-    of_cache = (n_episodes, len(run.cached_rounds))
+    shape_of_cached = (n_episodes, len(run.cached_rounds))
     tensors = {**run.fed.tensors(), "latents": run.latents, **run.cache}
     for name, tensor in tensors.items():
-        shape = tuple(shapes.get(name, of_cache))
+        shape = tuple(shapes.get(name, shape_of_cached))
         fits = tensor.shape[: len(shape)] == shape
         require(
             fits,
-            f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_EDITED}",
+            f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_CUT_OR_EDITED}",
         )
     are_rounds = all(t in range(n_rounds) for t in run.cached_rounds)
     require(
         are_rounds,
-        f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_EDITED}",
+        f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_CUT_OR_EDITED}",
     )
 
 
@@ -166,17 +170,17 @@ def _read_header(path: Path, stored: Any) -> dict[str, Any]:
     description: dict[str, Any] = parse_json(header)
     version = description["format_version"]
     require(
-        version == _FORMAT,
-        f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}",
+        version == _FORMAT_VERSION,
+        f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}",
     )
-    digest = description.pop("digest", None)
+    digest = description.pop("digest", None)  # it is that of the rest of the description
     has_all_tensors = description["sha256"].keys() == set(stored.keys())
     is_whole = has_all_tensors and digest == digest_of(description)
-    require(is_whole, f"{str(path)!r} was edited: {_EDITED}")
+    require(is_whole, f"{str(path)!r} was edited: {_CUT_OR_EDITED}")
     return description
 
 
-def _digest(name: str, tensor: Tensor) -> str:
+def _hash_tensor(name: str, tensor: Tensor) -> str:
     return hashlib.sha256(content_of(name, tensor)).hexdigest()
 
 

@@ -21,7 +21,8 @@ from interp.model.layout import add_axes
 from interp.support.checks import checked_fields, integer, shown
 from interp.support.errors import InputError, require, require_known
 
-_MOST_RUNS = 1000  # of a submodule in a round: every run has a hook point of its own
+_MOST_RUNS = 1000
+"""Largest number of runs of a submodule in a round, since every run has a separate hook point."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class Halting:
                 first part.
         """
         value = output if isinstance(output, Tensor) else list_parts(output)[0]
-        self.outputs.append(self._spread(value))
+        self.outputs.append(self._fill_in_halted(value))
         assert self.point.alive is not None
         goes_on = self.point.alive(list(self.outputs))
         is_mask = isinstance(goes_on, Tensor) and goes_on.dtype == torch.bool
@@ -191,28 +192,28 @@ class Halting:
             f"{shown(goes_on)}",
         )
         alive = self.alive.to(goes_on.device)
-        n_axes = max(alive.ndim, goes_on.ndim)
+        n_axes = max(alive.ndim, goes_on.ndim)  # 1 for [row], 2 for [row, pos]
         self.alive = add_axes(alive, n_axes) & add_axes(goes_on, n_axes)
 
     @property
-    def _rows(self) -> Tensor:
+    def _is_running(self) -> Tensor:
         """Bool[row], True for rows in which at least one position has not halted."""
         return self.alive.flatten(1).any(1) if self.alive.ndim > 1 else self.alive
 
-    def _spread(self, value: Tensor) -> Tensor:
+    def _fill_in_halted(self, value: Tensor) -> Tensor:
         """Return ``value`` with one row per row of the batch, ``[batch, ...]``. If the loop ran
         only the rows that have not halted, NaN is filled in for the halted ones.
         """
         if len(value) == self.n_rows:
             return value
-        rows = self._rows
+        is_running = self._is_running
         require(
-            len(value) == int(rows.sum()),
-            f"a run of {self.point.module!r} is of {len(value)} rows where alive= says that {int(rows.sum())} of "
-            f"{self.n_rows} go on",
+            len(value) == int(is_running.sum()),
+            f"a run of {self.point.module!r} is of {len(value)} rows where alive= says that "
+            f"{int(is_running.sum())} of {self.n_rows} go on",
         )
-        spread = value.new_full((self.n_rows, *value.shape[1:]), torch.nan)
-        return spread.index_put((rows,), value)
+        whole = value.new_full((self.n_rows, *value.shape[1:]), torch.nan)
+        return whole.index_put((is_running,), value)
 
     def look(self, hook_point: nn.Module, value: Tensor) -> Tensor:
         """Pass the activation of one run through its hook point. Hooks see NaN in rows that have
@@ -226,18 +227,18 @@ class Halting:
             The activation after the hooks, with the rows of ``value``. Original values remain in
             halted rows, and where hooks returned NaN or infinity.
         """
-        whole = self._spread(value)
+        whole = self._fill_in_halted(value)
         alive = add_axes(self.alive.to(whole.device), whole.ndim)
         visible = whole.masked_fill(~alive, torch.nan)
         n_writes = count_writes(visible)
         result = hook_point(visible)
-        if result is visible and count_writes(visible) == n_writes:
+        if result is visible and count_writes(visible) == n_writes:  # no hook changed anything
             if self.disturbs and len(value) == self.n_rows:
-                return torch.where(alive, value, 1 - value)
+                return torch.where(alive, value, 1 - value)  # 1 - value differs for any but 1/2
             return value
         self.void = self.void.to(whole.device) | self._find_void(alive, whole, result)
         edited = torch.where(alive & result.isfinite(), result, whole)
-        return edited if len(value) == self.n_rows else edited[self._rows]
+        return edited if len(value) == self.n_rows else edited[self._is_running]
 
     def _find_void(self, alive: Tensor, whole: Tensor, result: Tensor) -> Tensor:
         """Return Bool[row], True for rows in which a hook changed an activation of a run that did
@@ -251,14 +252,17 @@ class Halting:
             whole: the activation before the hooks.
             result: the activation after the hooks.
         """
-        is_put = ~alive & ~result.isnan()
-        is_void = is_put | (alive & ~result.isfinite())
+        writes_into_halted = ~alive & ~result.isnan()
+        is_void = writes_into_halted | (alive & ~result.isfinite())
         void = is_void.flatten(1).any(1)
-        alive = alive.expand_as(whole).flatten(1)
-        changed = alive & (result != whole).flatten(1)
-        rows = alive.any(1)
-        is_whole = bool(changed.any(1)[rows].all()) if rows.any() else not void.any()
-        return void | ~alive.all(1) if is_whole else void
+        alive = alive.expand_as(whole).flatten(1)  # [row, number]
+        is_changed = alive & (result != whole).flatten(1)
+        has_running = alive.any(1)  # [row]
+        # If no row runs, and no change of NaN is seen: the hook added to it, in every row.
+        changes_every_row = (
+            bool(is_changed.any(1)[has_running].all()) if has_running.any() else not void.any()
+        )
+        return void | ~alive.all(1) if changes_every_row else void
 
 
 class Tap(nn.Module):
@@ -328,6 +332,7 @@ class Tap(nn.Module):
                 f"submodule {name!r} has not run in any round yet, so what it gives is unknown; look at episodes in "
                 "which it does"
             )
+        # In the remaining runs no row goes on, so that hooks see NaN in all of them.
         self.halting.alive = torch.zeros_like(self.halting.alive)
         shape = (self.halting.n_rows, *self.last.shape[1:])
         for hook_point in list(self.runs)[n_runs:]:
@@ -339,6 +344,7 @@ class Tap(nn.Module):
     def _pass_input(
         self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[Any, Any]:
+        # The path of an input begins with the name of its argument, if it is passed by keyword.
         is_named = self.point.path and self.point.path[0] in options
         if is_named or not args:
             return args, self._pass(options)
@@ -356,7 +362,7 @@ class Tap(nn.Module):
     def _pass_tensor(self, value: Any, path: Sequence[int | str]) -> Any:
         if not path:
             self._require_tensor(value)
-            hook_point = self.runs[self.n_runs - 1]
+            hook_point = self.runs[self.n_runs - 1]  # of the current run, which is counted already
             if self.halting is None:
                 return hook_point(value)
             self.last = value.detach()

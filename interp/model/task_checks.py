@@ -28,8 +28,8 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.support.checks import array_of, checked, convert_value, shown, unique
 from interp.support.errors import require, theirs
 
-_N_DRAWN = 2
-_PROBLEM = "this task's record does not keep what it says"
+_N_EPISODES = 2
+_BEGINNING = "this task's record does not keep what it says"
 
 
 @checked
@@ -41,13 +41,14 @@ def check_task(task: Task) -> None:
     n_rounds = max(2, task.at_most(N_ROUNDS))
     layout = _call("layout", task.layout, **sizes)
     _check_layout(task, layout)
-    draw = partial(_call, "sample", task.sample, _N_DRAWN, n_rounds, seed=SEED, **sizes)
+    draw = partial(_call, "sample", task.sample, _N_EPISODES, n_rounds, seed=SEED, **sizes)
     episodes = draw()
     again = draw()
     _check_episodes(task, episodes, n_rounds)
     _check_episodes(task, again, n_rounds)
     fitted_layout = _call("layout.fit", layout.fit, episodes)
     drawn_sizes = _call("sizes of the layout", task.sizes_of, fitted_layout)
+    # Sizes that the layout does not have may be attributes of the episodes.
     drawn_sizes |= {name: getattr(episodes, name) for name in sizes if hasattr(episodes, name)}
     _require(
         drawn_sizes == sizes,
@@ -69,14 +70,14 @@ def check_task(task: Task) -> None:
 
 
 def _require(holds: object, problem: str) -> None:
-    require(holds, f"{_PROBLEM}: {problem}")
+    require(holds, f"{_BEGINNING}: {problem}")
 
 
 def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function of the task's record, and return its result. An error in it becomes an
     InputError that names ``what`` was called.
     """
-    return theirs(f"{_PROBLEM}: {what}")(function)(*args, **options)
+    return theirs(f"{_BEGINNING}: {what}")(function)(*args, **options)
 
 
 def _check_analysis(task: Task) -> None:
@@ -115,11 +116,11 @@ def _check_layout(task: Task, layout: Any) -> None:
         "one outcome alone is no prediction; give two or more",
     )
     n_latents = _call("n_latents", getattr, layout, "n_latents")
-    room = layout.predict_position - 1
+    most = layout.predict_position - 1  # latents are between the first position and this one
     converted = convert_value(int, n_latents)
     _require(
-        converted in range(1, room + 1),
-        f"n_latents must be 1 to {room}, the positions between the first and {layout.predict_label!r}, got "
+        converted in range(1, most + 1),
+        f"n_latents must be 1 to {most}, the positions between the first and {layout.predict_label!r}, got "
         f"{shown(n_latents)}",
     )
 
@@ -150,8 +151,8 @@ def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
     _require(is_integer, f"n_rounds of episodes ({kind}) is {shown(episodes.n_rounds)}, no integer")
     size = (len(episodes), episodes.n_rounds)
     _require(
-        size == (_N_DRAWN, n_rounds),
-        f"asked for {_N_DRAWN} episodes of {n_rounds} rounds, the sampler gives {size}",
+        size == (_N_EPISODES, n_rounds),
+        f"asked for {_N_EPISODES} episodes of {n_rounds} rounds, the sampler gives {size}",
     )
     selected = _call("episodes.select", episodes.select, slice(0, 1))
     _require(
@@ -163,7 +164,7 @@ def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
 def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
     kind = type(rounds).__name__
     _require(isinstance(rounds, EncodedRounds), f"layout.encode gives {kind}, no EncodedRounds")
-    per_round = (_N_DRAWN, n_rounds)
+    per_round = (_N_EPISODES, n_rounds)
     per_position = (*per_round, layout.n_positions)
     _check_tensor("tokens", rounds.tokens, per_position, is_real=False)
     _check_tensor("slots", rounds.slots, per_round, is_real=False)
@@ -222,10 +223,11 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
         episodes: the episodes to score.
     """
     n_rounds = episodes.n_rounds
-    by_round = (_N_DRAWN, n_rounds)
-    even = 1 / layout.n_outputs if layout.kind == "classes" else 0.0
-    scores = torch.full((*by_round, layout.n_outputs), even)
-    stacked = scores.expand(2, *scores.shape)
+    by_round = (_N_EPISODES, n_rounds)
+    # Equal probabilities of all classes; for a real number, mean and log variance 0.
+    score = 1 / layout.n_outputs if layout.kind == "classes" else 0.0
+    scores = torch.full((*by_round, layout.n_outputs), score)
+    stacked = scores.expand(2, *scores.shape)  # [batch = 2, episode, round, outcome]
     _check_loss(task, layout.prediction(scores), episodes, by_round)
     _check_loss(task, layout.prediction(stacked), episodes, (2, *by_round))
 
@@ -262,7 +264,7 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
     is_goal = is_goal and isinstance(getattr(goal, "other_targets", None), Mapping)
     _require(is_goal, f"training gives {shown(goal)}, no TrainingGoal")
     are_classes = layout.kind == "classes"
-    shape = (_N_DRAWN, episodes.n_rounds, layout.n_outputs if are_classes else 1)
+    shape = (_N_EPISODES, episodes.n_rounds, layout.n_outputs if are_classes else 1)
     for name, compute in {"targets": goal.targets, **goal.other_targets}.items():
         targets = array_of(name, _call(name, compute, episodes))
         are_finite = np.isfinite(targets).all()
@@ -284,7 +286,7 @@ def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> Non
     """
     totals = targets.sum(-1)
     low = targets.min()
-    add_up = np.isclose(totals, 1, atol=1e-4) | (targets == 0).all(-1)
+    add_up = np.isclose(totals, 1, atol=1e-4) | (targets == 0).all(-1)  # [episode, round]
     are_probabilities = low >= 0 and add_up.all()
     high = targets.max()
     _require(
@@ -294,7 +296,7 @@ def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> Non
     )
 
 
-class _Declared(dict[str, Any]):
+class _DeclaredParents(dict[str, Any]):
     """The values of an equation's declared parents, by key. Reading any other variable raises an
     error.
     """
@@ -321,16 +323,17 @@ def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
     for key in algorithm.state:
         _require(key in state, f"{what} nothing gives state {key!r}")
     shapes = {key: np.shape(state[key]) for key in algorithm.state}
+    # A round's variables come in an order in which each follows those that it is computed from.
     for t in range(episodes.n_rounds):
         values: dict[str, Any] = {}
         for variable in algorithm.variables:
             key = variable.key
             if variable.equation is not None:
-                values[key] = np.asarray(variable.equation(_Declared(variable, values)))
+                values[key] = np.asarray(variable.equation(_DeclaredParents(variable, values)))
             elif variable.role == "state":
                 values[key] = state[key]
             else:
-                values[key] = np.asarray(inputs[key])[:, t]
+                values[key] = np.asarray(inputs[key])[:, t]  # an input, [episode, round, ...]
         state = {key: values[NEXT + key] for key in algorithm.state}
         for key, shape in shapes.items():
             shape_now = np.shape(state[key])

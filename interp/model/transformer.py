@@ -63,7 +63,7 @@ class _RoundOutput(NamedTuple):
     latents: Tensor
 
 
-_KINDS = (
+_ACTIVATION_KINDS = (
     Component("latent", "hook_latents", "latent", "latent"),
     Component("embed", "hook_embed", "pos", "embedding"),
     Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
@@ -79,9 +79,9 @@ _KINDS = (
     Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
     Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
 )
-COMPONENTS = {kind.key: kind for kind in _KINDS}
+COMPONENTS = {kind.key: kind for kind in _ACTIVATION_KINDS}
 """All components of a transformer by key, in the order in which a round computes them."""
-_OF_AN_MLP = {"resid_mid", "mlp_out"}
+_MLP_COMPONENTS = {"resid_mid", "mlp_out"}
 
 
 class HookedLatentTransformer(LensSurface):
@@ -107,6 +107,7 @@ class HookedLatentTransformer(LensSurface):
         super().__init__()
         config.require_room(max_gb)
         self.config = config
+        # Names of fields that both configurations have, such as d_model.
         shared = [field.name for field in fields(RuntimeConfig) if hasattr(config, field.name)]
         self.runtime = RuntimeConfig(
             **{name: getattr(config, name) for name in shared},
@@ -185,9 +186,11 @@ class HookedLatentTransformer(LensSurface):
         _check_round(self, tokens, latents, values)
         n_positions = tokens.shape[1]
         n_prefix = self.layout_of_length[n_positions].predict_position + 1
+        # Attention is causal, so the prediction does not depend on positions after its own.
         prefix = self.embed_round(tokens, self.hook_latents(latents), values)[:, :n_prefix]
-        read = self.ln_final(self.run_from(prefix, n_read=1))[:, 0]
-        return self.read_prediction(self.unembed(read), n_positions)
+        last_position = self.run_from(prefix, n_read=1)  # [batch, 1, d_model]
+        at_prediction = self.ln_final(last_position)[:, 0]
+        return self.read_prediction(self.unembed(at_prediction), n_positions)
 
     # The parts of a round, for callers that run only some of them.
 
@@ -212,12 +215,13 @@ class HookedLatentTransformer(LensSurface):
             payload = values.to(embedded.dtype).unsqueeze(-1)
             directions = nn.functional.embedding(tokens, self.value_embed.table)
             embedded.add_(directions.mul_(payload))
+        # Latents are at consecutive positions.
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
-        after = first + latents.shape[1]
-        embedded = torch.cat([embedded[:, :first], latents, embedded[:, after:]], dim=1)
-        codes = self.W_pos[self.position_ids[n_positions, :n_positions]]
-        codes = self.hook_pos_embed(codes.expand(len(tokens), -1, -1))
-        return self.hook_embed(embedded) + codes
+        stop = first + latents.shape[1]
+        embedded = torch.cat([embedded[:, :first], latents, embedded[:, stop:]], dim=1)
+        pos_embed = self.W_pos[self.position_ids[n_positions, :n_positions]]  # [pos, d_model]
+        pos_embed = self.hook_pos_embed(pos_embed.expand(len(tokens), -1, -1))
+        return self.hook_embed(embedded) + pos_embed
 
     @exclusive
     def run_from(
@@ -246,18 +250,20 @@ class HookedLatentTransformer(LensSurface):
                 is attached that the quicker form would not call.
         """
         if blocks is None:
-            blocks = _plain_blocks(self, past is None)
+            # Not narrow with a past, whose keys and values are those of all heads.
+            blocks = _plain_blocks(self, narrow=past is None)
         running: Sequence[Any] = (blocks or self.blocks)[layer:stop]
         if past is None:
             past = itertools.repeat(None, len(running))
-        for index, (block, known) in enumerate(zip(running, past, strict=True)):
+        for index, (block, past_of_block) in enumerate(zip(running, past, strict=True)):
             is_last = index == len(running) - 1
             if is_last and n_read is not None:
-                if known is None:
-                    known = block.nothing_past(len(resid))
-                block.pass_by(resid[:, :-n_read], known)
+                # Only keys and values are computed at positions at which no output is needed.
+                if past_of_block is None:
+                    past_of_block = block.nothing_past(len(resid))
+                block.pass_by(resid[:, :-n_read], past_of_block)
                 resid = resid[:, -n_read:]
-            resid = block(resid, known)
+            resid = block(resid, past_of_block)
         return resid
 
     @exclusive
@@ -437,8 +443,8 @@ class HookedLatentTransformer(LensSurface):
         the model's numbers of layers and heads.
         """
         points = {}
-        for kind in _KINDS:
-            if self.config.d_mlp or kind.key not in _OF_AN_MLP:
+        for kind in _ACTIVATION_KINDS:
+            if self.config.d_mlp or kind.key not in _MLP_COMPONENTS:
                 n_layers = self.config.n_layers if kind.has_layer else 0
                 n_heads = self.config.n_heads if kind.has_head else 0
                 points[kind.key] = replace(kind, n_layers=n_layers, n_heads=n_heads)
@@ -463,11 +469,11 @@ class HookedLatentTransformer(LensSurface):
             update: the update.
             slots: index of the latent to write, ``[batch]``.
         """
-        in_slot = nn.functional.one_hot(slots, latents.shape[1])
-        written = update.unsqueeze(1)
+        is_in_slot = nn.functional.one_hot(slots, latents.shape[1])  # [batch, latent], 1 or 0
+        written = update.unsqueeze(1)  # into every latent; where() takes it in one slot only
         if self.latent_kept:
             written = self.latent_kept * latents + written
-        return torch.where(in_slot.unsqueeze(-1).bool(), written, latents)
+        return torch.where(is_in_slot.unsqueeze(-1).bool(), written, latents)
 
     @checked
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
@@ -519,8 +525,8 @@ class HookedLatentTransformer(LensSurface):
         hold, a warning is issued as well.
         """
         precision = super().precision()
-        verified = torch.finfo(torch.float32).eps / 2
-        if self.is_handwired and precision["rounding"] > verified:
+        rounding_of_float32 = torch.finfo(torch.float32).eps / 2
+        if self.is_handwired and precision["rounding"] > rounding_of_float32:
             warnings.warn(
                 f"{self.config.name!r} is exact in float64 and verified in float32; {precision['dtype']} rounds every "
                 f"number by up to {precision['rounding']:.1g} of itself, so its state drifts from the algorithm's "
@@ -547,12 +553,13 @@ def _number_positions(config: LatentTransformerConfig) -> Tensor:
     """Return the ids of position embeddings, ``[n, pos]``: row n has the ids for a round of n
     positions. ``config`` determines whether an id is the position's index or that of its label.
     """
-    codes = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
+    ids = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
     if config.position_codes == "label":
         for layout in config.layout.family:
             n = layout.n_positions
-            codes[n, :n] = torch.tensor(config.layout.max_layout.positions(layout.labels))
-    return codes
+            # The id of a label is its position in the largest round, which has all labels.
+            ids[n, :n] = torch.tensor(config.layout.max_layout.positions(layout.labels))
+    return ids
 
 
 @dataclass
@@ -580,6 +587,7 @@ class _RanRound:
             fed: the inputs that the call passes.
             start: the first position that another choice can affect.
         """
+        # By identity, which is quick: for the same round again a caller passes the same tensors.
         if carried is not self.carried or fed.values is not self.fed.values:
             return False
         return torch.equal(fed.tokens[:, :start], self.fed.tokens[:, :start])
@@ -610,10 +618,11 @@ class _Stepper:
             if self.is_quiet and choice_position is not None:
                 start = min(choice_position, layout.update_position)
                 return self._step_from(start, carried, fed, layout)
+            # All positions of a handwired model, whose results stay equal bit for bit to step's.
             n_read = layout.n_read if self.is_quiet and not self.model.is_handwired else None
             resid = self.model.embed_round(fed.tokens, carried, fed.values)
-            read = self.model.run_from(resid, n_read=n_read, blocks=self.blocks)
-            normalized = self.model.ln_final(read)
+            resid = self.model.run_from(resid, n_read=n_read, blocks=self.blocks)
+            normalized = self.model.ln_final(resid)
             prediction = self._predict(normalized, layout)
             return self._write(normalized, prediction, carried, fed, layout)
 
@@ -635,7 +644,7 @@ class _Stepper:
         model = self.model
         resid = model.embed_round(fed.tokens, carried, fed.values)
         if self.last is not None and self.last.is_of(carried, fed, start):
-            past = [_cut_past(known, start) for known in self.last.past]
+            past = [_cut_past(past_of_block, start) for past_of_block in self.last.past]
             resid = model.run_from(
                 resid[:, start:], past=past, n_read=layout.n_after, blocks=self.blocks
             )
@@ -658,8 +667,8 @@ class _Stepper:
                 ones.
             layout: layout of the round.
         """
-        read = normalized[:, -layout.n_read]
-        return self.model.read_prediction(self.model.unembed(read), layout.n_positions)
+        at_prediction = normalized[:, -layout.n_read]  # counted from the end of the round
+        return self.model.read_prediction(self.model.unembed(at_prediction), layout.n_positions)
 
     def _write(
         self,
@@ -679,7 +688,8 @@ class _Stepper:
             fed: the round's inputs.
             layout: layout of the round.
         """
-        update = self.model.update(normalized[:, -layout.n_after], layout.n_positions)
+        at_update = normalized[:, -layout.n_after]  # counted from the end of the round
+        update = self.model.update(at_update, layout.n_positions)
         return Stepped(prediction, self.model.write(carried, update, fed.slots))
 
 

@@ -32,7 +32,7 @@ def q_case():
 def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
     model, episodes = case()
     whole = interp.rollout(model, episodes)
-    monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
+    monkeypatch.setattr("interp.model.rollout._EPISODES_PER_CHUNK", 3)
     parts = interp.rollout(model, episodes)
     fed_parts, fed_whole = parts.fed.tensors(), whole.fed.tensors()
     assert not whole.cache
@@ -267,7 +267,7 @@ def test_layers_that_return_all_their_states_run_all_rounds_in_one_call(monkeypa
         for t in range(7):
             prediction, carried = machine.step(carried, encoded.at(t))
             predictions.append(prediction)
-    monkeypatch.setattr("interp.model.rollout._AT_ONCE", 8)
+    monkeypatch.setattr("interp.model.rollout._ROUNDS_PER_CALL", 8)
     monkeypatch.setattr(machine, "stepper", lambda: pytest.fail("a round ran on its own"))
     run = interp.rollout(machine, episodes)
     assert run.n_rounds == 7

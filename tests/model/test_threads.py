@@ -105,7 +105,7 @@ def test_untrained_copies_drawn_at_once_are_those_of_their_seeds(machine):
 
 def test_a_second_thread_waits_and_reports_it(machine, episodes, monkeypatch, caplog):
     """A thread with hooks on a machine keeps another one waiting, which reports why after a while."""
-    monkeypatch.setattr(locks, "_PATIENCE", 0.1)
+    monkeypatch.setattr(locks, "_SECONDS_BEFORE_WARNING", 0.1)
     expected = interp.rollout(machine, episodes).predictions
     with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING):
         with machine.hooks(fwd_hooks=[(hooked_point(machine), halve)]):
