@@ -506,11 +506,12 @@ class Actor(nn.Module):
         super().__init__()
         self.core = nn.LSTM(n_inputs, width, num_layers=n_layers)
         parts: list[nn.Module] = []
+        last_size = width
         for size in policy:
-            parts += [nn.Linear(width, size), _ACTIVATIONS[act]()]
-            width = size
+            parts += [nn.Linear(last_size, size), _ACTIVATIONS[act]()]
+            last_size = size
         self.policy = nn.Sequential(*parts)
-        self.action = nn.Linear(width, n_actions)
+        self.action = nn.Linear(last_size, n_actions)
 
     def scores(self, h: Tensor) -> Tensor:
         """Return the logits of the actions, ``[batch, action]``, from the LSTM's hidden state

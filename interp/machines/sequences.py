@@ -86,7 +86,10 @@ class Embedded:
             return cast(Tensor, model.get_submodule(table)(tokens))
 
         return cls(
-            embed_round, layout.n_positions, layout.predict_position, layout.latent_positions[0]
+            embed_round,
+            n_pos=layout.n_positions,
+            at=layout.predict_position,
+            slot=layout.latent_positions[0],  # of several latents, the first
         )
 
 

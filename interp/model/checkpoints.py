@@ -283,6 +283,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
             isinstance(saved_outputs, dict),
             f"{str(folder)!r}: config.json lacks predicts; fetch it again",
         )
+        # changed and remedy are parts of the message if the outputs are not as when it was saved.
         if is_built:
             refuse_above(where, weights.stat().st_size, max_gb)
             tensors = _read_tensors(weights)

@@ -108,7 +108,7 @@ class _Case:
 
     def step_rows(self, rows: Tensor) -> Stepped:
         """Run round 1 of the episodes with the indices ``rows``, and return the prediction and the
-        state.
+        state. Round 0 would not do, since all episodes read the same state in it.
         """
         fed = self.get_inputs(1).each(lambda part: part[rows])
         return self.machine.step(self.run.latents[rows, 1].clone(), fed)
@@ -139,6 +139,7 @@ def _check_shapes(case: _Case) -> Iterator[str]:
     channels = case.machine.channels
     rows = sum(channel.rows for channel in channels)
     width = max(channel.shape[-1] for channel in channels)
+    # Rounds smaller than the largest may carry fewer rows, as with fewer latents.
     is_state = start.ndim == 3 and start.shape[2] == width and start.shape[1] <= rows
     if not is_state:
         yield f"what round 0 reads has shape {tuple(start.shape)}; its channels say [episode, {rows}, {width}]"
@@ -151,7 +152,7 @@ def _check_shapes(case: _Case) -> Iterator[str]:
             "shape and dtype"
         )
         return
-    axes = (case.layout.n_outputs,) * case.layout.prediction_axes
+    axes = (case.layout.n_outputs,) * case.layout.prediction_axes  # () for a single number
     if prediction.shape != (len(start), *axes):
         yield f"a prediction has shape {tuple(prediction.shape)}, not that of its layout's outcomes"
         return

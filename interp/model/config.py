@@ -101,6 +101,7 @@ class LatentTransformerConfig:
         self._check_output()
         if not self.attention_rules:
             softmax_everywhere = (("softmax",) * self.n_heads,) * self.n_layers
+            # The class is frozen, which only this call gets around.
             object.__setattr__(self, "attention_rules", softmax_everywhere)
         self._check_table("attention_rules", self.attention_rules)
         self._check_table("head_names", self.head_names)

@@ -700,7 +700,7 @@ class _CacheRecorder:
             return
         for tensor in self.tensors.values():
             if tensor.is_floating_point():
-                tensor[self.rows, place][missing] = torch.nan
+                tensor[self.rows, place][missing] = torch.nan  # rows is a slice: this is a view
 
 
 @checked

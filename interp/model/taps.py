@@ -134,7 +134,7 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
     if isinstance(value, Tensor):
         return part
     if isinstance(value, tuple | list):
-        names = getattr(value, "_fields", ())
+        names = getattr(value, "_fields", ())  # of a named tuple, which takes its items one by one
         items = list(value)
         items[key if isinstance(key, int) else names.index(key)] = part
         return type(value)(*items) if names else type(value)(items)
@@ -142,7 +142,7 @@ def replace_part(value: Any, key: Any, part: Any) -> Any:
     if isinstance(value, Mapping):
         changed[key if key in value else list(value)[key]] = part
     else:
-        object.__setattr__(changed, key, part)  # of a frozen dataclass, too
+        object.__setattr__(changed, key, part)  # which sets fields of a frozen dataclass, too
     return changed
 
 

@@ -116,12 +116,12 @@ def _check_layout(task: Task, layout: Any) -> None:
         "one outcome alone is no prediction; give two or more",
     )
     n_latents = _call("n_latents", getattr, layout, "n_latents")
-    most = layout.predict_position - 1  # latents are between the first position and this one
+    n_between = layout.predict_position - 1  # positions between the first and this one
     converted = convert_value(int, n_latents)
     _require(
-        converted in range(1, most + 1),
-        f"n_latents must be 1 to {most}, the positions between the first and {layout.predict_label!r}, got "
-        f"{shown(n_latents)}",
+        converted in range(1, n_between + 1),
+        f"n_latents must be 1 to {n_between}, the positions between the first and {layout.predict_label!r}, "
+        f"got {shown(n_latents)}",
     )
 
 

@@ -131,6 +131,7 @@ class HookedLatentTransformer(LensSurface):
         if state_map is None:
             state_map = torch.zeros(0, config.d_model)
         self.register_buffer("state_map", state_map)
+        # The model's own layout comes last: of two with one length, a dictionary keeps the last.
         layouts = (*config.layout.family, config.layout)
         self.layout_of_length = {layout.n_positions: layout for layout in layouts}
         self.register_buffer("position_ids", _number_positions(config), persistent=False)
