@@ -142,12 +142,12 @@ class _Round(RoundLayout):
         return self.names or super().outcomes
 
     def fit(self, episodes: Any) -> _Round:
-        shape = (len(self.heard),) if self.numbers else ()
+        input_shape = (len(self.heard),) if self.numbers else ()
         is_own = getattr(episodes, "task", None) == self.task
-        inputs = f"{len(self.heard)} numbers" if self.numbers else "one of several"
+        expected_inputs = f"{len(self.heard)} numbers" if self.numbers else "one of several"
         require(
-            is_own and np.shape(episodes.inputs)[2:] == shape,
-            f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {inputs} a round",
+            is_own and np.shape(episodes.inputs)[2:] == input_shape,
+            f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {expected_inputs} a round",
         )
         if not self.numbers:
             _require_classes("inputs", episodes.inputs, self.heard)
@@ -163,9 +163,9 @@ class _Round(RoundLayout):
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         first_input = self.token_ids[f"in {self.heard[0]}"]
         if self.numbers:
-            places = slice(2, self.position("p?"))
-            tokens[..., places] = first_input + torch.arange(len(self.heard))
-            values[..., places] = inputs
+            x_positions = slice(2, self.position("p?"))  # after <w> and <z>
+            tokens[..., x_positions] = first_input + torch.arange(len(self.heard))
+            values[..., x_positions] = inputs
         else:
             tokens[..., self.position("x")] = first_input + inputs
         if self.names:
@@ -247,21 +247,23 @@ def series(
             predicted.
         what: what the model has to do in the task, in a few words, for reports.
     """
-    numbers = isinstance(inputs, int)
+    is_vector = isinstance(inputs, int)
     if isinstance(inputs, int):
         require(inputs <= MOST, f"inputs of {key!r} are {MOST} numbers at most, got {inputs}")
-        heard = tuple(f"x_{i + 1}" for i in range(inputs))
+        input_names = tuple(f"x_{i + 1}" for i in range(inputs))
     else:
-        heard = tuple(inputs)
-    _require_names(f"inputs of {key!r}", heard, n_least=1)
+        input_names = tuple(inputs)
+    _require_names(f"inputs of {key!r}", input_names, n_least=1)
     kind: Any = "classes"
-    names: tuple[str, ...] = ()
+    outcome_names: tuple[str, ...] = ()
     if isinstance(outcomes, str):
         kind = outcomes
     else:
-        names = tuple(outcomes)
-        _require_names(f"outcomes of {key!r}", names, n_least=2)
-    layout = partial(_Round, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
+        outcome_names = tuple(outcomes)
+        _require_names(f"outcomes of {key!r}", outcome_names, n_least=2)
+    make_layout = partial(
+        _Round, key, heard=input_names, numbers=is_vector, names=outcome_names, pays=pays, kind=kind
+    )
 
     @checked
     def draw(
@@ -274,36 +276,44 @@ def series(
         drawn: Any = theirs(sampler)(sample)(n_episodes, n_rounds, seed)
         is_list = isinstance(drawn, tuple | list)
         n_arrays = 3 if pays else 2
-        got = len(drawn) if is_list and len(drawn) else shown(drawn)
-        require(got == n_arrays, f"{sampler} must give {n_arrays} arrays, got {got}")
+        received = len(drawn) if is_list and len(drawn) else shown(drawn)
+        require(received == n_arrays, f"{sampler} must give {n_arrays} arrays, got {received}")
         rewards = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
-        episodes = SeriesEpisodes(key, drawn[0], drawn[1], rewards, regime, seed)
+        drawn_inputs, drawn_outcomes = drawn[0], drawn[1]
+        episodes = SeriesEpisodes(key, drawn_inputs, drawn_outcomes, rewards, regime, seed)
         require(
             episodes.outcomes.shape == (n_episodes, n_rounds),
             f"{sampler} must give arrays {n_episodes, n_rounds}",
         )
-        layout().fit(episodes)
+        make_layout().fit(episodes)
         return replace(episodes, participants=name_recordings(episodes))
 
     def losses(
         predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)
     ) -> Tensor:
         outcomes = torch.from_numpy(episodes.outcomes[:, rounds])
-        loss: Tensor = layout().loss(predictions, outcomes)
+        loss: Tensor = make_layout().loss(predictions, outcomes)
         return loss
 
     def round_inputs(episodes: SeriesEpisodes) -> RoundInputs:
         x, y = episodes.inputs, episodes.outcomes
-        inputs = x if numbers else np.eye(len(heard))[x]
-        truth = np.eye(len(names))[y] if names else y[..., None]
+        inputs = x if is_vector else np.eye(len(input_names))[x]
+        truth = np.eye(len(outcome_names))[y] if outcome_names else y[..., None]
         features = np.concatenate([inputs, truth, episodes.rewards[..., None]], -1)
-        kinds = [y if names else y > np.median(y)]
-        if not numbers:
+        kinds = [y if outcome_names else y > np.median(y)]  # a number is high or low
+        if not is_vector:
             kinds.append(x)
         return RoundInputs((features,), np.stack(kinds, -1))
 
     history = Corruption(
-        "exchange-history", "take another history", 0, exchange_history, changes_history=True
+        "exchange-history",
+        "take another history",
+        delay=0,
+        build=exchange_history,
+        changes_history=True,
     )
-    analysis = Analysis(round_inputs, (), lambda: (history,), history.key)
-    return Task(key, key, what, Data(layout, draw, losses), analysis=analysis)
+    analysis = Analysis(
+        round_inputs, corruptions=lambda: (history,), default_corruption=history.key
+    )
+    data = Data(make_layout, draw, losses)
+    return Task(key, name=key, what=what, data=data, analysis=analysis)

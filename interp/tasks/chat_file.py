@@ -43,31 +43,31 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
     Returns:
         The new table, every cell a text. Chats without a round are left out, and a remark says so.
     """
-    ends = set(as_names(named.get(role)))
+    end_keys = set(as_names(named.get(role)))
     require(
-        ends,
+        end_keys,
         f"{table.file} holds chats: name the key of the {role} with {role}= (--{role}), after which a round "
         "ends, and the keys of the rest",
     )
-    reached = {*as_names(named.get("next_state")), "next_state"}
-    is_round = not ends.isdisjoint(table.names)
+    next_state_keys = {*as_names(named.get("next_state")), "next_state"}
+    is_chat_a_round = not end_keys.isdisjoint(table.names)
     rows: list[dict[str, Any]] = []
     without_round = []
     for line, cells in table.cells.iterrows():
-        beside = {str(name): cell for name, cell in cells.dropna().items()}
-        messages = json_in(str(beside.pop("messages", "")))
+        other_columns = {str(name): cell for name, cell in cells.dropna().items()}
+        messages = json_in(str(other_columns.pop("messages", "")))
         chat = messages if isinstance(messages, list) else []
-        if is_round:
+        if is_chat_a_round:
             # The truth ends a round, and the advice comes before it: either may stand beside the messages.
-            fields_beside = {"content": json.dumps(beside)}
-            chat = [fields_beside, *chat, fields_beside]
-        rounds = _read_rounds(chat, ends, reached, named.get("note"))
-        conversation = beside.get("epoch", "1") if is_round else str(line)
+            columns_as_message = {"content": json.dumps(other_columns)}
+            chat = [columns_as_message, *chat, columns_as_message]
+        rounds = _read_rounds(chat, end_keys, next_state_keys, named.get("note"))
+        conversation = other_columns.get("epoch", "1") if is_chat_a_round else str(line)
         for row in rounds:
-            rows.append({"conversation": conversation, **beside, **row})
+            rows.append({"conversation": conversation, **other_columns, **row})
         if not rounds:
-            without_round.append(str(beside.get("id", f"line {line}")))
-    keys = " or ".join(map(repr, sorted(ends)))
+            without_round.append(str(other_columns.get("id", f"line {line}")))
+    keys = " or ".join(map(repr, sorted(end_keys)))
     remedy = f"name the key of the {role} with {role}= (--{role})"
     require(rows, f"no message of {table.file} is a JSON object with the key {keys}; {remedy}")
     remarks = table.remarks
@@ -95,25 +95,26 @@ def _read_rounds(
         note: key of the note that the player writes after a round; None if there are no notes.
     """
     rounds: list[dict[str, str]] = []
-    row: dict[str, str] = {}
+    open_round: dict[str, str] = {}  # fields of the round that has not ended
     is_answered = False
     for message in messages:
         if not isinstance(message, Mapping):
             continue
         fields = _read_fields(message.get("content"))
         is_answer = message.get("role") == "assistant"
-        written = fields.pop(note, None) if note else None
-        if is_answer and written is None:
+        written_note = fields.pop(note, None) if note else None
+        if is_answer and written_note is None:
             is_answered = True
-        elif is_answer and rounds:
-            rounds[-1][str(note)] = str(written)
+        elif is_answer and rounds:  # a note on the round that has just ended
+            rounds[-1][str(note)] = str(written_note)
         is_end = not ends.isdisjoint(fields)
-        if is_end and (row or is_answered):
-            rounds.append({**fields, **row})
-            row = {}
+        if is_end and (open_round or is_answered):
+            rounds.append({**fields, **open_round})
+            open_round = {}
             is_answered = False
+        # What else the message says belongs to the next round.
         left_out = ends | reached if is_end else ends
-        row |= {name: value for name, value in fields.items() if name not in left_out}
+        open_round |= {name: value for name, value in fields.items() if name not in left_out}
     return rounds
 
 

@@ -45,19 +45,21 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
         key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
-    carrying = _carrying(algorithm, "waiting", lag)
+    with_queue = _carry_clock_and_inputs(algorithm, "waiting", lag)
 
     def learn_late(state: str, v: Values) -> _Array:
-        due = {}
-        for read in _inputs_read(algorithm):
-            newest = v[read][..., None]
-            waiting = np.concatenate([v[f"waiting_{read}"], newest], -1)
-            due[read] = waiting[..., 0]
-        learned = algorithm.advance(v, _as_inputs(algorithm, v, due), keys=(state,))
-        return _mix(v[state], learned[state], v[_CLOCK] >= lag)
+        due = {}  # inputs of the round `lag` rounds ago
+        for input_key in _list_inputs_read(algorithm):
+            newest = v[input_key][..., None]
+            waiting = np.concatenate([v[f"waiting_{input_key}"], newest], -1)  # [..., lag + 1]
+            due[input_key] = waiting[..., 0]
+        learned = algorithm.advance(v, _round_classes(algorithm, v, due), keys=(state,))
+        # In the first rounds the queue still has the zeros that it began with.
+        is_due = v[_CLOCK] >= lag
+        return _apply_fraction(v[state], learned[state], is_due)
 
-    return _vary(
-        carrying,
+    return _replace_updates(
+        with_queue,
         algorithm.state,
         learn_late,
         {"lag": lag},
@@ -110,13 +112,15 @@ def sometimes(
     def learn(state: str, v: Values) -> _Array:
         update = algorithm.variable(NEXT + state).equation
         assert update is not None
-        return _mix(v[state], update(v), counts(v[_CLOCK]))
+        return _apply_fraction(v[state], update(v), counts(v[_CLOCK]))
 
     reads = {
         state: (state, _CLOCK, *algorithm.variable(NEXT + state).parents)
         for state in algorithm.state
     }
-    return _vary(_carrying(algorithm), algorithm.state, learn, parameters, key, name, reads)
+    return _replace_updates(
+        _carry_clock_and_inputs(algorithm), algorithm.state, learn, parameters, key, name, reads
+    )
 
 
 @checked
@@ -132,16 +136,18 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
         key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
-    of_the_round = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
-    known = of_the_round.union(algorithm.state)
+    # What an update can start from: variables that depend on inputs alone, and decayed states.
+    from_inputs = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
+    known = from_inputs.union(algorithm.state)
+    # For each state, the variables on the way to its update, and the known ones that they read.
     paths: dict[str, list[Variable]] = {}
     reads: dict[str, tuple[str, ...]] = {}
     for state in algorithm.state:
-        wanted = {NEXT + state}
-        for variable in reversed(algorithm.variables):
-            if variable.key in wanted and variable.key not in known:
-                wanted.update(variable.parents)
-        path = [variable for variable in algorithm.variables if variable.key in wanted]
+        needed = {NEXT + state}
+        for variable in reversed(algorithm.variables):  # children before parents
+            if variable.key in needed and variable.key not in known:
+                needed.update(variable.parents)
+        path = [variable for variable in algorithm.variables if variable.key in needed]
         reads[state] = tuple(variable.key for variable in path if variable.key in known)
         paths[state] = [variable for variable in path if variable.key not in known]
 
@@ -154,7 +160,7 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
 
     key = key or f"{algorithm.key}_fading"
     name = name or f"{algorithm.name} that forgets"
-    return _vary(algorithm, algorithm.state, learn, {"decay": decay}, key, name, reads)
+    return _replace_updates(algorithm, algorithm.state, learn, {"decay": decay}, key, name, reads)
 
 
 @checked
@@ -173,36 +179,38 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
     """
     _check_rounds("window", rounds)
     n_slots = math.ceil(rounds)
-    read = _inputs_read(algorithm)
+    share_of_oldest = rounds - n_slots + 1
+    input_keys = _list_inputs_read(algorithm)
 
     def relearn(state: str, v: Values) -> _Array:
-        learned: _Array = np.zeros((), np.int64)
-        for slot in range(n_slots):
-            recent = {k: v[f"recent_{k}"][..., slot] for k in read}
-            inputs = _as_inputs(algorithm, v, recent)
-            counts: _Array = v[_CLOCK] >= n_slots - slot
+        learned: _Array = np.zeros((), np.int64)  # the state before the first round
+        for slot in range(n_slots):  # the oldest round first
+            recent = {k: v[f"recent_{k}"][..., slot] for k in input_keys}
+            inputs = _round_classes(algorithm, v, recent)
+            # In the first rounds, the older slots have no round yet.
+            fraction: _Array = v[_CLOCK] >= n_slots - slot
             if slot == 0 and n_slots != rounds:
-                counts = counts * (rounds - n_slots + 1)
+                fraction = fraction * share_of_oldest
             after = algorithm.advance({state: learned}, inputs, keys=(state,))
-            learned = _mix(learned, after[state], counts)
+            learned = _apply_fraction(learned, after[state], fraction)
         return learned
 
-    parents = (*(f"recent_{k}" for k in read), _CLOCK)
-    gone = {NEXT + k for k in algorithm.state}
+    parents = (*(f"recent_{k}" for k in input_keys), _CLOCK)
+    next_states = {NEXT + k for k in algorithm.state}  # left out: states are not carried
     variables = []
     for variable in algorithm.variables:
         if variable.role == "state":
             equation = partial(relearn, variable.key)
             variable = replace(variable, role="round", parents=parents, equation=equation)
-        if variable.key not in gone:
+        if variable.key not in next_states:
             variables.append(variable)
-    carrying = _carrying(algorithm, "recent", n_slots, tuple(variables))
+    with_queue = _carry_clock_and_inputs(algorithm, "recent", n_slots, tuple(variables))
     key = key or f"{algorithm.key}_window"
     name = name or f"{algorithm.name} of the last rounds"
-    return _vary(carrying, (), relearn, {"window": rounds}, key, name)
+    return _replace_updates(with_queue, (), relearn, {"window": rounds}, key, name)
 
 
-_PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
+_PARAMETER_OF_LAPSE: Mapping[Callable[..., Algorithm], str] = {
     late: "lag",
     stopped: "last",
     fading: "decay",
@@ -229,7 +237,7 @@ def add_lapse(
     >>> dict(add_lapse(stopped, weighted_majority)(gain=0.5, last=4).parameters)
     {'gain': 0.5, 'last': 4}
     """
-    name = _PARAMETERS[lapse]
+    name = _PARAMETER_OF_LAPSE[lapse]
 
     def make(*arguments: Any, **parameters: Any) -> Algorithm:
         lapse_arguments = [parameters.pop(name)] if name in parameters else []
@@ -245,13 +253,13 @@ def _check_rounds(name: str, value: float) -> None:
     )
 
 
-def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
+def _list_inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of the input variables on which the algorithm's next state depends."""
     needed = algorithm.list_dependencies(algorithm.state)
     return tuple(variable.key for variable in needed if variable.role == "input")
 
 
-def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
+def _apply_fraction(before: _Array, after: _Array, counts: _Array) -> _Array:
     """Return a state variable, in the shape of ``after``, after an update that is made in full, in
     part or not at all.
 
@@ -260,14 +268,16 @@ def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
             axes are those of ``counts``.
         counts: the fraction of the update that is made, or booleans, True for the full update.
     """
-    inner = (1,) * (np.ndim(after) - counts.ndim)
+    inner = (1,) * (np.ndim(after) - counts.ndim)  # axes that counts lacks
     weight = counts.reshape(counts.shape + inner)
     if counts.dtype == bool:
         return np.where(weight, after, before)
     return before + weight * (after - before)
 
 
-def _as_inputs(algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]) -> dict[str, _Array]:
+def _round_classes(
+    algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]
+) -> dict[str, _Array]:
     """Return inputs that were carried from earlier rounds, with class numbers rounded to the
     nearest class.
 
@@ -280,17 +290,17 @@ def _as_inputs(algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]) -
     """
     inputs = dict(carried)
     for key, value in carried.items():
-        count = algorithm.variable(key).n_classes
-        if count is not None:
-            nearest = np.clip(np.rint(value), 0, count(v) - 1)
+        count_classes = algorithm.variable(key).n_classes
+        if count_classes is not None:
+            nearest = np.clip(np.rint(value), 0, count_classes(v) - 1)
             inputs[key] = nearest.astype(np.int64)
     return inputs
 
 
-_TIME = Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", "state")
+_CLOCK_VARIABLE = Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", "state")
 
 
-def _carrying(
+def _carry_clock_and_inputs(
     base: Algorithm, queue: str = "", length: int = 0, variables: tuple[Variable, ...] = ()
 ) -> Algorithm:
     """Return a copy of an algorithm that also carries the index of the round and, if ``queue`` is
@@ -306,30 +316,30 @@ def _carrying(
         variables: variables to use in place of the algorithm's; the algorithm's state is then not
             carried. Empty to keep the algorithm's variables.
     """
-    read = _inputs_read(base) if queue else ()
-    carried = [_TIME]
-    after = [_after(_TIME, (_CLOCK,), lambda v: v[_CLOCK] + 1)]
-    for key in read:
-        waiting = _queue_of(base.variable(key), queue, length)
-        carried.append(waiting)
-        after.append(_after(waiting, (waiting.key, key), _pusher(waiting.key, key)))
-    known = variables or base.variables
-    before = [v for v in known if v.role != "round"]
-    computed = [v for v in known if v.role == "round"]
+    input_keys = _list_inputs_read(base) if queue else ()
+    carried = [_CLOCK_VARIABLE]
+    after = [_make_next_variable(_CLOCK_VARIABLE, (_CLOCK,), lambda v: v[_CLOCK] + 1)]
+    for key in input_keys:
+        queued = _make_queue_variable(base.variable(key), queue, length)
+        carried.append(queued)
+        after.append(_make_next_variable(queued, (queued.key, key), _make_push(queued.key, key)))
+    base_variables = variables or base.variables
+    before = [v for v in base_variables if v.role != "round"]
+    computed = [v for v in base_variables if v.role == "round"]
 
     def initial(episodes: Episodes) -> dict[str, _Array]:
         state = {} if variables else base.initial(episodes)
         state[_CLOCK] = np.zeros(len(episodes), np.int64)
-        inputs = base.read(episodes) if read else {}
-        for key in read:
-            first = inputs[key][:, 0]
+        inputs = base.read(episodes) if input_keys else {}
+        for key in input_keys:
+            first = inputs[key][:, 0]  # for the shape and dtype of one round's values
             state[f"{queue}_{key}"] = np.zeros((*first.shape, length), first.dtype)
         return state
 
     return replace(base, variables=(*before, *carried, *computed, *after), initial=initial)
 
 
-def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
+def _make_queue_variable(variable: Variable, queue: str, length: int) -> Variable:
     """Return the state variable that has the last values of an input variable, with the queue as a
     further last axis.
 
@@ -348,7 +358,7 @@ def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
     )
 
 
-def _pusher(queue: str, key: str) -> Equation:
+def _make_push(queue: str, key: str) -> Equation:
     """Return an equation that appends the current value of the variable ``key`` to the variable
     ``queue`` and drops the queue's oldest value.
     """
@@ -360,7 +370,9 @@ def _pusher(queue: str, key: str) -> Equation:
     return push
 
 
-def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> Variable:
+def _make_next_variable(
+    carried: Variable, parents: tuple[str, ...], equation: Equation
+) -> Variable:
     """Return the round variable ``next_<key>``, a state variable's value after the round.
 
     Args:
@@ -372,7 +384,7 @@ def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> V
     return replace(carried, key=key, role="round", parents=parents, equation=equation)
 
 
-def _vary(
+def _replace_updates(
     algorithm: Algorithm,
     states: tuple[str, ...],
     learn: Callable[[str, Values], _Array],
@@ -393,14 +405,15 @@ def _vary(
         reads: for each of ``states``, the keys of the variables that its update reads; when None,
             all states and inputs.
     """
-    everything = tuple(v.key for v in algorithm.variables if v.role != "round")
+    states_and_inputs = tuple(v.key for v in algorithm.variables if v.role != "round")
     changes = {}
     for state in states:
-        parents = everything if reads is None else reads[state]
+        parents = states_and_inputs if reads is None else reads[state]
         changes[NEXT + state] = (parents, partial(learn, state))
     written = algorithm.written
     is_variable = any(v.key == written for v in algorithm.variables)
     if is_variable and written.removeprefix(NEXT) not in states:
-        written = NEXT + algorithm.memory  # a part of what the round would have written
+        # It is part of the original update, such as Q-learning's next_column, and lacks the lapse.
+        written = NEXT + algorithm.memory
     all_parameters = {**algorithm.parameters, **parameters}
     return algorithm.make_variant(key, name, all_parameters, changes, written=written)

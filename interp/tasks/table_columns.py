@@ -22,18 +22,22 @@ NONE = "none"
 order.
 """
 
-_COUNTED = "(number|num|nr|no|n|index|idx|id|label|name|count|counter)?"
+_NUMBER_SUFFIX = "(number|num|nr|no|n|index|idx|id|label|name|count|counter)?"
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "participant": (
-        f"(subj|subject|participant|ppt|person|sub){_COUNTED}",
+        f"(subj|subject|participant|ppt|person|sub){_NUMBER_SUFFIX}",
         "(prolific|worker|user|player|animal|rat|mouse|monkey)(id|name)?",
         "pid|sid|id",
     ),
-    "session": (f"(session|sess|ses){_COUNTED}", f"(block|blk){_COUNTED}", f"run{_COUNTED}"),
+    "session": (
+        f"(session|sess|ses){_NUMBER_SUFFIX}",
+        f"(block|blk){_NUMBER_SUFFIX}",
+        f"run{_NUMBER_SUFFIX}",
+    ),
     "order": (
-        f"trial{_COUNTED}",
-        f"(trialin|trialwithin|trialof)[a-z]+{_COUNTED}",
-        f"round{_COUNTED}",
+        f"trial{_NUMBER_SUFFIX}",
+        f"(trialin|trialwithin|trialof)[a-z]+{_NUMBER_SUFFIX}",
+        f"round{_NUMBER_SUFFIX}",
     ),
     "choice": (
         "choices?|chosen|chose|choose",
@@ -51,7 +55,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "advice": (r"(advice|expert|advisor)\d+",),
 }
 """Role -> regular expressions for its column's name, the most usual spelling first."""
-_FREE = ("participant", "session", "order")
+_MAY_HAVE_NO_COLUMN = ("participant", "session", "order")
 """Roles for which the user may pass ``none``: no column has this role."""
 
 
@@ -108,25 +112,31 @@ def choose_columns(
         InputError: a named column is missing, occurs twice or has two roles; or a role that must
             have a column has none.
     """
-    known = ("participant", *roles, "session", "order", *optional)
-    chosen: dict[str, tuple[str, ...]] = {}
+    all_roles = ("participant", *roles, "session", "order", *optional)
+    named_columns: dict[str, tuple[str, ...]] = {}
     for role, columns in named.items():
-        require_known("column", role, known, limit=12)
-        chosen[role] = as_names(columns)
-        is_given = columns is None or bool(chosen[role])
+        require_known("column", role, all_roles, limit=12)
+        named_columns[role] = as_names(columns)
+        is_given = columns is None or bool(named_columns[role])
         require(is_given, f"{role}= names no column; leave it out to have it found by its name")
-        if chosen[role] != (NONE,):  # first, as a column that stands twice is guessed for no role
-            _check_names(table, role, chosen[role], {})
+        # Checked before any role is guessed, so that this error comes first.
+        if named_columns[role] != (NONE,):
+            _check_names(table, role, named_columns[role], {})
     by_role: dict[str, tuple[str, ...]] = {}
     guessed = set[str]()
-    for role in known:
-        names = chosen.get(role, ())
-        if names == (NONE,) and role in _FREE:
+    for role in all_roles:
+        names = named_columns.get(role, ())
+        if names == (NONE,) and role in _MAY_HAVE_NO_COLUMN:
             continue
         if not names and role not in optional:
-            takes_all = role in lists and role not in _FREE
-            used = _flat(by_role) if takes_all else _flat(by_role) | _flat(chosen)
-            names = _guess(table, role, takes_all, used)
+            takes_all = role in lists and role not in _MAY_HAVE_NO_COLUMN
+            # A list takes columns named for other roles, too: the conflict is refused below.
+            taken = (
+                _collect_names(by_role)
+                if takes_all
+                else _collect_names(by_role) | _collect_names(named_columns)
+            )
+            names = _guess_columns(table, role, takes_all, taken)
             guessed.add(role)
         _check_names(table, role, names, by_role)
         is_list = role in lists
@@ -135,12 +145,12 @@ def choose_columns(
             by_role[role] = names
         elif role not in ("session", "order", *optional):
             _refuse_absent(table, role)
-    used = _flat(by_role)
+    used = _collect_names(by_role)
     unused = tuple(name for name in table.names if name not in used)
     return Columns(by_role, frozenset(guessed & by_role.keys()), unused)
 
 
-def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
+def _collect_names(by_role: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the names of the columns of all roles as one set.
 
     Args:
@@ -168,7 +178,9 @@ def normalize_name(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
 
-def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) -> tuple[str, ...]:
+def _guess_columns(
+    table: TextTable, role: str, takes_all: bool, used: Collection[str]
+) -> tuple[str, ...]:
     """Find the column of a role, or its columns, among unused columns by usual spellings of its
     name. Return their names; empty if none matches.
 
@@ -179,12 +191,12 @@ def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) 
             spelling.
         used: names of the columns that have a role already.
     """
-    free = [name for name in table.names if name not in used]
+    unused_names = [name for name in table.names if name not in used]
     matches: list[str] = []
     for pattern in _SPELLINGS[role]:
-        matches += [name for name in free if re.fullmatch(pattern, normalize_name(name))]
+        matches += [name for name in unused_names if re.fullmatch(pattern, normalize_name(name))]
     if role == "reward":
-        return tuple(matches[:1]) or _find_gain_and_loss(free)
+        return tuple(matches[:1]) or _find_gain_and_loss(unused_names)
     if role == "session" or takes_all:
         return tuple(matches)
     if role in ("choice", "action"):
@@ -220,9 +232,9 @@ def is_measurement_like(cells: pd.Series | pd.DataFrame) -> bool:
     numbers = pd.to_numeric(pd.Series(labels), errors="coerce")
     if len(labels) < 5 or numbers.isna().any():
         return False
-    fractions = bool((numbers % 1 != 0).any())
+    have_fractions = bool((numbers % 1 != 0).any())
     are_large = bool(numbers.min() >= 100)
-    return fractions or are_large or len(labels) > 20
+    return have_fractions or are_large or len(labels) > 20
 
 
 def _check_names(

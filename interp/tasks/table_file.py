@@ -37,15 +37,15 @@ MOST_BYTES = 256_000_000
 """Largest size of a table in bytes, uncompressed."""
 
 _SEPARATORS = ("\t", ";", ",", "|")
-_BLANKS = r"\s+"
+_BLANKS_PATTERN = r"\s+"
 """Separator of a table whose header has none of :data:`_SEPARATORS`, as a regular expression."""
-_OPENERS: dict[bytes, Callable[[Any], Any]] = {
+_DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
 """First bytes of a compressed file -> the function that decompresses it."""
-_NOT_TEXT = {
+_BINARY_FORMATS = {
     b"PAR1": "Parquet",
     b"\x89HDF": "HDF5 or MATLAB",
     b"MATLAB": "MATLAB",
@@ -54,12 +54,12 @@ _NOT_TEXT = {
     b"\x80": "pickled",
     b"\xd0\xcf\x11\xe0": "an old Excel",
 }
-_MISSING = frozenset(
+_EMPTY_WORDS = frozenset(
     ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>"]
 )
 
 
-_OF_A_SAMPLE = ("id", "epoch", "target", "messages")
+_SAMPLE_FIELDS = ("id", "epoch", "target", "messages")
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,17 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
     path = Path(file_path(path))
     with reading(path, "give a table with a header and a row a trial"):
         content = _read_bytes(path)
-        text, used = _decode(path, content, encoding)
+        text, used_encoding = _decode(path, content, encoding)
         lines = _number_lines(text)
         require(lines, f"{str(path)!r} is empty; give a table with a header and a row a trial")
-        is_json = lines[0][1].lstrip().startswith(("{", "["))
+        first_line = lines[0][1]
+        is_json = first_line.lstrip().startswith(("{", "["))
         cells = _parse_json(path, text) if is_json else _parse_columns(path, lines)
         remarks: tuple[str, ...] = ()
-        if used == "Latin-1":
+        if used_encoding == "Latin-1":
             remark = f"{str(path)!r} is not in UTF-8 and was read as Latin-1"
             remarks = (f"{remark}; if letters are wrong, give encoding=.",)
-        return TextTable(path, _clean(cells), used, remarks)
+        return TextTable(path, _clean(cells), used_encoding, remarks)
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -123,14 +124,14 @@ def _read_bytes(path: Path) -> bytes:
     with open(path, "rb") as stream:
         start = stream.read(8)
         stream.seek(0)
-        for first_bytes, kind in _NOT_TEXT.items():
+        for first_bytes, kind in _BINARY_FORMATS.items():
             require(
                 not start.startswith(first_bytes),
                 f"{str(path)!r} is {kind} data, no table of text; save it as CSV in UTF-8",
             )
         if start.startswith(b"PK"):
             return _read_zip(path)
-        for first_bytes, unpack in _OPENERS.items():
+        for first_bytes, unpack in _DECOMPRESSORS.items():
             if start.startswith(first_bytes):
                 with unpack(stream) as unpacked:
                     return _read_at_most(path, unpacked)
@@ -174,11 +175,11 @@ def _read_zip(path: Path) -> bytes:
     _require_size(path, sum(member.file_size for member in members))
     names = [member.filename for member in members if not member.is_dir()]
     require(
-        "[Content_Types].xml" not in names,
+        "[Content_Types].xml" not in names,  # which an Excel workbook has
         f"{str(path)!r} is a workbook of a spreadsheet; save it as CSV in UTF-8",
     )
     samples = [name for name in names if fnmatch(name, "samples/*.json")]
-    if samples:
+    if samples:  # a log of Inspect
         return b'{"samples": [%s]}' % b",".join(_read_members(path, archive, samples))
     listed = ", ".join(names[:5]) or "nothing"
     require(
@@ -238,13 +239,14 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]
         return content.decode("utf-32"), "UTF-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16"), "UTF-16"
+    # Without a mark at the beginning, UTF-16 shows in its zeros: every second byte of plain letters.
     head = content[:2000]
-    zeros = head.count(0)
-    if zeros > len(head) // 4:
+    n_zeros = head.count(0)
+    if n_zeros > len(head) // 4:
         name = "utf-16-le" if head[1:2] == b"\0" else "utf-16-be"
         return content.decode(name), "UTF-16"
     require(
-        zeros == 0,
+        n_zeros == 0,
         f"{str(path)!r} holds bytes that are no text; save it as CSV in UTF-8, or give encoding=",
     )
     try:
@@ -268,7 +270,7 @@ def _find_separator(header: str) -> str:
     best = max(_SEPARATORS, key=header.count)
     if best in header:
         return best
-    return _BLANKS if " " in header.strip() else ","
+    return _BLANKS_PATTERN if " " in header.strip() else ","
 
 
 def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
@@ -283,9 +285,9 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
 
     separator = _find_separator(lines[0][1])
     text = "\n".join(line.strip(" ") for _, line in lines)
-    how: dict[str, Any] = {"sep": separator, "header": None, "dtype": str, "na_filter": False}
+    options: dict[str, Any] = {"sep": separator, "header": None, "dtype": str, "na_filter": False}
     try:
-        cells = pd.read_csv(io.StringIO(text), skipinitialspace=True, **how)
+        cells = pd.read_csv(io.StringIO(text), skipinitialspace=True, **options)
     except pd.errors.ParserError as error:
         refuse_long_row(path, lines, separator)
         reason = str(error).strip()
@@ -293,11 +295,13 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
             f"{str(path)!r} is no table ({reason}); give a table with a header and a row a trial"
         )
         raise InputError(wrong) from None
+    # A quoted cell may contain line breaks, so that a row has several lines.
     n_lines = cells.apply(lambda column: column.str.count("\n")).sum(axis=1) + 1
     first_lines = n_lines.cumsum() - n_lines
     cells.index = [lines[i][0] for i in first_lines]
+    # Cells that a row lacks are at its end, and "".
     is_short = cells.iloc[:, -1] == ""
-    if separator == _BLANKS and is_short.any():
+    if separator == _BLANKS_PATTERN and is_short.any():
         raise InputError(
             f"line {is_short.idxmax()} of {str(path)!r} has fewer fields than the header has names; blanks separate "
             "fields, so an empty cell cannot be seen: write a word such as NA in it, or separate fields by commas"
@@ -324,7 +328,7 @@ def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) ->
 
 
 def _split(line: str, separator: str) -> list[str]:
-    return line.split() if separator == _BLANKS else line.split(separator)
+    return line.split() if separator == _BLANKS_PATTERN else line.split(separator)
 
 
 def _parse_json(path: Path, text: str) -> pd.DataFrame:
@@ -340,29 +344,29 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
     import pandas as pd
 
     objects: list[dict[str, Any]] = []
-    numbers: list[int] = []
-    how: dict[str, Any] = {"parse_float": str, "parse_int": str, "parse_constant": str}
+    line_numbers: list[int] = []
+    as_written: dict[str, Any] = {"parse_float": str, "parse_int": str, "parse_constant": str}
     try:
-        whole = json_in(text, **how)
+        whole = json_in(text, **as_written)
         if isinstance(whole, dict) and isinstance(whole.get("samples"), list):
             whole = [_read_sample(sample) for sample in whole["samples"]]
         if isinstance(whole, list):
             objects = whole
-            numbers = list(range(1, len(objects) + 1))
+            line_numbers = list(range(1, len(objects) + 1))
         else:
             for number, line in _number_lines(text):
-                objects.append(json.loads(line, **how))
-                numbers.append(number)
+                objects.append(json.loads(line, **as_written))
+                line_numbers.append(number)
     except (ValueError, RecursionError) as error:
-        number = len(objects) + 1
+        failed = len(objects) + 1
         wrong = (
-            f"{str(path)!r} must hold a JSON object in every line; that of number {number} is none"
+            f"{str(path)!r} must hold a JSON object in every line; that of number {failed} is none"
         )
         raise InputError(f"{wrong} ({error})"[:300]) from None
-    fits = objects and all(isinstance(row, dict) for row in objects)
-    require(fits, f"{str(path)!r} must hold JSON objects, a row a trial")
+    are_objects = objects and all(isinstance(row, dict) for row in objects)
+    require(are_objects, f"{str(path)!r} must hold JSON objects, a row a trial")
     texts = [{str(name): _write_json(value) for name, value in row.items()} for row in objects]
-    return pd.DataFrame(texts, index=pd.Index(numbers), dtype=object).fillna("")
+    return pd.DataFrame(texts, index=pd.Index(line_numbers), dtype=object).fillna("")
 
 
 def _read_sample(sample: Any) -> Any:
@@ -372,8 +376,8 @@ def _read_sample(sample: Any) -> Any:
     if not isinstance(sample, dict):
         return sample
     metadata = sample.get("metadata")
-    beside = metadata if isinstance(metadata, dict) else {}
-    return {**beside, **{name: sample.get(name) for name in _OF_A_SAMPLE}}
+    metadata_fields = metadata if isinstance(metadata, dict) else {}
+    return {**metadata_fields, **{name: sample.get(name) for name in _SAMPLE_FIELDS}}
 
 
 def _write_json(value: Any) -> str:
@@ -398,4 +402,4 @@ def _clean(cells: pd.DataFrame) -> pd.DataFrame:
 
 def _clean_cell(cell: Any) -> Any:
     text = str(cell).strip()
-    return np.nan if text in _MISSING else text
+    return np.nan if text in _EMPTY_WORDS else text

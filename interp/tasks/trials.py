@@ -70,17 +70,19 @@ _MISSED_WORDS = frozenset(
         "invalid",
     ]
 )
-_NINES_BELOW = re.compile("-9{2,}")
+_NEGATIVE_NINES = re.compile("-9{2,}")
 _NINES = re.compile("-?9{2,}")
-_TRUE = frozenset(["1", "1.0", "true", "yes", "y", "t", "forced"])
-_FALSE = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
+_YES_WORDS = frozenset(["1", "1.0", "true", "yes", "y", "t", "forced"])
+_NO_WORDS = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
 _TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _FILL_OR_DELETE = "; fill the cell, or delete the row if it is no trial"
 _OR_NO_ORDER = f"; or give order={NONE} if the rows are in order"
-_FEWEST_ROWS = (
-    20  # of different content: there is an even number of each by chance in one table of a million
-)
-_SHOWN = 8  # labels that a summary counts one by one
+_FEWEST_DIFFERENT_ROWS = 20
+"""With this many different rows, there is an even number of each by chance in one table of a
+million.
+"""
+_MOST_LABELS_SHOWN = 8
+"""Number of labels that a summary counts one by one."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +176,11 @@ class TrialsRead:
     @property
     def columns_sentence(self) -> str:
         """A sentence that says which column has which role, and which are unused."""
-        taken = []
+        phrases = []
         for role, names in self.columns.items():
             quoted = " and ".join(map(repr, names))
-            taken.append(f"{role.replace('_', ' ')} from {quoted}")
-        listed = ", ".join(taken)
+            phrases.append(f"{role.replace('_', ' ')} from {quoted}")
+        listed = ", ".join(phrases)
         unused = f"not used: {', '.join(self.unused)}" if self.unused else "all columns are used"
         return f"Read from {self.file} ({self.encoding}): {listed}; {unused}."
 
@@ -187,15 +189,15 @@ class TrialsRead:
         """A sentence with the numbers of participants, sessions, trials and missed trials, and with
         the number of trials of each label.
         """
-        people = _count(self.participants, "participant")
-        sessions = _count(self.sessions, "session")
-        counts = [people, sessions, _count(self.trials, "trial"), f"{self.missed:,} missed"]
+        people = _format_count(self.participants, "participant")
+        sessions = _format_count(self.sessions, "session")
+        counts = [people, sessions, _format_count(self.trials, "trial"), f"{self.missed:,} missed"]
         for kind, labels in self.labels.items():
             listed = [f"{label} ({n:,})" for label, n in labels.items()]
-            if len(listed) > _SHOWN:
-                listed[_SHOWN:] = ["..."]
-            number = _count(len(labels), kind)
-            counts.append(f"{number}: {', '.join(listed)}")
+            if len(listed) > _MOST_LABELS_SHOWN:
+                listed[_MOST_LABELS_SHOWN:] = ["..."]
+            n_labels = _format_count(len(labels), kind)
+            counts.append(f"{n_labels}: {', '.join(listed)}")
         return f"{'; '.join(counts)}."
 
     @property
@@ -216,7 +218,7 @@ class TrialsRead:
         return dict(vars(self))
 
 
-def _count(n: int, noun: str) -> str:
+def _format_count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
@@ -245,9 +247,10 @@ def open_trials(
         The table with the roles of its columns, from which a task's reader makes episodes.
     """
     table = read_text_table(path, options.encoding)
-    if "messages" in table.names:
-        ends_round = "outcome" if "outcome" in roles else "reward"
-        table = open_chats(table, named, ends_round)
+    if "messages" in table.names:  # a table with one chat per row
+        ending_role = "outcome" if "outcome" in roles else "reward"
+        table = open_chats(table, named, ending_role)
+        # Each chat is a participant of its own, unless the user says who took part.
         named = {**named, "participant": named.get("participant") or "conversation"}
     columns = choose_columns(table, roles, named, optional=optional, lists=lists)
     return TrialTable(table, columns, options)
@@ -275,7 +278,8 @@ class TrialTable:
         require(len(table.cells) > 0, f"{table.file} has a header and no row below it")
         self.table, self.columns, self.options = table, columns, options
         self.remarks = list(table.remarks)
-        self._labels: dict[str, tuple[list[str], pd.DataFrame]] = {}
+        # Kind of label -> its labels, and the cells in which the report counts them.
+        self._labels_and_cells: dict[str, tuple[list[str], pd.DataFrame]] = {}
 
     # Cells.
 
@@ -327,15 +331,15 @@ class TrialTable:
         """
         name = self.columns.one(role)
         words = self.table.cells[name].str.lower()
-        wrong = words.notna() & ~words.isin(_TRUE | _FALSE)
+        wrong = words.notna() & ~words.isin(_YES_WORDS | _NO_WORDS)
         self.refuse(wrong, name, "must be yes or no, 1 or 0")
         has_words = words.isin(["forced", "free"]).any()
         if re.match("(is)?free", normalize_name(name)) and not has_words:
             self.remarks.append(
                 f"{name!r} says where a choice was free: the other trials are forced."
             )
-            return words.isin(_FALSE)
-        return words.isin(_TRUE)
+            return words.isin(_NO_WORDS)
+        return words.isin(_YES_WORDS)
 
     def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
         """Raise InputError about the first wrong row, if there is one; the message has the row's
@@ -347,7 +351,8 @@ class TrialTable:
             what: requirement on the cell, such as "must be a number".
             remedy: end of the message, what the user can do; {0} is replaced by the cell.
         """
-        for line in self.table.cells.index[np.asarray(rows, bool)][:1]:
+        wrong_lines = self.table.cells.index[np.asarray(rows, bool)]
+        for line in wrong_lines[:1]:
             cell = str(self.table.cells[name][line])[:40]
             raise InputError(
                 f"line {line} of {self.table.file}: {name!r} {what}, got {cell}{remedy.format(cell)}"
@@ -376,10 +381,10 @@ class TrialTable:
         names = [str(name) for frame in frames for name in frame.columns]
         place = f"{' and '.join(names)} of {self.table.file}"
         if self.options.lookalikes == "same":
-            merged = _merge_spellings(_label_counts(frames))
-            frames = [frame.replace(merged) for frame in frames]
-        counts = _label_counts(frames)
-        if NONE not in self.options.codes:
+            spelling = _merge_spellings(_count_in_first_frame(frames))
+            frames = [frame.replace(spelling) for frame in frames]
+        counts = _count_in_first_frame(frames)
+        if NONE not in self.options.codes:  # the user did not say that there are no such codes
             self._refuse_codes(place, kind, counts)
         self._refuse_lookalikes(place, counts)
         self._refuse_many(place, kind, counts)
@@ -388,11 +393,13 @@ class TrialTable:
             len(labels) > 1,
             f"{place} must hold two {kind}s or more, got {str(labels)[:80]}; name another column",
         )
-        numbers = {label: i for i, label in enumerate(labels)}
-        self._labels[kind] = labels, frames[0]
+        number_of_label = {label: i for i, label in enumerate(labels)}
+        # The first frame has what happened (choices, states); others have offers or next states,
+        # which would count the same trials again.
+        self._labels_and_cells[kind] = labels, frames[0]
         coded = []
         for frame in frames:
-            coded.append(frame.apply(lambda cells: cells.map(numbers)))
+            coded.append(frame.apply(lambda cells: cells.map(number_of_label)))
         return coded, tuple(labels)
 
     def _refuse_codes(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
@@ -406,8 +413,8 @@ class TrialTable:
         label = suspicious_label(counts)
         if label is not None:
             others = [name for name in counts if name != label]
-            is_it = f"{place}: is {label!r} (in {counts[label]:,} trials)"
-            self.refuse_code(is_it, label, others, kind)
+            question = f"{place}: is {label!r} (in {counts[label]:,} trials)"
+            self.refuse_code(question, label, others, kind)
 
     def refuse_code(self, is_it: str, label: str, others: Sequence[str], kind: str) -> None:
         """Raise InputError: it asks the user whether a label is the code of a missed trial.
@@ -452,11 +459,12 @@ class TrialTable:
             counts: number of trials with each label.
         """
         n_labels, n_trials = len(counts), len(self.table.cells)
-        limit = self.options.most_arms
-        is_measurement = limit is None and is_measurement_like(
+        chosen_limit = self.options.most_arms
+        # A user who sets a limit has seen the labels, and means them.
+        is_measurement = chosen_limit is None and is_measurement_like(
             pd.Series(list(counts), dtype=object)
         )
-        limit = MOST_LABELS if limit is None else limit
+        limit = MOST_LABELS if chosen_limit is None else chosen_limit
         remedy = (
             f"name the column of the {kind}, or give most_arms={n_labels} (--most-arms {n_labels})"
         )
@@ -527,9 +535,9 @@ class TrialTable:
             largest = others.abs().max()
             is_only_loss = value < 0 <= others.min()
             if is_only_loss or abs(value) >= 5 * max(largest, 1.0):
-                is_it = f"{name!r} of {self.table.file}: is {value:g}"
+                question = f"{name!r} of {self.table.file}: is {value:g}"
                 sizes = [f"rewards of size {largest:g} at most"]
-                self.refuse_code(is_it, f"{value:g}", sizes, "ordinary reward")
+                self.refuse_code(question, f"{value:g}", others=sizes, kind="ordinary reward")
 
     # Sessions.
 
@@ -544,10 +552,11 @@ class TrialTable:
         columns = {"who": self._participants(), "session": self._list_session_labels()}
         keys = pd.DataFrame({**columns, "order": self._order_numbers()})
         sessions: list[tuple[str, pd.Index]] = []
-        n_returned = 0
+        n_returned = 0  # how often a label comes back after another one
         for who, rows in keys.groupby("who", sort=False):
             parts = self._split(rows)
-            n_returned += len(parts) - rows["session"].nunique()
+            n_labels = rows["session"].nunique()
+            n_returned += len(parts) - n_labels
             for part in parts:
                 sessions.append((str(who), part.index))
         if n_returned:
@@ -576,9 +585,9 @@ class TrialTable:
         different = names.unique()
         self._refuse_lookalikes(f"{name} of {self.table.file}", different)
         is_guessed = "participant" in self.columns.guessed
-        are_alone = 1 < len(names) == len(different)
+        are_all_different = 1 < len(names) == len(different)
         require(
-            not (is_guessed and are_alone),
+            not (is_guessed and are_all_different),
             f"{name!r} of {self.table.file} differs in every row, so that each participant would have one trial; "
             f"name another column with participant=, or participant={NONE} where all rows are of one",
         )
@@ -628,7 +637,7 @@ class TrialTable:
         for parts in (by_label, _split_runs(rows)):
             if all(part["order"].is_unique for part in parts):
                 return [part.sort_values("order", kind="stable") for part in parts]
-        self._refuse_repeats(rows)
+        self._refuse_repeats(rows)  # always raises here
         return []
 
     def _refuse_repeats(self, rows: pd.DataFrame) -> None:
@@ -638,15 +647,15 @@ class TrialTable:
         Args:
             rows: a participant's rows, with columns "session" (label) and "order" (number).
         """
-        trial = ["session", "order"]
+        trial_keys = ["session", "order"]
         hint = ""
-        for column in reversed(self.columns.unused):
-            with_column = rows[trial].assign(more=self.table.cells[column])
+        for column in reversed(self.columns.unused):  # so that the first such column is named
+            with_column = rows[trial_keys].assign(more=self.table.cells[column])
             if not with_column.duplicated().any():
                 hint = f", such as {column!r},"
-        twice = rows.index[rows.duplicated(trial)]
+        repeated = rows.index[rows.duplicated(trial_keys)]
         self.refuse(
-            self.table.cells.index.isin(twice),
+            self.table.cells.index.isin(repeated),
             self.columns.one("order"),
             f"comes a second time in a session; name the column of sessions{hint} with session=, or give order={NONE}; "
             "if the trial is in the table twice, delete one of its rows",
@@ -665,7 +674,7 @@ class TrialTable:
             counted: one boolean per row, True if the row's trial counts.
             needed: what a trial needs to count, such as "a choice", in words for the warning.
         """
-        played = [session for session in sessions if counted[session[1]].any()]
+        played = [(who, rows) for who, rows in sessions if counted[rows].any()]
         require(
             played,
             f"no row of {self.table.file} has {needed}; write 0 where an empty cell means 0",
@@ -694,20 +703,21 @@ class TrialTable:
             scale: number by which rewards were divided; None if there are no rewards.
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
-        people = {who for who, _ in sessions}
-        if "order" not in self.columns:
+        participants = {who for who, _ in sessions}
+        if "order" not in self.columns:  # otherwise copies of a row repeat an order number
             self._remark_copies()
         labels = {}
-        for kind, (names, cells) in self._labels.items():
-            labels[kind] = _count_labels(names, cells.loc[rows])
-        remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])
-        table, n_missed = self.table, int((~counted[rows]).sum())
+        for kind, (kind_labels, cells) in self._labels_and_cells.items():
+            labels[kind] = _count_labels(kind_labels, cells.loc[rows])
+        remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])  # each one once
+        table = self.table
+        n_missed = int((~counted[rows]).sum())
         return TrialsRead(
             file=table.path.name,
             encoding=table.encoding,
             columns=self.columns.by_role,
             unused=self.columns.unused,
-            participants=len(people),
+            participants=len(participants),
             sessions=len(sessions),
             trials=len(rows),
             missed=n_missed,
@@ -721,7 +731,7 @@ class TrialTable:
         appended to itself.
         """
         n_of_row = self.table.cells.value_counts(dropna=False)
-        if len(n_of_row) >= _FEWEST_ROWS and (n_of_row % 2 == 0).all():
+        if len(n_of_row) >= _FEWEST_DIFFERENT_ROWS and (n_of_row % 2 == 0).all():
             self.remarks.append(
                 "Each row is equal to another one: if trials are in the table twice, delete one of each; each counts "
                 "as a trial of its own."
@@ -734,16 +744,16 @@ class TrialTable:
         remarks = []
         people = self._participants()
         for name in self.columns.unused:
-            counting = _find_counting(self.table.cells[name], people)
+            counting = _describe_counting(self.table.cells[name], people)
             if counting == "up" and "order" not in self.columns:
                 remarks.append(
                     f"{name!r} counts up within a participant and is not used: if trials are in its order, "
                     f"give order={name}."
                 )
-            stays_for = _run_length(self.table.cells[name], people)
-            if stays_for >= _SHORTEST_SESSION and "session" not in self.columns:
+            mean_run = _measure_mean_run(self.table.cells[name], people)
+            if mean_run >= _SHORTEST_SESSION and "session" not in self.columns:
                 remarks.append(
-                    f"{name!r} stays the same for {stays_for:.3g} trials and is not used: if learning begins anew "
+                    f"{name!r} stays the same for {mean_run:.3g} trials and is not used: if learning begins anew "
                     f"where it changes, give session={name}."
                 )
             if counting == "restarts" and "session" not in self.columns:
@@ -779,12 +789,12 @@ class TrialTable:
         Returns:
             An array ``[session, trial]`` or ``[session, trial, column]``.
         """
-        rows = self.by_session(sessions, values)
-        longest = max(map(len, rows))
-        array = np.full((len(rows), longest, *rows[0].shape[1:]), np.nan)
-        for place, row in zip(array, rows, strict=True):
-            place[: len(row)] = row
-        return array
+        parts = self.by_session(sessions, values)
+        longest = max(map(len, parts))
+        padded = np.full((len(parts), longest, *parts[0].shape[1:]), np.nan)
+        for padded_part, part in zip(padded, parts, strict=True):
+            padded_part[: len(part)] = part
+        return padded
 
 
 def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
@@ -844,14 +854,16 @@ def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bo
         name: name of the column, for the error message.
         texts: the different texts in the column.
     """
-    commas = [text for text in texts if re.fullmatch(r"[+-]?\d*,\d+", text)]
-    if not commas:
+    with_comma = [text for text in texts if re.fullmatch(r"[+-]?\d*,\d+", text)]
+    if not with_comma:
         return False
-    thousands = all(re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", text) for text in commas)
-    points = any("." in text for text in texts)
+    all_may_be_thousands = all(
+        re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", text) for text in with_comma
+    )
+    have_points = any("." in text for text in texts)
     require(
-        not (thousands or points),
-        f"{name!r} of {table.file} holds {commas[0]}: give decimal=, (--decimal ,) if the comma stands before a "
+        not (all_may_be_thousands or have_points),
+        f"{name!r} of {table.file} holds {with_comma[0]}: give decimal=, (--decimal ,) if the comma stands before a "
         "fraction; else write numbers without it",
     )
     return True
@@ -899,18 +911,18 @@ def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
     """Return a mapping from every label in ``labels`` to the shortest of the labels that differ
     from it at most in spelling.
     """
-    first: dict[str, str] = {}
+    shortest: dict[str, str] = {}
     for label in sorted(labels, key=lambda text: (len(text), text)):
-        first.setdefault(_normalize(label), label)
-    return {label: first[_normalize(label)] for label in labels}
+        shortest.setdefault(_normalize(label), label)
+    return {label: shortest[_normalize(label)] for label in labels}
 
 
-def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
+def _count_in_first_frame(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
     """Return {label: number of cells of the first frame with this label}, for all labels that occur
     in any of the frames.
     """
-    labels = pd.concat([frame.stack() for frame in frames]).value_counts(sort=False)
-    return _count_labels(labels.index, frames[0])
+    in_any_frame = pd.concat([frame.stack() for frame in frames]).value_counts(sort=False)
+    return _count_labels(in_any_frame.index, frames[0])
 
 
 def _count_labels(labels: Iterable[str], cells: pd.DataFrame) -> dict[str, int]:
@@ -949,7 +961,7 @@ def suspicious_label(counts: Mapping[str, int]) -> str | None:
     for label in counts:
         is_word = normalize_name(label) in _MISSED_WORDS
         has_no_letter = not re.search(r"\w", label)
-        if is_word or has_no_letter or _NINES_BELOW.fullmatch(label):
+        if is_word or has_no_letter or _NEGATIVE_NINES.fullmatch(label):
             return label
     values = {label: _parse_number(label) for label in counts}
     numbers = {label: value for label, value in values.items() if not np.isnan(value)}
@@ -978,12 +990,13 @@ def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, i
     values = [numbers[label] for label in ordered]
     if values == [-1, 0, 1]:
         return min(ordered[:2], key=counts.__getitem__)
-    below = [label for label in ordered if numbers[label] < 0]
-    fractions = [label for label in ordered if numbers[label] % 1]
-    for unusual in (below, fractions):
+    negative = [label for label in ordered if numbers[label] < 0]
+    with_fraction = [label for label in ordered if numbers[label] % 1]
+    for unusual in (negative, with_fraction):
         if len(unusual) == 1 and len(ordered) > 2:
             return unusual[0]
     second, largest = values[-2:]
+    # Nines such as 99 may simply follow 98.
     is_nines = largest - second > 1 and re.fullmatch("9+", ordered[-1])
     if is_nines or largest > 10 * max(second, 1):
         return ordered[-1]
@@ -1008,7 +1021,7 @@ def _split_runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
     return [part for _, part in rows.groupby(numbers, sort=False)]
 
 
-def _run_length(cells: pd.Series, people: pd.Series) -> float:
+def _measure_mean_run(cells: pd.Series, people: pd.Series) -> float:
     """Return the mean number of consecutive trials of a participant for which a column keeps its
     value.
 
@@ -1026,7 +1039,7 @@ def _run_length(cells: pd.Series, people: pd.Series) -> float:
     return float(len(labels) / starts.sum())
 
 
-def _find_counting(cells: pd.Series, people: pd.Series) -> str:
+def _describe_counting(cells: pd.Series, people: pd.Series) -> str:
     """Return how a column counts trials within participants: "up" (1, 2, 3, ...), "restarts" (such
     a count that begins anew several times) or "" (neither).
 
@@ -1036,14 +1049,14 @@ def _find_counting(cells: pd.Series, people: pd.Series) -> str:
     """
     values = pd.to_numeric(cells, errors="coerce")
     is_whole = values % 1 == 0
-    if len(values) < 8 or not is_whole.all():
+    if len(values) < 8 or not is_whole.all():  # too few rows to tell
         return ""
-    steps = values.groupby(people).diff().dropna()
-    in_order = values.sort_values().groupby(people).diff().dropna()
-    if not len(steps):
+    changes = values.groupby(people).diff().dropna()
+    changes_if_sorted = values.sort_values().groupby(people).diff().dropna()
+    if not len(changes):
         return ""
-    if (in_order == 1).all():
+    if (changes_if_sorted == 1).all():
         return "up"
-    others = steps[steps != 1]
-    are_few = len(others) <= 0.2 * len(steps)
-    return "restarts" if are_few and (others < 0).all() else ""
+    restarts = changes[changes != 1]
+    are_few = len(restarts) <= 0.2 * len(changes)
+    return "restarts" if are_few and (restarts < 0).all() else ""

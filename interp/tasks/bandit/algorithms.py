@@ -48,21 +48,23 @@ _Parameter = float | _Array
 once.
 """
 
-_SHARE, _CHANCE, _ANY = (0.0, 1.0), (1e-6, 1 - 1e-6), (None, None)
+_ZERO_TO_ONE = (0.0, 1.0)
+_INSIDE_ZERO_TO_ONE = (1e-6, 1 - 1e-6)  # of probabilities, whose logarithms must be finite
+_UNBOUNDED = (None, None)
 _BOUNDS: Mapping[str, tuple[float | None, float | None]] = {
-    "rate": _SHARE,
-    "gain": _SHARE,
-    "loss": _SHARE,
-    "forgets": _SHARE,
+    "rate": _ZERO_TO_ONE,
+    "gain": _ZERO_TO_ONE,
+    "loss": _ZERO_TO_ONE,
+    "forgets": _ZERO_TO_ONE,
     "keeps": (1e-3, 1.0),
     "inverse_temperature": (0.0, None),
-    "shifts": _CHANCE,
-    "first": _CHANCE,
+    "shifts": _INSIDE_ZERO_TO_ONE,
+    "first": _INSIDE_ZERO_TO_ONE,
 }
 """Parameter -> its smallest and largest value; parameters without bounds are absent."""
 
 
-def _pull(episodes: Any) -> _Array:
+def _mark_choices(episodes: Any) -> _Array:
     """Return the chosen arm as a one-hot vector, ``[episode, round, arm]``."""
     is_chosen = episodes.choices[..., None] == np.arange(episodes.n_arms)
     return is_chosen.astype(np.float64)
@@ -82,14 +84,14 @@ def _zeros(episodes: Any, key: str) -> _Array:
 
 _VARIABLES = variable_table(Path(__file__).with_name("variables.csv"))
 _INPUTS: Mapping[str, Callable[[Any], _Array]] = {
-    "pulled": _pull,
+    "pulled": _mark_choices,
     "payoff": lambda episodes: episodes.rewards,
     "offered": lambda episodes: episodes.offered.astype(np.float64),
 }
-_make = maker("bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilities"])
+_build_algorithm = maker("bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilities"])
 
 
-def _algorithm(
+def _make_softmax_algorithm(
     key: str,
     name: str,
     parameters: Mapping[str, _Parameter],
@@ -106,9 +108,9 @@ def _algorithm(
         equations: equation of every variable except inputs, by key; None for state variables.
     """
     for parameter, value in parameters.items():
-        _check_bounds(parameter, value, _BOUNDS.get(parameter, _ANY))
-    softmax = {"arm_probabilities": _choose_among_offers}
-    return _make(key, name, {**equations, **softmax}, memory, **parameters)
+        _check_bounds(parameter, value, _BOUNDS.get(parameter, _UNBOUNDED))
+    choice = {"arm_probabilities": _choose_among_offers}
+    return _build_algorithm(key, name, {**equations, **choice}, memory, **parameters)
 
 
 def _for_each_arm(parameter: _Parameter) -> _Array:
@@ -125,12 +127,12 @@ def _choose_among_offers(v: Values) -> _Array:
     Args:
         v: values of the round's variables, by key.
     """
-    possible = np.where(v["offered"] > 0, v["logits"], -np.inf)
+    logits = np.where(v["offered"] > 0, v["logits"], -np.inf)
     # Arms are few: a loop over them is twice as fast as a reduction of the last axis.
-    highest = reduce(np.maximum, np.moveaxis(possible, -1, 0))
-    powers = np.exp(possible - highest[..., None])
-    total = reduce(np.add, np.moveaxis(powers, -1, 0))
-    probabilities: _Array = powers / total[..., None]
+    highest = reduce(np.maximum, np.moveaxis(logits, -1, 0))
+    exponentials = np.exp(logits - highest[..., None])
+    total = reduce(np.add, np.moveaxis(exponentials, -1, 0))
+    probabilities: _Array = exponentials / total[..., None]
     return probabilities
 
 
@@ -144,11 +146,11 @@ def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, floa
     """
     numbers = array_of(name, value)
     require(numbers.size > 0, f"{name} is empty; give a number")
-    for end in (numbers.min(), numbers.max()):
-        number(name, end, *bounds)
+    for extreme in (numbers.min(), numbers.max()):
+        number(name, extreme, *bounds)
 
 
-def _err(v: Values) -> _Array:
+def _compute_payoff_error(v: Values) -> _Array:
     """Return the reward minus the value of the chosen arm (the prediction error), ``[...]``.
 
     Args:
@@ -158,7 +160,7 @@ def _err(v: Values) -> _Array:
     return v["payoff"] - expected
 
 
-def _learner(
+def _make_learner(
     key: str,
     name: str,
     parameters: Mapping[str, _Parameter],
@@ -182,12 +184,12 @@ def _learner(
             last choice.
     """
     beta = _for_each_arm(parameters["inverse_temperature"])
-    fades = _for_each_arm(forgets)
+    forgotten = _for_each_arm(forgets)
 
     def update(v: Values) -> _Array:
         error, pulled = v["payoff_error"], v["pulled"]
-        rates = pulled * np.where(error > 0, gain, loss)[..., None]
-        faded = v["arm_values"] * (1 - fades * (1 - pulled))
+        rates = pulled * np.where(error > 0, gain, loss)[..., None]  # [..., arm], 0 if not chosen
+        faded = v["arm_values"] * (1 - forgotten * (1 - pulled))
         values: _Array = faded + rates * error[..., None]
         return values
 
@@ -198,8 +200,12 @@ def _learner(
     equations: dict[str, Equation | None] = {"arm_values": None}
     if stays is not None:
         equations |= {"last_pulled": None, "next_last_pulled": lambda v: v["pulled"]}
-    equations |= {"logits": choose, "payoff_error": _err, "next_arm_values": update}
-    return _algorithm(key, name, parameters, "arm_values", equations)
+    equations |= {
+        "logits": choose,
+        "payoff_error": _compute_payoff_error,
+        "next_arm_values": update,
+    }
+    return _make_softmax_algorithm(key, name, parameters, "arm_values", equations)
 
 
 @checked
@@ -215,7 +221,7 @@ def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.
     (('arm_values',), 'next_arm_values')
     """
     parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
-    return _learner("rescorla_wagner", "Rescorla-Wagner", parameters, rate, rate)
+    return _make_learner("rescorla_wagner", "Rescorla-Wagner", parameters, rate, rate)
 
 
 def _two_rates(
@@ -229,7 +235,7 @@ def _two_rates(
         inverse_temperature: inverse temperature of the softmax choice.
     """
     parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
-    return _learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
+    return _make_learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
 
 
 def _forgetting(
@@ -244,7 +250,7 @@ def _forgetting(
     """
     parameters = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that forgets"
-    return _learner("forgetting", name, parameters, rate, rate, forgets=forgets)
+    return _make_learner("forgetting", name, parameters, rate, rate, forgets=forgets)
 
 
 @checked
@@ -260,7 +266,7 @@ def perseveration(
     """
     parameters = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that repeats"
-    return _learner("perseveration", name, parameters, rate, rate, stays=stays)
+    return _make_learner("perseveration", name, parameters, rate, rate, stays=stays)
 
 
 @checked
@@ -284,10 +290,12 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
         "next_choice_trace": update,
     }
     parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
-    return _algorithm("choice_kernel", "choice kernel", parameters, "choice_trace", equations)
+    return _make_softmax_algorithm(
+        "choice_kernel", "choice kernel", parameters, "choice_trace", equations
+    )
 
 
-def _win(v: Values) -> _Array:
+def _mark_wins(v: Values) -> _Array:
     """Return 1 for rounds with a reward above 0 (a win) and 0 for other rounds, ``[...]``.
 
     Args:
@@ -306,29 +314,32 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
         shifts: probability of choosing another arm after a loss. The other arms on offer are
             equally likely.
     """
-    _check_bounds("stays", stays, _CHANCE)
+    # Here "stays" is a probability; in other algorithms it is a log-odds without bounds.
+    _check_bounds("stays", stays, _INSIDE_ZERO_TO_ONE)
 
     def logits(v: Values) -> _Array:
         last = v["last_pulled"]
         n_others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
-        again = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
-        chances = last * again + (1 - last) * (1 - again) / n_others
-        has_last = last.sum(-1, keepdims=True) > 0
+        p_repeat = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
+        chances = last * p_repeat + (1 - last) * (1 - p_repeat) / n_others
+        has_last = last.sum(-1, keepdims=True) > 0  # not so in the first round: all arms are equal
         return np.where(has_last, np.log(chances), 0.0)
 
     equations: dict[str, Equation | None] = {
         "last_pulled": None,
         "last_paid": None,
-        "paid": _win,
+        "paid": _mark_wins,
         "logits": logits,
         "next_last_pulled": lambda v: v["pulled"],
         "next_last_paid": lambda v: v["paid"],
     }
     parameters = {"stays": stays, "shifts": shifts}
-    return _algorithm("win_stay", "win-stay lose-shift", parameters, "last_pulled", equations)
+    return _make_softmax_algorithm(
+        "win_stay", "win-stay lose-shift", parameters, "last_pulled", equations
+    )
 
 
-def _bayes(
+def _make_bayesian(
     key: str,
     name: str,
     parameters: Mapping[str, _Parameter],
@@ -347,35 +358,35 @@ def _bayes(
             less; 1 for no decay.
     """
 
-    remains = _for_each_arm(keeps)
+    kept = _for_each_arm(keeps)
 
     def count_wins(v: Values) -> _Array:
         paid = v["paid"][..., None]
-        return remains * v["arm_wins"] + v["pulled"] * paid
+        return kept * v["arm_wins"] + v["pulled"] * paid
 
     def count_losses(v: Values) -> _Array:
         unpaid = (1 - v["paid"])[..., None]
-        return remains * v["arm_losses"] + v["pulled"] * unpaid
+        return kept * v["arm_losses"] + v["pulled"] * unpaid
 
     equations: dict[str, Equation | None] = {
         "arm_wins": None,
         "arm_losses": None,
-        "paid": _win,
+        "paid": _mark_wins,
         "logits": logits,
         "next_arm_wins": count_wins,
         "next_arm_losses": count_losses,
     }
-    return _algorithm(key, name, parameters, "arm_wins", equations)
+    return _make_softmax_algorithm(key, name, parameters, "arm_wins", equations)
 
 
-def _posterior(v: Values) -> tuple[_Array, _Array]:
+def _compute_posterior(v: Values) -> tuple[_Array, _Array]:
     """Return the posterior mean and the posterior standard deviation of each arm's probability of a
     win, each ``[..., arm]``.
 
     Args:
         v: values of the round's variables, by key.
     """
-    wins, losses = 1 + v["arm_wins"], 1 + v["arm_losses"]
+    wins, losses = 1 + v["arm_wins"], 1 + v["arm_losses"]  # with those of the prior Beta(1, 1)
     total = wins + losses
     mean = wins / total
     variance = mean * (1 - mean) / (total + 1)
@@ -392,19 +403,19 @@ def _bayes_ucb(bonus: _Parameter = 1.0, inverse_temperature: _Parameter = 5.0) -
     """
 
     def logits(v: Values) -> _Array:
-        mean, deviation = _posterior(v)
+        mean, deviation = _compute_posterior(v)
         optimistic = mean + _for_each_arm(bonus) * deviation
         scaled: _Array = _for_each_arm(inverse_temperature) * optimistic
         return scaled
 
     parameters = {"bonus": bonus, "inverse_temperature": inverse_temperature}
-    return _bayes("bayes_ucb", "Bayes with an upper confidence bound", parameters, logits)
+    return _make_bayesian("bayes_ucb", "Bayes with an upper confidence bound", parameters, logits)
 
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
+_QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
-def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
+def _log_chances_of_two(mean: _Array, deviation: _Array) -> _Array:
     """Return the log-probability, for each of two arms, that a normal draw for this arm is larger
     than one for the other arm.
 
@@ -414,8 +425,8 @@ def _log_odds_of_two(mean: _Array, deviation: _Array) -> _Array:
     """
     gap = mean[..., :1] - mean[..., 1:]
     z = gap / np.sqrt(np.square(deviation).sum(-1, keepdims=True))
-    log_odds: _Array = special.log_ndtr(np.concatenate([z, -z], -1))
-    return log_odds
+    log_chances: _Array = special.log_ndtr(np.concatenate([z, -z], -1))
+    return log_chances
 
 
 def _log_chances_of_largest(mean: _Array, deviation: _Array, offered: _Array) -> _Array:
@@ -431,15 +442,19 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array, offered: _Array) ->
         offered: 1 for arms on offer and 0 for others, ``[..., arm]``.
     """
     is_rival = offered > 0
+    # The largest draw is at least as large as each arm's: below `low` it has hardly any mass.
     low = np.where(is_rival, mean - 6 * deviation, -np.inf).max(-1, keepdims=True)
     high = np.where(is_rival, mean + 6 * deviation, -np.inf).max(-1, keepdims=True)
-    points = low + (high - low) * (1 + _NODES) / 2
+    # Values of the largest draw, [..., point]; the arrays below are [..., point, arm].
+    points = low + (high - low) * (1 + _QUADRATURE_NODES) / 2
     z = (points[..., None] - mean[..., None, :]) / deviation[..., None, :]
-    below = np.where(is_rival[..., None, :], np.maximum(special.ndtr(z), 1e-100), 1.0)
-    all_below = below.prod(-1, keepdims=True)
+    # Probability that an arm's draw is below the point; not 0, since it is a divisor.
+    p_below = np.where(is_rival[..., None, :], np.maximum(special.ndtr(z), 1e-100), 1.0)
+    p_all_below = p_below.prod(-1, keepdims=True)
+    # Factors that all arms share are left out: the softmax over arms cancels them.
     density = np.exp(-np.square(z) / 2) / deviation[..., None, :]
-    largest = (_WEIGHTS[:, None] * density * all_below / below).sum(-2)
-    log_chances: _Array = np.log(largest + 1e-100)
+    integral = (_QUADRATURE_WEIGHTS[:, None] * density * p_all_below / p_below).sum(-2)
+    log_chances: _Array = np.log(integral + 1e-100)
     return log_chances
 
 
@@ -456,12 +471,14 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
     """
 
     def logits(v: Values) -> _Array:
-        mean, deviation = _posterior(v)
+        mean, deviation = _compute_posterior(v)
         if mean.shape[-1] == 2:
-            return _log_odds_of_two(mean, deviation)
+            return _log_chances_of_two(mean, deviation)
         return _log_chances_of_largest(mean, deviation, v["offered"])
 
-    return _bayes("bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps)
+    return _make_bayesian(
+        "bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps
+    )
 
 
 @checked
@@ -473,11 +490,14 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
     def logits(v: Values) -> _Array:
         is_first = np.arange(v["offered"].shape[-1]) == 0
         n_others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
-        of_first = _for_each_arm(first)
-        chances: _Array = np.where(is_first, of_first, (1 - of_first) / n_others)
+        p_first = _for_each_arm(first)
+        chances: _Array = np.where(is_first, p_first, (1 - p_first) / n_others)
         return np.log(chances)
 
-    return _algorithm("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
+    equations = {"logits": logits}
+    return _make_softmax_algorithm(
+        "fixed_bias", "a fixed bias", {"first": first}, memory="", equations=equations
+    )
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
@@ -535,13 +555,13 @@ def families() -> tuple[Family, ...]:
     predictions. The algorithms of a family differ only in their parameters.
     """
     rw = "Rescorla-Wagner"
-    plain = (_RATE, _INVERSE_TEMPERATURE)
+    rate_and_temperature = (_RATE, _INVERSE_TEMPERATURE)
     rates = (_GAIN, _LOSS, _FEW_TEMPERATURES)
     forgets = (_FEW_RATES, _FORGETS, _FEW_TEMPERATURES)
     repeats = (_FEW_RATES, _STAYS, _FEW_TEMPERATURES)
     ucb = (_BONUS, _UNITLESS_TEMPERATURE)
     learners = (
-        ("rescorla_wagner", rw, rescorla_wagner, plain, ""),
+        ("rescorla_wagner", rw, rescorla_wagner, rate_and_temperature, ""),
         ("two_rates", f"{rw} with two rates", _two_rates, rates, "rescorla_wagner"),
         ("forgetting", f"{rw} that forgets", _forgetting, forgets, "rescorla_wagner"),
         ("perseveration", f"{rw} that repeats", perseveration, repeats, "rescorla_wagner"),

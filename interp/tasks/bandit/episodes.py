@@ -172,6 +172,7 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
         f"offers must be [episode, round, slot] = {(*choices.shape, 2)} or with more slots, got {offers.shape}",
     )
     is_offered = (offers == choices[..., None]).any(-1)
+    # The first round whose known choice was not on offer, if there is one.
     for e, t in np.argwhere(episodes._known & ~is_offered)[:1]:
         listed = offers[e, t].tolist()
         raise InputError(
@@ -211,15 +212,16 @@ def sample(
     integer("n_arms", n_arms, 2)
     _refuse_large(n_episodes, n_rounds, n_arms)
     require_known("regime", regime, REGIMES)
-    arms = np.random.default_rng([seed, 0])
-    luck = np.random.default_rng([seed, 1])
-    chances = _draw_chances(regime, n_episodes, n_rounds, n_arms, arms)
-    pays = (arms.random(chances.shape) < chances).astype(np.int64)
-    drawn = luck.random((n_rounds, n_episodes, 1))
+    payoff_rng = np.random.default_rng([seed, 0])
+    choice_rng = np.random.default_rng([seed, 1])
+    chances = _draw_chances(regime, n_episodes, n_rounds, n_arms, payoff_rng)
+    # Whether each arm pays 1 if it is chosen, [episode, round, arm].
+    would_pay = (payoff_rng.random(chances.shape) < chances).astype(np.int64)
+    uniforms = choice_rng.random((n_rounds, n_episodes, 1))
     algorithm = rescorla_wagner() if player is None else player
     choices, rewards = np.zeros((2, n_episodes, n_rounds), np.int64)
 
-    def read(t: int) -> dict[str, _Array]:
+    def read_inputs(t: int) -> dict[str, _Array]:
         """Return the algorithm's input variables in round ``t``, from the choices and rewards so
         far.
         """
@@ -229,12 +231,13 @@ def sample(
     rows = np.arange(n_episodes)
     state: Mapping[str, _Array] = algorithm.start(BanditEpisodes(choices, rewards, n_arms))
     for t in range(n_rounds):
-        _, values = algorithm.step(state, read(t))
+        _, values = algorithm.step(state, read_inputs(t))
         cumulative = algorithm.distribution(values).cumsum(-1)
-        is_passed = drawn[t] > cumulative[:, :-1]
+        # The chosen arm is the first whose cumulative probability is not below the uniform number.
+        is_passed = uniforms[t] > cumulative[:, :-1]
         choices[:, t] = is_passed.sum(-1)
-        rewards[:, t] = pays[rows, t, choices[:, t]]
-        state = algorithm.advance(state, read(t))
+        rewards[:, t] = would_pay[rows, t, choices[:, t]]
+        state = algorithm.advance(state, read_inputs(t))  # now with this round's choice and reward
     return BanditEpisodes(choices, rewards, n_arms, regime, seed)
 
 
@@ -256,10 +259,11 @@ def _draw_chances(
         for step in rng.normal(0, 0.1, (n_rounds - 1, n_episodes, n_arms)):
             path.append(np.clip(path[-1] + step, 0.05, 0.95))
         return np.stack(path, 1)
-    block = np.arange(n_rounds) // 20
+    block = np.arange(n_rounds) // 20  # of each round
+    # By how many arms the best arm moves at the beginning of each block; the first entry is the arm.
     moves = rng.integers(1, n_arms, (n_episodes, block[-1] + 1))
     moves[:, 0] = rng.integers(n_arms, size=n_episodes)
-    best = moves.cumsum(1)[:, block] % n_arms
+    best = moves.cumsum(1)[:, block] % n_arms  # [episode, round]
     is_best = np.arange(n_arms) == best[..., None]
     return np.where(is_best, 0.8, 0.2)
 
@@ -301,20 +305,21 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
     """
     pulled = np.eye(episodes.n_arms)[episodes.choices]
     rewards = episodes.rewards
-    plain = np.concatenate([pulled, rewards[..., None]], -1)
-    _, kinds = np.unique(rewards, return_inverse=True)
-    kinds = kinds.reshape(rewards.shape)
-    products = np.concatenate([plain, pulled * rewards[..., None]], -1)
-    return RoundInputs((plain, products), np.stack([episodes.choices, kinds], -1))
+    choice_and_reward = np.concatenate([pulled, rewards[..., None]], -1)
+    _, flat_ranks = np.unique(rewards, return_inverse=True)
+    reward_ranks = flat_ranks.reshape(rewards.shape)
+    with_products = np.concatenate([choice_and_reward, pulled * rewards[..., None]], -1)
+    kinds = np.stack([episodes.choices, reward_ranks], -1)
+    return RoundInputs((choice_and_reward, with_products), kinds)
 
 
 def _exchange_reward(episodes: BanditEpisodes, t: int) -> _Array:
     """Return the rewards of round ``t``, ``[episode]``, mirrored within the range of all rewards:
     the largest becomes the smallest and the smallest the largest.
     """
-    paid = episodes.rewards[episodes.counted]
-    middle = paid.min() + paid.max()
-    mirrored: _Array = middle - episodes.rewards[:, t]
+    known_rewards = episodes.rewards[episodes.counted]
+    smallest_plus_largest = known_rewards.min() + known_rewards.max()
+    mirrored: _Array = smallest_plus_largest - episodes.rewards[:, t]
     return mirrored
 
 
@@ -326,12 +331,17 @@ def corruptions() -> tuple[Corruption, ...]:
     "exchange-history" replaces all rounds before one round by those of the next episode.
     """
     return (
-        Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _exchange_reward)),
+        Corruption(
+            "flip-reward",
+            "flip the reward",
+            delay=1,
+            build=in_one_round("rewards", _exchange_reward),
+        ),
         Corruption(
             "exchange-history",
             "take another episode's history",
-            0,
-            exchange_history,
+            delay=0,
+            build=exchange_history,
             changes_history=True,
         ),
     )

@@ -52,14 +52,14 @@ def read_choices(
         optional=("options", "pairs", "forced"),
         lists=("reward", "session", "options"),
     )
-    labels = table.texts("choice").iloc[:, 0]
+    labels = table.texts("choice").iloc[:, 0]  # of arms, or of sides, which become arms
     offered = _list_offered_labels(table, labels, sides)
     if offered is not None:
-        labels = _list_labels_of_sides(table, labels, offered, sides)
+        labels = _read_sides_as_arms(table, labels, offered, sides)
     frames = [labels.to_frame()]
     if offered is not None:
         frames.append(offered)
-    (choices, *offers), arms = table.code("arm", frames)
+    (choices, *offers), arms = table.code("arm", frames)  # `offers` has one frame or none
     chosen = choices.iloc[:, 0]
     has_choice = chosen.notna()
     rewards = table.rewards(has_choice)
@@ -75,7 +75,7 @@ def read_choices(
     forced = None
     if "forced" in table.columns:
         is_forced = table.flags("forced").astype(float)
-        forced = table.pad_sessions(sessions, is_forced) == 1
+        forced = table.pad_sessions(sessions, is_forced) == 1  # False after a session's end
     _remark_offers(table, arms, chosen)
     n_unpaid = int(rounds.unpaid.sum())
     if n_unpaid:
@@ -125,9 +125,11 @@ class _Rounds:
         first_paid = is_paid.argmax(1)[:, None]
         rounds = np.arange(choices.shape[1])
         self._sessions = np.arange(len(choices))[:, None]
-        self._filled = np.where(is_known, rounds, first_paid)
-        self.choices = choices[self._sessions, self._filled].astype(np.int64)
-        self.rewards = rewards[self._sessions, np.where(is_paid, rounds, first_paid)]
+        # The round whose choice, or reward, a round gets: its own if known, [session, round].
+        self._choice_rounds = np.where(is_known, rounds, first_paid)
+        reward_rounds = np.where(is_paid, rounds, first_paid)
+        self.choices = choices[self._sessions, self._choice_rounds].astype(np.int64)
+        self.rewards = rewards[self._sessions, reward_rounds]
 
     def set_offers(self, offers: _Array) -> None:
         """Store the arms on offer as the attribute ``offers``, with -1 in slots that are empty or
@@ -136,7 +138,7 @@ class _Rounds:
         Args:
             offers: index of the arm in each slot, ``[session, round, slot]``; NaN in empty slots.
         """
-        filled = offers[self._sessions, self._filled]
+        filled = offers[self._sessions, self._choice_rounds]
         arms = np.nan_to_num(filled, nan=-1).astype(np.int64)
         for slot in range(1, arms.shape[-1]):
             repeats = (arms[..., :slot] == arms[..., slot : slot + 1]).any(-1)
@@ -174,10 +176,10 @@ def _list_offered_labels(
     pairs = table.texts("pairs").iloc[:, 0]
     members = {}
     for pair in pairs.dropna().unique():
-        members[pair] = _members(table, pair, choices[pairs == pair], sides)
-    different = set(members.values())
-    if len(different) == 1 < len(members):
-        equal = ", ".join(*different)
+        members[pair] = _list_pair_arms(table, pair, choices[pairs == pair], sides)
+    different_members = set(members.values())
+    if len(different_members) == 1 < len(members):  # several pairs of the same arms
+        equal = ", ".join(*different_members)
         raise InputError(
             f"{pairs.name!r} of {table.table.file} says what was on offer, and the choices are {equal} in each of its "
             "pairs: they say a side. Give options=, the columns of what stood there; or sides=, what the choice of "
@@ -190,7 +192,7 @@ def _list_offered_labels(
     return offered.rename(columns=lambda slot: f"{pairs.name} {slot + 1}")
 
 
-def _members(
+def _list_pair_arms(
     table: TrialTable, pair: str, choices: pd.Series, sides: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the labels of the arms that the label of a pair stands for: its parts (A-B), its
@@ -219,7 +221,7 @@ def _members(
     return labels
 
 
-def _list_labels_of_sides(
+def _read_sides_as_arms(
     table: TrialTable, choices: pd.Series, offered: pd.DataFrame, sides: Sequence[str]
 ) -> pd.Series:
     """Return the label of the chosen arm in each trial. A choice that names a side, such as "left",
@@ -238,15 +240,15 @@ def _list_labels_of_sides(
     is_missing = choices.isna()
     is_option = offered.eq(choices, axis=0).any(axis=1) | is_missing
     names = [str(name) for name in offered.columns]
-    slots = _find_slot_by_side(table, choices, names, sides)
+    slot_of_side = _find_slot_by_side(table, choices, names, sides)
     if not sides and is_option.all():
-        if slots:
+        if slot_of_side:
             table.remarks.append(
                 "The choices are read as arms; if they name sides, give sides=, what a choice of each of the options "
                 "is called in their order (--sides)."
             )
         return choices
-    if slots is None:
+    if slot_of_side is None:
         table.refuse(
             ~is_option,
             column,
@@ -254,22 +256,22 @@ def _list_labels_of_sides(
             "give sides=, what a choice of each of these columns is called in their order",
         )
         return choices
-    meanings = [f"{side} is {names[slot]}" for side, slot in slots.items()]
+    meanings = [f"{side} is {names[slot]}" for side, slot in slot_of_side.items()]
     table.remarks.append(f"A choice names a side: {', '.join(meanings)}.")
-    slot = choices.map(slots)
+    slot = choices.map(slot_of_side)
     is_side = slot.notna() | is_missing
     table.refuse(
         ~is_side,
         column,
-        f"is none of the sides {', '.join(slots)}",
+        f"is none of the sides {', '.join(slot_of_side)}",
         "; write it as one of them in the table, or give missed={0} (--missed {0}) if it is the code of a missed trial",
     )
-    option = pd.Series(np.nan, index=choices.index, dtype=object)
+    chosen_arms = pd.Series(np.nan, index=choices.index, dtype=object)
     for i, name in enumerate(offered.columns):
-        option = option.mask(slot == i, offered[name])
-    is_empty = option.isna() & ~is_missing
+        chosen_arms = chosen_arms.mask(slot == i, offered[name])
+    is_empty = chosen_arms.isna() & ~is_missing
     table.refuse(is_empty, column, "names a side on which no option stands")
-    return option
+    return chosen_arms
 
 
 def _find_slot_by_side(
@@ -302,8 +304,8 @@ def _find_slot_by_side(
     numbers = pd.to_numeric(pd.Series(labels), errors="coerce")
     in_order = "options" in table.columns and len(labels) == len(names)
     if in_order and numbers.notna().all():
-        places = numbers.sort_values().index
-        return {labels[place]: slot for slot, place in enumerate(places)}
+        by_size = numbers.sort_values().index
+        return {labels[i]: slot for slot, i in enumerate(by_size)}
     return None
 
 
@@ -343,7 +345,7 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
     """
     columns = table.columns
     for name in columns.unused:
-        if "forced" not in columns and _has_forced_look(name, table):
+        if "forced" not in columns and _may_mark_forced(name, table):
             table.remarks.append(
                 f"{name!r} looks like the trials in which a participant could not choose, and is not used: "
                 f"if it is, give forced={name} (--forced {name})."
@@ -365,7 +367,7 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
             )
 
 
-def _has_forced_look(name: str, table: TrialTable) -> bool:
+def _may_mark_forced(name: str, table: TrialTable) -> bool:
     """Return True if a column may mark forced trials: it has two labels, and its name or one of the
     labels is a word such as "forced" or "free".
 
@@ -376,8 +378,8 @@ def _has_forced_look(name: str, table: TrialTable) -> bool:
     cells = table.table.cells[name].dropna()
     labels = set(cells.str.lower())
     is_named = re.fullmatch("(is)?(forced?|free|instructed)(choice|trial)?s?", normalize_name(name))
-    is_told = bool(labels & {"forced", "free"})
-    return len(labels) == 2 and (is_told or is_named is not None)
+    has_forced_label = bool(labels & {"forced", "free"})
+    return len(labels) == 2 and (has_forced_label or is_named is not None)
 
 
 def _may_name_offer(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
@@ -404,6 +406,7 @@ def _may_name_offer(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
     if len(labels) < 3:
         return False
     for candidate in table.columns.unused:
+        # Two places never show the same arm in a trial.
         differs = bool((cells[name] != cells[candidate]).all())
         if differs and labels == set(cells[candidate].dropna()):
             return True
@@ -425,14 +428,14 @@ def _may_name_pair(name: str, table: TrialTable, chosen: pd.Series) -> bool:
     labels = cells.dropna().unique()
     if not 2 <= len(labels) <= 20:
         return False
-    splits = [re.fullmatch(r"([a-z]\W?[a-z]|\d\W?\d)", label.lower()) for label in labels]
-    if all(splits) and re.search("pair|type|stim|option|offer|context", normalize_name(name)):
+    are_pairs = [re.fullmatch(r"([a-z]\W?[a-z]|\d\W?\d)", label.lower()) for label in labels]
+    if all(are_pairs) and re.search("pair|type|stim|option|offer|context", normalize_name(name)):
         return True
     arms_by_label = set()
     for _, arms in chosen.dropna().groupby(cells):
         arms_by_label.add(frozenset(arms))
-    fewest = min(map(len, arms_by_label), default=0)
-    return len(arms_by_label) > 1 and fewest > 1
+    fewest_arms = min(map(len, arms_by_label), default=0)
+    return len(arms_by_label) > 1 and fewest_arms > 1
 
 
 _OFFER_WORDS = frozenset(
@@ -469,18 +472,18 @@ def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) ->
     """
     counts = labels.value_counts()
     is_decided = NONE in table.options.codes or "options" in table.columns
-    n_paid = rewards.groupby(labels).nunique(dropna=False)
-    constant = n_paid.index[n_paid == 1].tolist()
-    if is_decided or len(counts) < 3 or len(constant) != 1:
+    n_rewards = rewards.groupby(labels).nunique(dropna=False)  # different ones, by choice
+    with_one_reward = n_rewards.index[n_rewards == 1].tolist()
+    if is_decided or len(counts) < 3 or len(with_one_reward) != 1:
         return
-    (label,) = constant
+    (label,) = with_one_reward
     n_trials = counts[label]
-    if not 3 <= n_trials < 0.2 * counts.sum():
+    if not 3 <= n_trials < 0.2 * counts.sum():  # one reward means little in 1 or 2 trials
         return
     others = counts.index.drop(label).tolist()
     in_trials = f"(in {n_trials:,} trials, all with one reward)"
-    counts_from_1 = all(re.fullmatch("[1-9]", other_label) for other_label in others)
-    if label == "0" and counts_from_1:
+    others_count_from_1 = all(re.fullmatch("[1-9]", other_label) for other_label in others)
+    if label == "0" and others_count_from_1:
         place = f"{labels.name} of {table.table.file}"
         table.refuse_code(f"{place}: is '0' {in_trials}", "0", others, "arm")
     table.remarks.append(

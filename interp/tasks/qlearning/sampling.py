@@ -219,10 +219,8 @@ class Interaction:
         # Without choices, as in a first round, no agent could explore itself.
         if self._agents_explore and choices is not None:
             return agents
-        explores, random_actions = (
-            self._explores[:, self.round],
-            self._random_actions[:, self.round],
-        )
+        explores = self._explores[:, self.round]
+        random_actions = self._random_actions[:, self.round]
         return np.where(explores, random_actions, agents)
 
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
