@@ -72,9 +72,10 @@ class Model:
         self.memory, self.written = algorithm.memory, algorithm.written
         self._state = algorithm.state
         self._labels = machine.layout.labels
-        self.has_layers = not lacks(machine, "embed", "resid_post")
+        self.has_layers = not lacks(machine, "embed", "resid_post")  # which only transformers have
         self.last = machine.points["resid_post"].n_layers - 1 if self.has_layers else 0
         self.layers = range(self.last)
+        # Machines without this setting replace the latent.
         config = getattr(machine, "config", None)
         self.replaces = getattr(config, "latent_update", "replace") != "add"
 

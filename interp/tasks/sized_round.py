@@ -52,7 +52,7 @@ class SizedRound(RoundLayout):
 
     @property
     def family(self) -> tuple[Self, ...]:
-        name, (low, high) = self.ranged[-1], self.served[-1]
+        name, (low, high) = self.ranged[-1], self.served[-1]  # only the last changes positions
         return tuple(replace(self.max_layout, **{name: n}) for n in range(low, high + 1))
 
     def fit(self, episodes: Any) -> Self:

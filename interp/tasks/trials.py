@@ -505,11 +505,12 @@ class TrialTable:
         """
         columns = self.numbers("reward").where(counted, axis=0)
         for name in columns:
-            if NONE not in self.options.codes:
+            if NONE not in self.options.codes:  # the user did not say that there are no codes
                 self._refuse_reward_code(str(name), columns[name])
         if columns.shape[1] == 1:
             return columns.iloc[:, 0]
         for name in columns:
+            # Losses with a sign are negative rewards already.
             has_no_sign = bool((columns[name].dropna() >= 0).all())
             if has_no_sign and normalize_name(str(name)).startswith("loss"):
                 columns[name] = -columns[name]
@@ -966,6 +967,7 @@ def suspicious_label(counts: Mapping[str, int]) -> str | None:
     values = {label: _parse_number(label) for label in counts}
     numbers = {label: value for label, value in values.items() if not np.isnan(value)}
     words = [label for label in counts if label not in numbers]
+    # The odd ones out: few words among many numbers, or few numbers among many words.
     for few, many in ((words, list(numbers)), (list(numbers), words)):
         if 0 < 2 * len(few) <= len(many):
             return few[0]
@@ -988,7 +990,7 @@ def _find_suspicious_number(numbers: Mapping[str, float], counts: Mapping[str, i
     """
     ordered = sorted(numbers, key=numbers.__getitem__)
     values = [numbers[label] for label in ordered]
-    if values == [-1, 0, 1]:
+    if values == [-1, 0, 1]:  # two arms, and the code is -1 or 0
         return min(ordered[:2], key=counts.__getitem__)
     negative = [label for label in ordered if numbers[label] < 0]
     with_fraction = [label for label in ordered if numbers[label] % 1]

@@ -358,15 +358,15 @@ def _make_bayesian(
             less; 1 for no decay.
     """
 
-    kept = _for_each_arm(keeps)
+    decay = _for_each_arm(keeps)
 
     def count_wins(v: Values) -> _Array:
         paid = v["paid"][..., None]
-        return kept * v["arm_wins"] + v["pulled"] * paid
+        return decay * v["arm_wins"] + v["pulled"] * paid
 
     def count_losses(v: Values) -> _Array:
         unpaid = (1 - v["paid"])[..., None]
-        return kept * v["arm_losses"] + v["pulled"] * unpaid
+        return decay * v["arm_losses"] + v["pulled"] * unpaid
 
     equations: dict[str, Equation | None] = {
         "arm_wins": None,

@@ -86,7 +86,7 @@ class BanditEpisodes(BaseEpisodes):
             f"rewards have shape {rewards.shape} but choices {choices.shape}; give one for each choice",
         )
         largest = int(choices.max())
-        n_arms = integer("n_arms", self.n_arms) or max(2, largest + 1)
+        n_arms = integer("n_arms", self.n_arms) or max(2, largest + 1)  # 0 if the user gave none
         require(
             2 <= n_arms > largest,
             f"choices must be arms 0 to n_arms - 1 of 2 or more, got {largest} with n_arms={n_arms}",

@@ -207,7 +207,8 @@ def _list_pair_arms(
     """
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)
-    for candidate in (parts, tuple(pair)):
+    characters = tuple(pair)
+    for candidate in (parts, characters):
         if len(candidate) > 1 and (chosen <= set(candidate) or sides):
             return candidate
     labels = tuple(sorted(chosen))
@@ -327,7 +328,7 @@ def _find_slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str
         for slot, name_words in enumerate(words):
             own_words = name_words - shared
             initials = {word[0] for word in own_words}
-            is_free = slot not in by_name.values()
+            is_free = slot not in by_name.values()  # not named by another label
             if is_free and label.lower() in own_words | initials:
                 by_name[label] = slot
                 break

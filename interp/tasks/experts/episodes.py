@@ -68,19 +68,19 @@ class ExpertEpisodes(BaseEpisodes):
         labels = episode_array("labels", self.labels, "episode, round", 0, 1, whole=True)
         require(advice.size > 0, f"advice must be a non-empty array, got shape {advice.shape}")
         n_episodes, n_rounds, n_experts = advice.shape
-        wanted = (n_episodes, n_rounds)
+        expected = (n_episodes, n_rounds)
         require(
-            labels.shape == wanted,
-            f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {wanted}",
+            labels.shape == expected,
+            f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {expected}",
         )
         accuracies = self.accuracies
         if accuracies is not None:
-            moves = array_of("accuracies", accuracies).ndim == 3
-            axes = "episode, round, expert" if moves else "episode, expert"
+            change_over_rounds = array_of("accuracies", accuracies).ndim == 3
+            axes = "episode, round, expert" if change_over_rounds else "episode, expert"
             accuracies = episode_array("accuracies", accuracies, axes, 0, 1)
-            fitting = advice.shape if moves else (n_episodes, n_experts)
+            fitting_shape = advice.shape if change_over_rounds else (n_episodes, n_experts)
             require(
-                accuracies.shape == fitting,
+                accuracies.shape == fitting_shape,
                 f"accuracies have shape {accuracies.shape} but advice {advice.shape} needs "
                 f"[episode, expert] = {(n_episodes, n_experts)} or [episode, round, expert] = {advice.shape}",
             )
@@ -92,8 +92,8 @@ class ExpertEpisodes(BaseEpisodes):
         """Names of the arrays ``[episode, round, ...]``; of accuracies only if they change over
         rounds.
         """
-        moves = np.ndim(self.accuracies) == 3  # type: ignore[arg-type]  # None has 0 axes
-        return (*self.round_arrays, "accuracies") if moves else self.round_arrays
+        change_over_rounds = np.ndim(self.accuracies) == 3  # type: ignore[arg-type]  # None has 0 axes
+        return (*self.round_arrays, "accuracies") if change_over_rounds else self.round_arrays
 
     n_rounds = length_of("advice", 1, "Rounds of the longest episode.")
     n_experts = length_of("advice", 2, "How many experts give advice.")

@@ -223,7 +223,7 @@ def _compute_series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
     """
     term = x * (p + r) / (p + 1)
     total, step = term, 1
-    while (term > 1e-17 * (1 + total)).any():
+    while (term > 1e-17 * (1 + total)).any():  # smaller terms do not change the sum
         term = term * x * (p + r + step) / (p + 1 + step)
         total = total + term
         step += 1

@@ -78,7 +78,7 @@ class ExpertRegime:
         )
         departures = [self.switch_every, self.drift_std, self.correlation or None]
         require(
-            departures.count(None) >= 2,
+            departures.count(None) >= 2,  # of the three, at most one has an effect
             f"{regime}: give only one of switch_every, drift_std and correlation",
         )
         if self.switch_every is not None:
@@ -102,7 +102,7 @@ class ExpertRegime:
             n_experts >= self.min_experts,
             f"regime {self.name!r} needs n_experts >= {self.min_experts}, got {n_experts}",
         )
-        slots = self.first + (self.rest,) * n_experts
+        slots = self.first + (self.rest,) * n_experts  # at least as many as experts
         return slots[:n_experts]
 
     @property

@@ -203,7 +203,8 @@ def _change_reward(
             return reward
         return (episodes.rewards[:, t] + 0.5) % 1.0
 
-    return in_one_round("rewards", edit, remade=_replace_transitions)(episodes, round)
+    make_pair = in_one_round("rewards", edit, remade=_replace_transitions)
+    return make_pair(episodes, round)
 
 
 def corruptions() -> tuple[Corruption, ...]:

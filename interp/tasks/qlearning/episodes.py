@@ -216,10 +216,10 @@ class MDPEpisodes(BaseEpisodes):
         _refuse_large(n_episodes, np.shape(states), n_states, n_actions)
         arrays = dict(zip(_TRANSITIONS, (states, actions, rewards, next_states), strict=True))
         transitions = _check_rounds(arrays, n_episodes, n_states, n_actions)
-        start = np.zeros((n_episodes, n_states, n_actions)) if initial is None else initial
-        absent = None if missing is None else array_of("missing", missing).astype(bool)
+        first_tables = np.zeros((n_episodes, n_states, n_actions)) if initial is None else initial
+        is_missing = None if missing is None else array_of("missing", missing).astype(bool)
         tables = bellman.replay_tables(
-            **transitions, initial=start, alpha=alpha, gamma=gamma, missing=absent
+            **transitions, initial=first_tables, alpha=alpha, gamma=gamma, missing=is_missing
         )
         next_values = bellman.rows_at(tables[:, 1:], transitions["next_states"])
         return cls(
@@ -233,7 +233,7 @@ class MDPEpisodes(BaseEpisodes):
             regime=regime,
             seed=seed,
             noise=None if noise is None else np.asarray(noise),
-            missing=absent,
+            missing=is_missing,
             participants=participants,
             reading=reading,
         )

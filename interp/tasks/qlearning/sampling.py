@@ -240,7 +240,7 @@ class Interaction:
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
         rounds, after = slice(start, stop), slice(start + 1, stop + 1)
-        tables = self._tables[:, start : stop + 1].copy()
+        tables = self._tables[:, start : stop + 1].copy()  # before each round, and after the last
         next_states = self._states[:, after].copy()
         by_round = {
             "states": self._states,

@@ -424,8 +424,8 @@ def _list_answerable_depths(record: _Regime, n_rounds: int) -> tuple[int, ...]:
     """Return the depths (distances of the target) of the regime ``record`` that can be answered
     within ``n_rounds`` rounds; if there is none, the largest depth that can.
     """
-    answered = tuple(depth for depth in record.depths if depth < n_rounds)
-    return answered or (max(1, n_rounds - 1),)
+    answerable = tuple(depth for depth in record.depths if depth < n_rounds)
+    return answerable or (max(1, n_rounds - 1),)
 
 
 def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
