@@ -93,7 +93,7 @@ DURATIONS = read_rows(Path(interp.__file__).parent / "cli" / "durations.csv")
     ids=["measured", "another preset", "another task", "recorded"],
 )
 def test_a_training_says_nothing_of_a_preset_that_was_not_chosen(typed, expected):
-    duration = cli_command._duration("train", typed)
+    duration = cli_command._describe_duration("train", typed)
     assert expected in duration
     assert bool(expected) == bool(duration)
 

@@ -80,12 +80,12 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except InputError as error:
-                why, code = str(error), 2
+                why, code = str(error), 2  # 2: the input was refused
             except OSError as error:
                 place = error.filename or "a file"
                 why, code = f"the system refuses {place}: {error.strerror or error}", 2
             except KeyboardInterrupt as stop:
-                why, code = str(stop) or _STOPPED, 130
+                why, code = str(stop) or _STOPPED, 130  # 128 + SIGINT, as in a shell
             except Exception as error:
                 # The parser's, of an option that is none, has a message that the parser prints.
                 is_group = hasattr(self.commands.get(words[0]), "commands")
@@ -95,7 +95,7 @@ class Commands(TyperGroup):
         if _TERMINATED in ctx.meta:
             # Code in C, and what reads files, can make another error of the interrupt.
             why = _STOPPED if code == 2 else why
-            code = 143
+            code = 143  # 128 + SIGTERM
         typer.echo(f"interp: {plain(why)}", err=True)
         if "--json" in words:
             _refuse(ctx, words, why)
@@ -253,16 +253,16 @@ class _Command(TyperCommand):
         for parameter in self.params:
             if getattr(parameter, "multiple", False):
                 repeatable.update(parameter.opts)
-        spread: list[str] = []
-        current = None
+        expanded: list[str] = []  # the option's name before each of its values
+        open_option = None  # the repeatable option that further words are values of
         for before, word in pairwise(["", *args]):
             _require_value(before, word)
             if word.startswith("--"):
-                current = word if word in repeatable else None
-            elif current is not None and spread[-1] != current:
-                spread.append(current)
-            spread.append(word)
-        return super().parse_args(ctx, spread)
+                open_option = word if word in repeatable else None
+            elif open_option is not None and expanded[-1] != open_option:
+                expanded.append(open_option)
+            expanded.append(word)
+        return super().parse_args(ctx, expanded)
 
 
 def _require_value(before: str, word: str) -> None:
@@ -331,14 +331,14 @@ def command(
             say = Say(called, as_json, quiet)
             if values.pop("plan", False):
                 values["shard"] = PLAN
-            first = _duration(called, values)
+            duration = _describe_duration(called, values)
             for holder, options in passed.items():
                 option_values = {name: values.pop(option.name) for name, option in options.items()}
                 values[holder] = {
                     name: value for name, value in option_values.items() if value is not None
                 }
             shown = workers.saying(
-                lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet
+                lambda: f"interp {called}", shown=bool(duration), first=duration, silent=quiet
             )
             with say.until_done, shown, warnings.catch_warnings(), _stopped_after(time_limit):
                 warnings.showwarning = _show_warning
@@ -385,7 +385,7 @@ def _list_durations(called: str) -> dict[str, str]:
     return sentences
 
 
-def _duration(called: str, values: Mapping[str, Any]) -> str:
+def _describe_duration(called: str, values: Mapping[str, Any]) -> str:
     """Return a sentence that says how long a command takes; "" if that was not measured.
 
     Args:
@@ -494,7 +494,8 @@ def _shell_kind(annotation: Any) -> Any:
     """Return the type of an option's values for a parameter's annotation: a list of words if the
     annotation is a union of types with a list among them, otherwise the annotation itself.
     """
-    kinds = [typing.get_origin(kind) for kind in typing.get_args(annotation)]
+    kinds = [typing.get_origin(part) for part in typing.get_args(annotation)]
+    # More than "list or None": words that the function itself reads.
     return list[str] | None if len(kinds) > 2 and list in kinds else annotation
 
 

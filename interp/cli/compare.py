@@ -107,7 +107,7 @@ def _compare_several(
     require(reference, "several models need one reference: give its name, or 'none'")
     files = {name: f"{_pair(name, reference)}/comparison.json" for name in models}
     settings = dict(compare_one.keywords)
-    settings.pop("device")
+    settings.pop("device")  # shares may be computed on different devices
     out = settings.pop("out")
     settings |= options.contents_of([*models, reference, *(settings["recorded"] or [])])
     for name in shares.undone(out, files, settings, shard):
@@ -146,7 +146,7 @@ def _compare_machines(
         recorded, hypothesis, arguments, seed, device, out: values of further options.
     """
     builders = {record.name for record in models() if record.kind != "learned"}
-    is_built = model in builders
+    is_built = model in builders  # then --set is about it, otherwise about the reference
     subject = options.load(model, sizes, arguments if is_built else None, device).model
     options.use(say, subject, recorded, hypothesis)
     reference_arguments = {} if is_built else options.settings_of(arguments or ())
@@ -191,6 +191,7 @@ def _resize(budget: Any, episodes: int | None, rounds: int | None) -> Any:
     if rounds is not None:
         budget = budget.of_rounds(rounds)
     if episodes is not None:
-        known = round(episodes * budget.known / budget.test)
-        budget = replace(budget, test=episodes, known=known)
+        # Maps between states are fitted on proportionally many episodes.
+        n_fitted = round(episodes * budget.known / budget.test)
+        budget = replace(budget, test=episodes, known=n_fitted)
     return budget

@@ -78,19 +78,19 @@ def _audit_one(
         sizes, how, quick, report, seed, out: values of the options of ``interp audit``.
     """
     from interp.audit import Budget
-    from interp.audit import audit as ask
+    from interp.audit import audit as run_audit
 
     machine = options.study(say, model, sizes, sampled=False, **how).model
     folder = folder_to_write(out / options.name_folder(model))
     budget = Budget.quick() if quick else Budget()
-    result = ask(machine, budget=replace(budget, seed=seed))
+    result = run_audit(machine, budget=replace(budget, seed=seed))
     settings = {"model": result.model, "settings": dict(result.settings)}
     say.measures(result)
     say.tables(folder, {"measures": result.to_frame(), **result.tables})
     if report:
         from interp.model.run import room
         from reports.build import write
-        from reports.parts import audit as part
+        from reports.parts import audit as audit_part
 
         page = write(
             machine,
@@ -98,7 +98,7 @@ def _audit_one(
             n_episodes=budget.episodes,
             n_rounds=room(machine, interp.tasks.of(machine).at_most(budget.rounds)),
             seed=seed,
-            parts=[part.part(result)],
+            parts=[audit_part.part(result)],
             source=model,
             quick=quick,
         )
@@ -172,7 +172,7 @@ def _models(say: Say) -> None:
     """List the models that can be loaded, grouped by task; with --quiet, print only their names."""
     from interp.model.library import models as records
 
-    known = records()
+    known = records()  # those of a task stand together
     say.facts(models=[vars(record) for record in known])
     width = max(len(record.name) for record in known)
     for key, of_task in groupby(known, lambda record: record.task):

@@ -112,10 +112,11 @@ def _refuse_idle(
         options: names of the settings with an option that lacks the ``max_`` of the setting's name,
             such as ``--retries`` for ``max_retries``.
     """
-    usual = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}
+    # Any model and any server: their defaults are the same.
+    defaults = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}
     idle = []
     for name, value in settings.items():
-        if name not in used and value != usual[name]:
+        if name not in used and value != defaults[name]:
             option = name.removeprefix("max_") if name in options else name
             idle.append(f"--{option.replace('_', '-')}")
     require(not idle, f"{', '.join(idle)} does nothing for {player}: leave it out")
@@ -297,9 +298,11 @@ def _run(
     try:
         with display("calls", int(expected.frame["calls"].sum())) as update:
 
-            def show(now: RunSummary) -> None:
-                text = f"{now.finished}/{now.episodes} episodes, {now.malformed} malformed"
-                update(completed=now.calls + now.resumed_calls, text=text)
+            def show(summary: RunSummary) -> None:
+                text = (
+                    f"{summary.finished}/{summary.episodes} episodes, {summary.malformed} malformed"
+                )
+                update(completed=summary.calls + summary.resumed_calls, text=text)
 
             done = runner.run(
                 jobs,

@@ -96,7 +96,7 @@ def _probe(
         n_episodes = options.size_of_work(episodes, quick, 64, 256)
         n_rounds = rounds or task.at_most(options.size_of_work(None, quick, 50, 100))
         sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
-    loaded.layout.fit(sampled)
+    loaded.layout.fit(sampled)  # refuses sizes that the model cannot have
     say.facts(
         model=loaded.name,
         n_episodes=len(sampled),
@@ -111,21 +111,21 @@ def _probe(
         names = targets or task.analysis.probed or None
         with working("fitting probes"):
             results = probes.probe(loaded, sampled, names, sites=site, seed=seed)
-        _tell(say, results, folder)
+        _write_results(say, results, folder)
         return
-    cache = folder / "cells"
+    cells_folder = folder / "cells"
     swept = probes.sweep(
         loaded,
         sampled,
         targets,
         windows=spans or None,
         seed=seed,
-        cache=cache,
+        cache=cells_folder,
         n_jobs=jobs,
         scheduler=scheduler,
         shard=shard,
     )
-    options.end_share(say, cache, shard)
+    options.end_share(say, cells_folder, shard)
     if shard:
         return
     write_csv(folder / "sweep.csv", swept.frame)
@@ -138,7 +138,7 @@ def _probe(
     say.wrote([folder])
 
 
-def _tell(say: Say, results: Sequence[Any], folder: Path) -> None:
+def _write_results(say: Say, results: Sequence[Any], folder: Path) -> None:
     """Print the results of fitted probes, and write them as text, table, JSON and figures.
 
     Args:

@@ -132,11 +132,11 @@ def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
     recording: list[str] = []
     for word in words:
         name, _, value = word.partition("=")
-        if name in roles and recordings:
+        if name in roles and recordings:  # a column of the file before it
             recording.append(word)
         else:
             require(name not in recordings, f"--beside names {name!r} twice; give another name")
-            recording = [value or word]
+            recording = [value or word]  # a word without "=" is name and place at once
             recordings[name] = recording
     players = {}
     for name, recording in recordings.items():
@@ -183,9 +183,10 @@ def _explore(
     reference_model = None
     if reference:
         reference_model = options.load(reference, {}, None, how.get("device", "cpu")).model
-    again = {**sizes, **how, "reference": reference, "device": None}
-    again["set"] = again.pop("arguments", None)
-    shell = shlex.join(["interp", "explore", model, *write_shell_options(again)])
+    # The options of a command that serves the same page; on any device.
+    shell_options = {**sizes, **how, "reference": reference, "device": None}
+    shell_options["set"] = shell_options.pop("arguments", None)
+    shell = shlex.join(["interp", "explore", model, *write_shell_options(shell_options)])
     origin = f"interp.load({model!r}{write_arguments(chosen.arguments)})"
     explorer = Explorer(chosen.model, reference_model, origin, shell)
     served = Served(explorer, port, shown)

@@ -84,10 +84,10 @@ def _verify(
     facts = {"model": model, "exact": result.passed}
     say.facts(**facts, failures=len(result.failures), settings=dict(result.settings))
     checks = result.summary()
-    shares = checks["error"] / checks["tolerance"].clip(lower=1e-300)
-    nearest = shares.sort_values(ascending=False, na_position="first", kind="stable")
+    tolerance_shares = checks["error"] / checks["tolerance"].clip(lower=1e-300)
+    worst_first = tolerance_shares.sort_values(ascending=False, na_position="first", kind="stable")
     title = f"{model}: largest difference from the algorithm, worst first"
-    say.table(checks.loc[nearest.index], title, "checks")
+    say.table(checks.loc[worst_first.index], title, "checks")
     if out is not None:
         say.tables(out, {"verification": result.table()})
         say.wrote([write_json(out / "verification.json", {**facts, **result.settings})])

@@ -60,17 +60,16 @@ def trajectories(
     """
     values = np.asarray(values, dtype=np.float64)
     reference = np.asarray(reference, dtype=np.float64)
-    has_label_each = values.ndim == 2 and values.shape[1] == len(labels)
-    is_alike = values.shape == reference.shape and has_label_each
+    has_all_labels = values.ndim == 2 and values.shape[1] == len(labels)
     require(
-        is_alike,
+        values.shape == reference.shape and has_all_labels,
         f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
     )
     figure = Figure(figsize=(width, 3.4))
     value_axes, gap_axes = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
     colours = _pick_colours(reference)
-    gap = np.abs(values - reference)
+    gap = np.abs(values - reference)  # [step, series]
     # The others are so thin that they do not hide the named ones.
     thin: dict[str, Any] = {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
     others = [i for i in range(len(labels)) if i not in colours]
@@ -89,7 +88,7 @@ def trajectories(
     value_axes.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
     value_axes.margins(x=0.01)
     handles, names = value_axes.get_legend_handles_labels()
-    if len(handles) <= 14:
+    if len(handles) <= 14:  # a longer legend would be as high as the panels
         figure.legend(
             handles,
             names,
@@ -137,7 +136,7 @@ def _scale_difference(axes: Axes, largest: float) -> None:
         text = "exactly 0 at every step"
         axes.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
         return
-    top = 10.0 ** np.ceil(np.log10(largest))
+    top = 10.0 ** np.ceil(np.log10(largest))  # the next power of ten
     axes.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
     axes.set_ylim(0, top * 1.3)
     decades = top * 10.0 ** np.arange(-3, 1)
@@ -304,11 +303,14 @@ def name_ends(
     """
     last = _select_last(frame, x).dropna(subset="mean")
     inches = axes.get_window_extent().height / axes.figure.dpi
-    to_share = axes.transData + axes.transAxes.inverted()
-    end = axes.get_xlim()[1]
+    to_share = axes.transData + axes.transAxes.inverted()  # from data to shares of the panel
+    _, end = axes.get_xlim()
     heights = [float(to_share.transform((end, value))[1]) for value in last["mean"]]
     order = np.argsort(heights, kind="stable")
+    # Of name i, from below: i lines of 1.25 times the font size (72 points an inch) lie under it.
     steps = np.arange(len(heights)) * 1.25 * size / 72 / inches
+    # Names are far enough apart if their heights minus these steps do not fall. The mean of the two
+    # nearest sequences that do not fall, above and below the heights, shifts them least.
     free_heights = np.array(heights)[order] - steps
     up = np.maximum.accumulate(free_heights) + steps
     down = np.minimum.accumulate(free_heights[::-1])[::-1] + steps
@@ -334,6 +336,7 @@ def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     first, *others = _select_last(frame, x).dropna(subset="mean").to_dict("records")
     others.sort(key=lambda row: float(row["mean"]))
     texts = []
+    # Of the other curves the lowest, and the highest if there are two or more.
     for row in (first, *others[:1], *others[1:][-1:]):
         form = ".2f" if abs(row["mean"]) >= 0.05 else ".2g"
         texts.append(f"{row['mean']:{form}} of {row['name']}")
@@ -369,34 +372,34 @@ def heatmaps(
     require(len(frames) > 0, "give at least one grid")
     columns = [str(name) for name in frames[0].columns]
     require(columns, "there is nothing to draw: the grids have no columns")
-    same = all([str(name) for name in frame.columns] == columns for frame in frames)
-    require(same, "grids that stand below each other must have the same columns")
+    has_same_columns = all([str(name) for name in frame.columns] == columns for frame in frames)
+    require(has_same_columns, "grids that stand below each other must have the same columns")
     cells = [frame.to_numpy(dtype=np.float64) for frame in frames]
     if not limit:
         magnitudes = [float(np.nanmax(np.abs(grid), initial=0)) for grid in cells]
         limit = max(magnitudes) or 1.0
     if lowest is None:
         lowest = -limit if any((grid < 0).any() for grid in cells) else 0.0
-    heights = [max(len(frame), 1) for frame in frames]
-    inches = 0.9 + 0.28 * sum(heights) + 0.3 * len(frames)
+    n_rows = [max(len(frame), 1) for frame in frames]
+    inches = 0.9 + 0.28 * sum(n_rows) + 0.3 * len(frames)
     figure = Figure(figsize=(width, float(np.clip(inches, 1.7, 12))))
-    below = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
+    panels = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=n_rows)[:, 0]
+    for axes, (title, frame), grid in zip(panels, grids.items(), cells, strict=True):
         image = draw_cells(axes, grid, Normalize(lowest, limit))
         axes.set_title(title, fontsize=9)
         _name_ticks(axes.xaxis, columns)
         _name_ticks(axes.yaxis, [str(name) for name in frame.index])
         column_width = (width - 1.4) / len(columns)
-        longest = max(map(len, columns)) * _CHARACTER
-        if longest > column_width and len(columns) <= 40:
+        longest = max(map(len, columns)) * _CHARACTER_WIDTH
+        if longest > column_width and len(columns) <= _MOST_TICKS:
             for tick in axes.get_xticklabels():
                 tick.set(rotation=45, ha="right", rotation_mode="anchor")
         axes.set(ylabel=ylabel)
         if grid.size <= 400 and grid.shape[1] <= 20:
             _write_cells(axes, grid, limit)
-    below[-1].set(xlabel=xlabel)
+    panels[-1].set(xlabel=xlabel)
     colour_bar(
-        figure, image, label, ax=list(below), fraction=0.03, pad=0.015
+        figure, image, label, ax=list(panels), fraction=0.03, pad=0.015
     ).locator = MaxNLocator(4)
     return figure
 
@@ -483,7 +486,7 @@ def _fading(*hues: str) -> ListedColormap:
     Args:
         hues: names of one or two hues of the palette.
     """
-    levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)
+    levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)  # an odd number has a level at 0
     sides = [to_rgb(LIGHT[hues[0] if level < 0 else hues[-1]]) for level in levels]
     return ListedColormap(
         [(*side, abs(level)) for side, level in zip(sides, levels, strict=True)], "-".join(hues)
@@ -493,7 +496,7 @@ def _fading(*hues: str) -> ListedColormap:
 SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
 
 
-_CHARACTER = 0.085  # width of one character of a tick label, in inches
+_CHARACTER_WIDTH = 0.085  # width of one character of a tick label, in inches
 
 
 @styled
@@ -575,9 +578,9 @@ def draw_measures(measures: Sequence[Any]) -> Figure:
             hasattr(measure, "number") and hasattr(measure, "threshold"),
             f"measures must be a list of Measure, got {shown(measure)} in it",
         )
-    known = [measure for measure in measures if not np.isnan(measure.number.estimate)]
-    rows = [measure for measure in known if measure.is_share] or known
-    ends = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)
+    numbered = [measure for measure in measures if not np.isnan(measure.number.estimate)]
+    rows = [measure for measure in numbered if measure.is_share] or numbered
+    limits = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)  # of the axis
     names = []
     for measure in rows:
         subject = f" ({measure.about})" if measure.about else ""
@@ -588,15 +591,15 @@ def draw_measures(measures: Sequence[Any]) -> Figure:
     for i, measure in enumerate(rows):
         number = measure.number
         bounds = [number.low, number.estimate, number.high]
-        low, estimate, high = np.clip(bounds, *ends).tolist()
+        low, estimate, high = np.clip(bounds, *limits).tolist()
         axes.plot([low, high], [i, i], color=LIGHT["blue"], linewidth=3, alpha=0.45)
         axes.plot(estimate, i, "o", color=LIGHT["blue"], markersize=7)
-        threshold = max(measure.threshold, ends[0])
+        threshold = max(measure.threshold, limits[0])
         axes.plot([threshold] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
         if measure.strongest:
-            control = np.clip(measure.controls[measure.strongest].number, *ends)
+            control = np.clip(measure.controls[measure.strongest].number, *limits)
             axes.plot(control, i, "D", markerfacecolor="none", markeredgecolor=LIGHT["grey"])
-    scale = {"xlim": (-0.02, 1.02)} if ends[1] == 1 else {"xscale": "log"}
+    scale = {"xlim": (-0.02, 1.02)} if limits[1] == 1 else {"xscale": "log"}
     axes.set(
         **scale,
         ylim=(max(len(rows), 1) - 0.5, -0.5),
@@ -606,7 +609,7 @@ def draw_measures(measures: Sequence[Any]) -> Figure:
     return figure
 
 
-_PORTS = {
+_PORT_COLOURS = {
     "query": LIGHT["blue"],
     "key": LIGHT["amber"],
     "value": LIGHT["green"],
@@ -640,31 +643,37 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float
         )
     columns = [*layers, exits]
     tallest = max(len(column) for column in columns)
-    place: dict[str, tuple[int, float]] = {}
+    place: dict[str, tuple[int, float]] = {}  # column, and height from the middle
     for x, column in enumerate(columns):
         middle = (len(column) - 1) / 2
         place |= {name: (x, middle - y) for y, name in enumerate(column)}
-    half = len(columns) * _HALF_CHARACTER / width
-    shown = {name: wrap(name.replace("step ", "step\xa0"), int(0.45 / half)) for name in place}
-    n_lines = max(map(len, shown.values()))
+    # Half the width of a character, with the distance of two columns as the unit.
+    half_character = len(columns) * _HALF_CHARACTER / width
+    line_length = int(0.45 / half_character)  # so that a box takes 0.9 of a column
+    # A box's lines; "step 1.2" is not broken.
+    lines = {name: wrap(name.replace("step ", "step\xa0"), line_length) for name in place}
+    n_lines = max(map(len, lines.values()))
     figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * n_lines) * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):
         (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
-        out, into = (half * max(map(len, shown[edge[side]])) for side in ("source", "target"))
+        # Half the widths of the two boxes, between which the arrow runs.
+        out, into = (
+            half_character * max(map(len, lines[edge[end]])) for end in ("source", "target")
+        )
         start, end = (x0 + out, y0), (x1 - into, y1)
         is_far = x1 - x0 > 1  # past the boxes of layers in between
-        side = 1 if y0 + y1 <= 0 else -1
-        bow = (0.25 if is_far else 0.04) * side
+        direction = 1 if y0 + y1 <= 0 else -1  # away from the middle
+        bow = (0.25 if is_far else 0.04) * direction
         look: dict[str, Any] = {"shrinkA": 5, "shrinkB": 5, "linewidth": 1.5, "zorder": 2}
         look |= {
             "arrowstyle": "-|>,head_length=5,head_width=2.5",
             "connectionstyle": f"arc3,rad={bow}",
         }
-        axes.add_patch(FancyArrowPatch(start, end, color=_PORTS[edge["port"]], **look))
+        axes.add_patch(FancyArrowPatch(start, end, color=_PORT_COLOURS[edge["port"]], **look))
     for name, (x, y) in place.items():
         ink, weight = (INK, "bold") if name in exits else (LIGHT["grey"], "normal")
-        text = "\n".join(shown[name])
+        text = "\n".join(lines[name])
         axes.text(
             x,
             y,
@@ -683,9 +692,11 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float
     top = tallest / 2
     axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-top - 0.35, top + 0.75))
     axes.axis("off")
-    read = {f"read by {port}": hue for port, hue in _PORTS.items() if port in set(edges["port"])}
+    drawn = {
+        f"read by {port}": hue for port, hue in _PORT_COLOURS.items() if port in set(edges["port"])
+    }
     handles = [
-        axes.plot([], [], color=hue, linewidth=2, label=name)[0] for name, hue in read.items()
+        axes.plot([], [], color=hue, linewidth=2, label=name)[0] for name, hue in drawn.items()
     ]
     axes.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=round(width / 2.4)

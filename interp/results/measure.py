@@ -274,7 +274,7 @@ class Measure:
             is_beyond = high <= self.threshold
             is_opposite = low > no_threshold
         if is_beyond:
-            doubt = self._doubt
+            doubt = self._doubt  # what speaks against "yes"; "" for nothing
             return ("undecided", doubt) if doubt else ("yes", "")
         if is_opposite:
             return "no", ""
@@ -290,9 +290,11 @@ class Measure:
         Such a reason is that no control was run, that a control gave no number, or that the number
         is not clear of a control.
         """
+        # Controls that a "yes" must beat.
         counted = {name: control for name, control in self.controls.items() if control.counts}
         if not counted:
             return NOT_RUN if self.needs_control else ""
+        # The end of the interval that is nearer to the controls.
         near_end = self.number.low if self.side == "above" else self.number.high
         strongest = counted.get(self.strongest)
         if strongest and not _is_clear(near_end, strongest.number, self.side, self.is_share):
@@ -324,8 +326,8 @@ class Measure:
         known = {name: number for name, number in numbers.items() if not isnan(number)}
         counted = {name: number for name, number in known.items() if self.controls[name].counts}
         candidates = counted or known
-        nearest = max if self.side == "above" else min
-        return nearest(candidates, key=candidates.__getitem__, default="")
+        hardest = max if self.side == "above" else min
+        return hardest(candidates, key=candidates.__getitem__, default="")
 
     @property
     def phrase(self) -> str:
@@ -447,7 +449,7 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         are further fields, which override those of the table. If they contain ``lacking`` (the
         claim does not apply), only the text of the claim is read from the table.
     """
-    fixed = read_tables(tables) if isinstance(tables, Path) else tables
+    fixed_fields = read_tables(tables) if isinstance(tables, Path) else tables
 
     def claim(
         key: str,
@@ -455,11 +457,11 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         words: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> Measure:
-        table = fixed[key]
-        if "lacking" in changes:
-            table = {"claim": table["claim"]}
+        fields_of_claim = fixed_fields[key]
+        if "lacking" in changes:  # a measure without a number has no threshold and no phrases
+            fields_of_claim = {"claim": fields_of_claim["claim"]}
         values: dict[str, Any] = {"key": key, "number": number}
-        for name, value in table.items():
+        for name, value in fields_of_claim.items():
             values[name] = value.format(**words or {}) if isinstance(value, str) else value
         values["rests_on"] = tuple(values.get("rests_on", ()))
         return Measure(**values | changes)
@@ -541,8 +543,8 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
         phrase = (measure.verdict, measure.phrase)
         if measure.phrase and not is_in_lead and phrase not in phrases:
             phrases.append(phrase)
-    first: list[tuple[Verdict, str]] = []
-    further: list[tuple[Verdict, str]] = []
+    first: list[tuple[Verdict, str]] = []  # of the first sentence
+    further: list[tuple[Verdict, str]] = []  # of the second sentence
     for phrase in phrases:
         n_words = len(_join_phrases(name, [*first, phrase]).split())
         is_short = not first or n_words <= _MOST_WORDS
@@ -571,9 +573,9 @@ def _describe_undecided_claims(undecided: Sequence[Measure], n_measures: int) ->
         undecided: the undecided measures, at least one.
         n_measures: the number of all measures.
     """
-    question = undecided[0].yes.removeprefix("partly ")
-    if len(undecided) == 1 and question:
-        text = f"It is undecided whether it {question}"
+    predicate = undecided[0].yes.removeprefix("partly ")
+    if len(undecided) == 1 and predicate:
+        text = f"It is undecided whether it {predicate}"
     else:
         verb = "are" if len(undecided) > 1 else "is"
         text = f"{len(undecided)} of {n_measures} claims {verb} undecided"
@@ -594,7 +596,7 @@ def _join_phrases(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
     parts = []
     for wanted in ("yes", "no"):
         texts = [phrase for verdict, phrase in phrases if verdict == wanted]
-        if any(" and " in text for text in texts):
+        if any(" and " in text for text in texts):  # "a and b and c" would be ambiguous
             parts.append(", and ".join(texts))
         elif texts:
             parts.append(join_words(texts))
@@ -635,22 +637,23 @@ def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         one). Its column ``name`` is a name for the row, such as "z, head 1": the texts and integers
         in the columns before the number.
     """
-    what = ""
+    quantity = ""
     numeric = [str(name) for name in frame.select_dtypes("number")]
     if list(frame.columns[:1]) == ["name"] and len(frame):
-        what = str(frame["name"].iloc[0])
-        frame = frame[frame["name"] == what].drop(columns="name")
+        quantity = str(frame["name"].iloc[0])
+        frame = frame[frame["name"] == quantity].drop(columns="name")
     candidates = ["number", "estimate", "mean", *numeric]
     column = next((name for name in candidates if name in frame), "number")
-    what = what or column.replace("_", " ")
+    quantity = quantity or column.replace("_", " ")
     low = f"{column}_low" if f"{column}_low" in frame else "low"
     high = f"{column}_high" if f"{column}_high" in frame else "high"
+    # Columns that the table lacks are added, with NaN.
     columns = list(dict.fromkeys([*frame.columns, column, low, high]))
     frame = frame.reindex(columns=columns)
     before = frame.iloc[:, : columns.index(column)]
-    names = [_row_name(row) or what for row in before.to_dict("records")]
-    known = frame.assign(name=names, estimate=frame[column], low=frame[low], high=frame[high])
-    return what, known.sort_values("estimate", kind="stable", ignore_index=True)
+    names = [_row_name(row) or quantity for row in before.to_dict("records")]
+    named = frame.assign(name=names, estimate=frame[column], low=frame[low], high=frame[high])
+    return quantity, named.sort_values("estimate", kind="stable", ignore_index=True)
 
 
 def _row_name(row: Mapping[Hashable, Any]) -> str:
@@ -686,13 +689,15 @@ class Result:
         """The finding in one sentence; by default, the lowest and the highest number of the table's
         main column.
         """
-        what, rows = pick_number_column(self.to_frame())
-        known = rows.dropna(subset="estimate").to_dict("records")
+        quantity, rows = pick_number_column(self.to_frame())
+        ascending = rows.dropna(subset="estimate").to_dict("records")
         texts = []
-        for row in known[:1] + known[1:][-1:]:
+        for row in (
+            ascending[:1] + ascending[1:][-1:]
+        ):  # the lowest, and the highest if there are two
             number = str(Interval(row["estimate"], row["low"], row["high"]))
-            texts.append(number if row["name"] == what else f"{number} ({row['name']})")
-        return f"{what}: {' to '.join(texts) or 'none'}."
+            texts.append(number if row["name"] == quantity else f"{number} ({row['name']})")
+        return f"{quantity}: {' to '.join(texts) or 'none'}."
 
     def _draw(self, figures: Any) -> Any:
         """Draw the result's figure; by default the lowest numbers of the table with their

@@ -57,7 +57,7 @@ _SMALLEST_TEXT = (
     9.2  # pixels: on a narrow screen a picture scrolls in its box before its text gets smaller
 )
 _MAX_SCALE = 1.3
-_PHONE = 3.7  # inches: wider figures scroll on a phone, and are marked for the page as "wide"
+_PHONE_WIDTH = 3.7  # inches: wider figures scroll on a phone, and are marked for the page as "wide"
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
 
 
@@ -86,18 +86,19 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     for name, colour in LIGHT.items():
         svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
     width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
-    head, body = svg.split(">", 1)
+    head, body = svg.split(">", 1)  # the opening tag, and all the rest
     head = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", head)
     inches = float(width) / 72
     # How far a picture may shrink, as a share of its width, until its smallest text is ``_SMALLEST_TEXT`` high.
     sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
-    legible = min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
-    style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * legible:.3f}in"
+    least_share = min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
+    style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * least_share:.3f}in"
     style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
-    label, kind = f"{prefix}-title", ' class="wide"' * (inches * legible > _PHONE)
+    label = f"{prefix}-title"
+    kind = ' class="wide"' * (inches * least_share > _PHONE_WIDTH)
     # Without long decimals, fonts (the page's is taken) and null turns, but never in a label's text: half of the bytes.
-    idle = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
-    body = re.sub(r"<[^>]+>", lambda tag: re.sub(idle, "", tag[0]), body)
+    superfluous = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
+    body = re.sub(r"<[^>]+>", lambda tag: re.sub(superfluous, "", tag[0]), body)
     body = re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", re.sub(r"\s*\n\s*", "\n", body))
     label_text = escape(foreign.plain(title))
     opening = (

@@ -83,7 +83,7 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
         known: the global names of the module in which the annotation stands.
     """
     namespace = {**vars(builtins), **known, "ArrayLike": _Numbers}
-    names = defaultdict(lambda: Any, namespace)
+    names = defaultdict(lambda: Any, namespace)  # a name that is unknown here stands for Any
     annotated = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(annotated, names, names)["it"]
@@ -167,15 +167,15 @@ def _judge_of_instance(kind: Any) -> _Judge:
     """
     from jaxtyping import Float, Num, jaxtyped
 
-    class_asked = typing.get_origin(kind) or kind
-    if not isinstance(class_asked, type):  # a type variable, or what is no class at run time
+    expected = typing.get_origin(kind) or kind
+    if not isinstance(expected, type):  # a type variable, or what is no class at run time
         return lambda value, finite: value
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
-        class_asked = Num[kind.array_type, kind.dim_str]
+        expected = Num[kind.array_type, kind.dim_str]
 
     def judge(value: Any, finite: bool) -> Any:
         with jaxtyped("context"):  # names of axes are this value's alone
-            return value if isinstance(value, class_asked) else NO
+            return value if isinstance(value, expected) else NO
 
     return judge
 
@@ -236,7 +236,9 @@ def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
         if type(value) is not tuple:
             value = _convert_row(value)
             if isinstance(value, range) and origin is not tuple:
+                # A range holds integers only: 0 stands for all, so that a long range costs nothing.
                 return value if judges[0](0, True) is not NO else NO
+            # A text is a sequence, too; an array that is still one here has no or several axes.
             if isinstance(value, str | bytes) or hasattr(value, "ndim"):
                 return NO
             if not isinstance(value, Sequence | set | frozenset):
@@ -260,7 +262,7 @@ def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
 def _convert_row(value: Any) -> Any:
     """Return a one-dimensional array as a list, and any other value as it is."""
     is_row = getattr(value, "ndim", None) == 1 and hasattr(value, "tolist")
-    has_numbers = not getattr(value, "is_meta", False)
+    has_numbers = not getattr(value, "is_meta", False)  # a tensor on "meta" has only a shape
     return value.tolist() if is_row and has_numbers else value
 
 
@@ -470,9 +472,9 @@ def seed_of(value: object, name: str = "seed") -> int:
         value: what was passed.
         name: the argument's name in the error message.
     """
-    seed = integer(name, value, 0)
-    if seed > _MOST_SEED:
-        integer(name, value, 0, _MOST_SEED)
+    seed = integer(name, value, least=0)
+    if seed > _MOST_SEED:  # only then does the message name the upper bound
+        integer(name, value, least=0, most=_MOST_SEED)
     return seed
 
 
@@ -500,7 +502,7 @@ def file_path(value: Any, what: str = "path") -> str:
         what: what the path is, for the error message.
     """
     is_path = isinstance(value, str | os.PathLike)
-    fits = is_path and str(value) != "" and "\0" not in str(value)
+    fits = is_path and str(value) != "" and "\0" not in str(value)  # no system takes a NUL
     require(fits, f"{what} must be a path, got {shown(value)}")
     longest = max((len(os.fsencode(name)) for name in Path(value).parts), default=0)
     require(
@@ -599,6 +601,7 @@ def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
             if value is None:
                 continue
             owner = owners.setdefault((field_name, str(value)), record.key)
+            # ``owner`` is the first record with this value; it may be this one, by another field.
             is_new = owner == record.key and record.key not in by_key
             require(
                 is_new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another"
@@ -746,8 +749,9 @@ def _container_bytes(root: str = "/") -> float:
         if line.count(":") < 2:
             continue
         _, controllers, group = line.split(":", 2)
-        if not controllers:
-            limit = min(limit, _group_bytes(Path(root, "sys/fs/cgroup"), group, "memory.max"))
+        if not controllers:  # version 2 of cgroups
+            home = Path(root, "sys/fs/cgroup")
+            limit = min(limit, _group_bytes(home, group, "memory.max"))
         elif "memory" in controllers.split(","):
             home = Path(root, "sys/fs/cgroup/memory")
             limit = min(limit, _group_bytes(home, group, "memory.limit_in_bytes"))
@@ -831,6 +835,7 @@ def _check_methods(cls: type) -> None:
         if not inspect.isfunction(function) or not is_public:
             continue
         method = checked(function)
+        # A class or static method is unwrapped above, and wrapped again here.
         wrapped = method if function is attribute else type(attribute)(method)
         setattr(cls, name, wrapped)
 
@@ -846,13 +851,13 @@ def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
         cls: a class with annotated fields.
         finite: True to refuse fields that are NaN or infinite.
     """
-    then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
+    post_init: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
-    def check(self: Any) -> None:
+    def check_then_post_init(self: Any) -> None:
         check_fields(self, finite)
-        then(self)
+        post_init(self)
 
-    cls.__post_init__ = check  # type: ignore[attr-defined]
+    cls.__post_init__ = check_then_post_init  # type: ignore[attr-defined]
     return checked(cls)
 
 
@@ -956,14 +961,14 @@ def _parameters(
     default). Parameters that accept any value are left out.
     """
     signature = inspect.signature(function)
-    known = getattr(inspect.unwrap(function), "__globals__", None)
-    if known is None:
-        known = vars(sys.modules[function.__module__])
+    module_names = getattr(inspect.unwrap(function), "__globals__", None)
+    if module_names is None:  # a class
+        module_names = vars(sys.modules[function.__module__])
     kinds = {}
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        kind = kind_of(parameter.annotation, known)
+        kind = kind_of(parameter.annotation, module_names)
         if kind not in FREE:
             kinds[parameter.name] = (kind, parameter.default)
     return signature, kinds

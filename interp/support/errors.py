@@ -31,8 +31,8 @@ def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) 
     "unknown regime 'unifrom'; did you mean 'uniform'? Valid: drift, flat, uniform"
     """
     names = sorted(set(valid))
-    near = difflib.get_close_matches(str(name), names, n=3)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    nearest = difflib.get_close_matches(str(name), names, n=3)
+    hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else "."
     listed = ", ".join(names[:limit]) or "none"
     if len(names) > limit:
         listed += f", ... ({len(names)} in all)"
@@ -89,7 +89,7 @@ def theirs(
         if isinstance(error, InputError) or (of and not isinstance(error, of)):
             raise
         message = f"{what} raised {type(error).__name__}: {error}"
-        if of:
+        if of:  # then ``what`` is the whole message
             message = what.replace("{error}", str(error))
         if "dtype" in message:
             message += of_dtypes()

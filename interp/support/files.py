@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOCK_FILE = ".lock"
-_CLEARED: set[Path] = (
+_CLEARED_FOLDERS: set[Path] = (
     set()
 )  # folders from which what killed processes left was removed: once a process
-_MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
-_TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
+_MACHINE_ID = f"{zlib.crc32(platform.node().encode()):08x}"
+_TEMPORARY_NAME = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
@@ -66,10 +66,10 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
         temporary = temporary_beside(path)
         try:
             temporary.touch()
-            mode = temporary.stat().st_mode
+            mode = temporary.stat().st_mode  # by the umask alone; ``write`` may change it
             write(temporary)
             with open(temporary, "rb+") as stream:
-                os.fsync(stream.fileno())
+                os.fsync(stream.fileno())  # or a crash could leave the new name on an empty file
             os.chmod(temporary, mode)
             os.replace(temporary, path)
             _LOG.info("wrote %s", path)
@@ -121,7 +121,7 @@ def folder_to_write(
         existing = [place for place in places if place.exists() or place.is_symlink()]
         nearest = existing[0] if existing else folder
         with tempfile.TemporaryFile(dir=nearest) as stream:
-            stream.write(b"\0")
+            stream.write(b"\0")  # a full disk refuses the first byte, not the empty file
     return folder
 
 
@@ -238,21 +238,21 @@ def temporary_beside(path: Path) -> Path:
     The first call for a folder removes temporary files that killed processes left there.
     """
     folder = path.parent
-    if folder not in _CLEARED:
+    if folder not in _CLEARED_FOLDERS:
         _remove_left_behind(folder)
-        _CLEARED.add(folder)
-    unique = f"{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}"
+        _CLEARED_FOLDERS.add(folder)
+    unique = f"{_MACHINE_ID}-{os.getpid()}-{secrets.token_hex(4)}"
     return folder / f".{path.name}.~{unique}{path.suffix}"
 
 
 def _remove_left_behind(folder: Path) -> None:
     """Remove temporary files and folders that ended processes of this machine left in ``folder``."""
     for temporary in folder.glob(".*~*"):
-        match = _TEMPORARY.match(temporary.name)
-        if match is None or match[1] != _MACHINE:
+        match = _TEMPORARY_NAME.match(temporary.name)
+        if match is None or match[1] != _MACHINE_ID:
             continue
         try:
-            os.kill(int(match[2]), 0)
+            os.kill(int(match[2]), 0)  # signal 0 ends nothing: it asks whether the process lives
         except ProcessLookupError:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -300,7 +300,7 @@ def json_values(value: Any) -> Any:
         return [json_values(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         return json_values(vars(value))
-    if hasattr(value, "item") and not hasattr(value, "__len__"):
+    if hasattr(value, "item") and not hasattr(value, "__len__"):  # a NumPy scalar
         return json_values(value.item())
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

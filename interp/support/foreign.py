@@ -70,10 +70,10 @@ def parse_json(text: str | bytes, **how: Any) -> Any:
     """
     value = json.loads(text, **how)
     has_escapes = b"\\u" in text if isinstance(text, bytes) else "\\u" in text
-    if not has_escapes:
+    if not has_escapes:  # only an escape can be a lone surrogate
         return value
-    written = json.dumps(value, ensure_ascii=False)
-    return json.loads(written.encode("utf-8", "replace"), **how)
+    unescaped = json.dumps(value, ensure_ascii=False)
+    return json.loads(unescaped.encode("utf-8", "replace"), **how)
 
 
 def json_in(text: str | bytes, **how: Any) -> Any:
@@ -148,7 +148,7 @@ def csv(frame: pd.DataFrame, **options: Any) -> str:
     """
     written = frame.copy(deep=False)
     for i, dtype in enumerate(frame.dtypes):
-        if dtype.kind not in "OU":
+        if dtype.kind not in "OU":  # objects and texts: only they can hold a formula
             continue
         cells = frame.iloc[:, i].tolist()
         safe_cells = [_escape_formula(cell) for cell in cells]
@@ -205,12 +205,12 @@ def _make_text(figure: Any) -> dict[str, Any]:
     from matplotlib.ticker import LogFormatter, LogFormatterSciNotation
 
     names = []
-    written = figure.findobj(Text)
-    for artist in written:
+    artists = figure.findobj(Text)
+    for artist in artists:
         text = artist.get_text()
         if text != plain(text):
             artist.set_text(plain(text))
-        if "mathdefault" not in text:
+        if "mathdefault" not in text:  # by which matplotlib marks the formulas that it writes
             names.append(text)
     axes = []
     for subplot in figure.axes:
@@ -219,7 +219,7 @@ def _make_text(figure: Any) -> dict[str, Any]:
         names += _list_tick_names(axis.get_major_formatter())
     if not any("$" in name for name in names):
         return {}
-    for artist in written:
+    for artist in artists:
         artist.set_parse_math(False)
     for axis in axes:
         if isinstance(axis.get_major_formatter(), LogFormatterSciNotation):
@@ -231,7 +231,8 @@ def _list_tick_names(formatter: Any) -> list[str]:
     """Return a list of the tick labels of a matplotlib formatter that has fixed labels or
     categories.
     """
-    names = [str(name) for name in getattr(formatter, "seq", ())]
+    names = [str(name) for name in getattr(formatter, "seq", ())]  # of a FixedFormatter
+    # matplotlib names fixed ticks by a function with a bound argument {place: label}.
     function = getattr(formatter, "func", None)
     for argument in getattr(function, "args", ()):
         if isinstance(argument, dict):

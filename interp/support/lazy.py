@@ -21,7 +21,7 @@ from typing import Any
 
 from interp.support.errors import InputError, require
 
-_ENTRIES: dict[str, str] = {}
+_MODULES_OF_KINDS: dict[str, str] = {}
 
 
 def lazy(name: str) -> Callable[..., Any]:
@@ -57,7 +57,9 @@ def above(kind: str, name: str) -> Callable[..., Any]:
         name: module and name of the function within that package: ``"qlearning:goal"`` for the
             function ``goal`` of the package's module ``qlearning``.
     """
-    return lambda *args, **kwargs: resolve_name(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
+    return lambda *args, **kwargs: resolve_name(f"{_MODULES_OF_KINDS[kind]}.{name}")(
+        *args, **kwargs
+    )
 
 
 def resolve_name(name: str) -> Any:
@@ -90,12 +92,12 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     """
     path = sys.modules[package].__path__
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
-    homes: dict[str, str] = {}
-    rooms = [module.name for module in iter_modules(path) if module.ispkg]
+    homes: dict[str, str] = {}  # public name -> module that defines it
+    subpackages = [module.name for module in iter_modules(path) if module.ispkg]
     for home, line in re.findall(r"^from (\S+) import (.+)$", stub, re.MULTILINE):
-        names = re.findall(r"(\w+) as", line)
+        names = re.findall(r"(\w+) as", line)  # "from home import name as name"
         if home == package:
-            rooms += names
+            subpackages += names
         else:
             homes.update(dict.fromkeys(names, home))
     public_names = sorted(homes)
@@ -103,14 +105,14 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     def get(name: str) -> Any:
         if name in homes:
             return resolve_name(f"{homes[name]}:{name}")
-        if name in rooms:
+        if name in subpackages:
             return import_module(f"{package}.{name}")
         raise AttributeError(
             f"module {package!r} has no attribute {name!r}; it has {', '.join(public_names)}"
         )
 
     def list_names() -> list[str]:
-        return sorted({*homes, *rooms})
+        return sorted({*homes, *subpackages})
 
     return get, list_names, public_names
 
@@ -124,12 +126,12 @@ def enter(**modules: str) -> None:
     Args:
         modules: kind -> name of the module.
     """
-    _ENTRIES.update(modules)
+    _MODULES_OF_KINDS.update(modules)
 
 
 def entry(kind: str) -> ModuleType:
     """Import and return the module that :func:`enter` registered for ``kind``."""
-    return import_module(_ENTRIES[kind])
+    return import_module(_MODULES_OF_KINDS[kind])
 
 
 class _Deferred(ModuleType):
@@ -141,26 +143,27 @@ class _Deferred(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name not in self.__dict__["_homes"]:
-            return getattr(self._run(), name)
+            return getattr(self._run_init(), name)
         home = import_module(self.__dict__["_homes"][name], self.__name__)
         return self.__dict__.setdefault(name, getattr(home, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (
-            isinstance(value, ModuleType) and name in self.__dict__["_homes"]
-        ):  # a module called as what is in it
+        # The import system sets an imported module on its package. If a name of ``__init__`` is
+        # called like this module, the attribute stays free for what the name stands for.
+        is_called_as_content = isinstance(value, ModuleType) and name in self.__dict__["_homes"]
+        if not is_called_as_content:
             super().__setattr__(name, value)
         if name == "model_bridge":  # opens models of Hugging Face, whose checks __init__ relaxes
-            self._run()
+            self._run_init()
 
     def __dir__(self) -> list[str]:
-        return dir(self._run())
+        return dir(self._run_init())
 
     def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
         return import_module, (self.__name__,)
 
-    def _run(self) -> ModuleType:
-        self.__class__ = ModuleType  # type: ignore[assignment]
+    def _run_init(self) -> ModuleType:
+        self.__class__ = ModuleType  # type: ignore[assignment]  # from now on an ordinary module
         try:
             self.__loader__.exec_module(self)  # type: ignore[union-attr]
         except BaseException:
@@ -185,17 +188,17 @@ def defer(*packages: str) -> None:
     for package in packages:
         spec: Any = find_spec(package)
         source = ast.parse(spec.loader.get_source(package))
-        homes: dict[str, str] = {}
-        for line in source.body:
-            if isinstance(line, ast.ImportFrom) and line.module:
-                home = "." * line.level + line.module
-                homes.update({alias.name: home for alias in line.names if not alias.asname})
+        homes: dict[str, str] = {}  # name -> module, relative to the package, that defines it
+        for statement in source.body:
+            if isinstance(statement, ast.ImportFrom) and statement.module:
+                home = "." * statement.level + statement.module
+                homes.update({alias.name: home for alias in statement.names if not alias.asname})
         module = sys.modules[package] = module_from_spec(spec)
         module.__dict__.update(_homes=homes, __doc__=ast.get_docstring(source, clean=False))
         module.__class__ = _Deferred
-        above, _, name = package.rpartition(".")
-        if above:
-            setattr(sys.modules[above], name, module)
+        parent, _, name = package.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], name, module)
 
 
 _HOME = Path(__file__).resolve().parents[2]

@@ -16,10 +16,10 @@ from typing import Any
 
 from interp.support.errors import require
 
-_USED: ContextVar[dict[str, Any]] = ContextVar("used")
-_USED.set({})  # a thread that is started later has a context without a value
-_COUNTING = threading.Lock()
-_OPEN: Counter[str] = Counter()
+_REPLACED_TASKS: ContextVar[dict[str, Any]] = ContextVar("used")
+_REPLACED_TASKS.set({})  # a thread that is started later has a context without a value
+_COUNT_LOCK = threading.Lock()
+_N_OPEN: Counter[str] = Counter()
 """Number of open :func:`replacing` contexts in this process, per task key."""
 _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
 
@@ -70,9 +70,9 @@ def replaced_tasks() -> dict[str, Any]:
         InputError: ``using`` is open in another thread, and this thread did not inherit it.
     """
     try:
-        return _USED.get()
-    except LookupError:
-        keys = ", ".join(sorted(+_OPEN))
+        return _REPLACED_TASKS.get()
+    except LookupError:  # a thread that inherited no context
+        keys = ", ".join(sorted(+_N_OPEN))  # plus: only those with a count above 0
     require(
         not keys,
         f"tasks.using is open for {keys} in another thread, and a thread does not inherit it: start the thread's work "
@@ -86,15 +86,15 @@ def replacing(key: str, task: Any) -> Iterator[None]:
     """Context manager: replace the task record that is registered as ``key`` by ``task``, in this
     thread.
     """
-    token = _USED.set({**replaced_tasks(), key: task})
-    with _COUNTING:
-        _OPEN[key] += 1
+    token = _REPLACED_TASKS.set({**replaced_tasks(), key: task})
+    with _COUNT_LOCK:
+        _N_OPEN[key] += 1
     try:
         yield
     finally:
-        with _COUNTING:
-            _OPEN[key] -= 1
-        _USED.reset(token)
+        with _COUNT_LOCK:
+            _N_OPEN[key] -= 1
+        _REPLACED_TASKS.reset(token)
 
 
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
         model: the model that the result is about; None for none.
         settings: the parameters of the analysis, which are added to the record under their names.
     """
-    made_from = {} if model is None else {"model": model.name, "digest": model.digest()}
+    of_model = {} if model is None else {"model": model.name, "digest": model.digest()}
     recorded = {key: dict(task.recorded) for key, task in replaced_tasks().items()}
-    used = {"recorded": recorded} if recorded else {}
-    return {**made_from, **used, **settings, "versions": versions(), "git": git_revision()}
+    of_tasks = {"recorded": recorded} if recorded else {}
+    return {**of_model, **of_tasks, **settings, "versions": versions(), "git": git_revision()}

@@ -8,19 +8,23 @@ from typing import Any
 from interp.support.foreign import json_in
 
 # Words in the marks of a block that is no answer: <think>, [THINK] (Mistral), ◁think▷ (Kimi), ...
-_THOUGHTS = "think|thinking|thoughts?|reason|reasoning|reflection|scratchpad|analysis|seed:think"
-_OPENS = rf"[<[◁](?:{_THOUGHTS})[>\]▷]|<\|(?:begin_of_thought|start_thinking)\|>|<\|channel\|>"
+_THOUGHT_WORDS = (
+    "think|thinking|thoughts?|reason|reasoning|reflection|scratchpad|analysis|seed:think"
+)
+_BEGIN_MARKS = (
+    rf"[<[◁](?:{_THOUGHT_WORDS})[>\]▷]|<\|(?:begin_of_thought|start_thinking)\|>|<\|channel\|>"
+)
 # The last one is that of gpt-oss, whose answers stand in a channel of their own.
-_CLOSES = (
-    rf"[<[◁]/(?:{_THOUGHTS})\s*[>\]▷]|<\|(?:end_of_thought|end_thinking)\|>"
+_END_MARKS = (
+    rf"[<[◁]/(?:{_THOUGHT_WORDS})\s*[>\]▷]|<\|(?:end_of_thought|end_thinking)\|>"
     r"|<\|channel\|>final<\|message\|>"
 )
 _FENCE = re.compile(r"(?is)\A```(?:json)?\s*\n(.*?)\n?\s*```\Z")
-_LEFT_OUT = (
+_REMOVED = (
     re.compile("[\ufeff\u200b\u200c\u200d\u2060]"),
-    re.compile(f"(?is)(?:{_OPENS}).*?(?:{_CLOSES})"),
+    re.compile(f"(?is)(?:{_BEGIN_MARKS}).*?(?:{_END_MARKS})"),
     # Some servers put the opening mark into the prompt, so that the reply holds the closing one alone.
-    re.compile(rf"(?is)\A.*(?:{_CLOSES})"),
+    re.compile(rf"(?is)\A.*(?:{_END_MARKS})"),
     re.compile(
         r"\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<eos>|<end_of_turn>)\s*\Z"
     ),
@@ -28,11 +32,13 @@ _LEFT_OUT = (
 """Patterns of what is removed from a reply: invisible characters, reasoning blocks and end
 tokens.
 """
-_OPEN = re.compile(f"(?i){_OPENS}")
-_BLOCK = re.compile(
+_THOUGHT_BEGINS = re.compile(f"(?i){_BEGIN_MARKS}")
+_HARMLESS_BLOCK = re.compile(
     r"(?i)<([\w:-]+)>.*?</\1>|[<[](?:answer|final|json|note|output|prediction|response|result)[>\]]"
 )
-_UNKNOWN = re.compile(r"<[\w:-]+>|\[[A-Z_]{3,}\]|◁\w+▷|<\|[^|>]*(?:think|thought|reason)[^|>]*\|>")
+_UNKNOWN_MARK = re.compile(
+    r"<[\w:-]+>|\[[A-Z_]{3,}\]|◁\w+▷|<\|[^|>]*(?:think|thought|reason)[^|>]*\|>"
+)
 
 
 def text_of(content: Any) -> str:
@@ -58,16 +64,16 @@ def find_object(text: str) -> tuple[Any, bool, bool]:
         JSON value only; and True if the value is surrounded by words that are neither reasoning nor
         a code fence.
     """
-    body = _read_object(text)
-    if body is not None:
-        return body, True, False
+    value = _read_object(text)
+    if value is not None:
+        return value, True, False
     answer = _remove_thoughts(text)
     fenced = _FENCE.match(answer)
-    body = _read_object(fenced[1] if fenced else answer)
-    if body is not None:
-        return body, False, False
-    body = _find_embedded_object(answer)
-    return body, False, body is not None
+    value = _read_object(fenced[1] if fenced else answer)
+    if value is not None:
+        return value, False, False
+    value = _find_embedded_object(answer)
+    return value, False, value is not None
 
 
 def _read_object(text: str) -> Any:
@@ -79,7 +85,7 @@ def _read_object(text: str) -> Any:
 
 def _remove_thoughts(text: str) -> str:
     """Return the text of a reply without reasoning blocks, invisible characters and end tokens."""
-    for pattern in _LEFT_OUT:
+    for pattern in _REMOVED:
         text = pattern.sub("", text)
     return text.strip()
 
@@ -93,8 +99,9 @@ def _find_embedded_object(text: str) -> Any:
     begin = text.find("{")
     end = text.rfind("}") + 1
     before = text[:begin]
-    has_unknown_block = _UNKNOWN.search(_BLOCK.sub("", before))
-    if has_unknown_block or _OPEN.search(before + text[end:]):
+    # A pair of tags, or the tag of an answer such as <json>, does not make the object a thought.
+    has_unknown_block = _UNKNOWN_MARK.search(_HARMLESS_BLOCK.sub("", before))
+    if has_unknown_block or _THOUGHT_BEGINS.search(before + text[end:]):
         return None
     return _read_object(text[begin:end])
 

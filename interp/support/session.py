@@ -50,7 +50,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Owner = TypeVar("_Owner")
 _LOG = logging.getLogger(__name__)
-_OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = ContextVar(
+_SESSION_RESULTS: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = ContextVar(
     "session", default=None
 )
 
@@ -60,12 +60,12 @@ def session() -> Iterator[None]:
     """Context manager in which :func:`once` caches results. A session that is opened within a
     session shares the cache of the outer one.
     """
-    outer = _OPEN.get()
-    token = _OPEN.set({} if outer is None else outer)
+    outer = _SESSION_RESULTS.get()
+    token = _SESSION_RESULTS.set({} if outer is None else outer)
     try:
         yield
     finally:
-        _OPEN.reset(token)
+        _SESSION_RESULTS.reset(token)
 
 
 def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
@@ -83,7 +83,7 @@ def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
     >>> [once("random", make=lambda i=i: i) for i in range(3)]
     [0, 1, 2]
     """
-    results = _OPEN.get()
+    results = _SESSION_RESULTS.get()
     if results is None:
         return make()
     key = (what, *map(id, about))
@@ -117,6 +117,7 @@ def remembered(
         values = [x if isinstance(x, str | int | tuple | None) else id(x) for x in args]
         key = (find, *values, *options.items())
         if key not in results:
+            # The entry keeps ``args``, so that no other objects get their identities.
             results[key] = (args, find(owner, *args, **options))
         return cast(_T, results[key][1])
 
@@ -156,9 +157,9 @@ class Finished:
             kind: the part's type: a dataclass, or JSON values, arrays and tables.
             compute: function that computes the part; called if no file has it.
         """
-        known = self.load(name, kind)
-        if known is not None:
-            return known
+        stored = self.load(name, kind)
+        if stored is not None:
+            return stored
         with doing(self.folder, name):
             return self.save(name, kind, compute())
 
@@ -244,6 +245,7 @@ class Finished:
         """
         if self.folder is None:
             return None, {}
+        # Through JSON once, since they are compared with what was read from a file.
         settings = json.loads(json.dumps(self._encode(dict(self.settings))))
         record = {
             "name": name,
@@ -251,6 +253,7 @@ class Finished:
             "versions": versions(),
             "fields": self._fields(kind),
         }
+        # For people; the digest alone makes the name unique.
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
         file_name = f"{words}-{digest_of(record)[:16]}.json"
         return Path(self.folder) / file_name, record
@@ -273,7 +276,7 @@ class Finished:
         """Return a value with JSON types only: arrays, tables, tuples and dataclasses become
         dictionaries. :meth:`_decode` is the inverse.
         """
-        if any(type(value) is type(known) for known in self.named.values()):
+        if any(type(value) is type(named) for named in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
             return {
@@ -306,12 +309,12 @@ class Finished:
             kind: the type of the value.
             value: what :meth:`_encode` returned.
         """
-        inner = typing.get_args(kind)
+        inner = typing.get_args(kind)  # (str, int) of dict[str, int]
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
             if value is None:
                 return None
             not_none = [part for part in inner if part is not type(None)]
-            return self._decode(not_none[0], value)
+            return self._decode(not_none[0], value)  # "X | None" is the only union in parts
         first_kind = inner[0] if inner else Any
         last_kind = inner[-1] if inner else Any
         match value:

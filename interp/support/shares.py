@@ -83,12 +83,12 @@ def divide(
             of packages or the parts were different.
     """
     folder = Path(folder)
-    place = folder / WORK_FILE
+    work_file = folder / WORK_FILE
     work = {"settings": json_values(dict(settings)), "versions": versions(), "parts": dict(files)}
-    if place.is_file():
-        _require_equal(folder, read_json(place, *work), work)
+    if work_file.is_file():
+        _require_equal(folder, read_json(work_file, *work), work)
     elif shard:
-        write_json(place, work)
+        write_json(work_file, work)
     if shard == PLAN:
         absent = [name for name, file in files.items() if not _is_done(folder, name, file)]
         return absent[:1]
@@ -217,14 +217,14 @@ def status(folder: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     folder = Path(folder)
-    place = folder / WORK_FILE
+    work_file = folder / WORK_FILE
     require(
-        place.is_file(),
+        work_file.is_file(),
         f"nothing is divided in {str(folder)!r}: it has no {WORK_FILE}; give the folder that a command with --shard "
         "named, before its parts are put together",
     )
     rows = []
-    for part, file in read_json(place, "parts")["parts"].items():
+    for part, file in read_json(work_file, "parts")["parts"].items():
         state = "absent"
         if _is_done(folder, part, file):
             state = "done"
@@ -258,7 +258,9 @@ def describe(folder: str | Path, shard: str) -> str:
         return counted
     gigabytes = max(1, math.ceil(_measure_peak_bytes() / 1e9))
     n_jobs = min(n_left, _MOST_JOBS)
-    minutes = math.ceil((_START_SECONDS + 2 * seconds * math.ceil(n_left / n_jobs)) / 60)
+    parts_per_job = math.ceil(n_left / n_jobs)
+    # Twice the median, since other parts and other machines may be slower.
+    minutes = math.ceil((_START_SECONDS + 2 * seconds * parts_per_job) / 60)
     words = [word for word in sys.argv[1:] if word != "--plan"]
     command = f"interp {shlex.join(words)} --shard auto/{n_jobs}"
     return (
@@ -273,4 +275,4 @@ def _measure_peak_bytes() -> float:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024.0
+    return peak if sys.platform == "darwin" else peak * 1024.0  # Linux counts in KiB

@@ -33,13 +33,13 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
-_EVERY = 30.0
+_SECONDS_BETWEEN_LINES = 30.0
 """Seconds between two lines of progress where standard error is not a terminal."""
-_AT_ONCE = 2.0
+_START_SECONDS = 2.0
 """Seconds at the start of a bar that do not count for its speed: steps this early were read from
 files.
 """
-_SAYING: list[object] = []
+_OPEN_WRITERS: list[object] = []
 """Writers of progress lines that are open; only the last one, the innermost, writes."""
 _LOCAL = "local"
 """Name of the scheduler that is started for the work: a cluster of processes on this machine."""
@@ -178,7 +178,7 @@ def _share_of_job(shard: str) -> str:
     Args:
         shard: ``auto``, or ``auto/N`` with the number of shares N.
     """
-    n_given = shard.partition("/")[2]
+    _, _, n_given = shard.partition("/")
     for index_name, n_name in _JOB_ARRAYS.items():
         index = os.environ.get(index_name, "")
         if index.isdigit():
@@ -303,13 +303,13 @@ def threads_for(machine: Any) -> Iterator[None]:
     """
     import torch
 
-    before = torch.get_num_threads()
-    if before > 1 and (machine is None or _is_small(machine)):
+    n_before = torch.get_num_threads()
+    if n_before > 1 and (machine is None or _is_small(machine)):
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(n_before)
 
 
 def _is_small(machine: Any) -> bool:
@@ -347,7 +347,7 @@ def display(
         console=console,
         disable=is_hidden,
         transient=True,
-        speed_estimate_period=math.inf,
+        speed_estimate_period=math.inf,  # the mean over all steps
     )
     began = time.monotonic()
     with bars:
@@ -358,7 +358,7 @@ def display(
         ) -> None:
             description = None if text is None else one_line(text)
             bars.update(task, advance=advance, completed=completed, description=description)
-            if time.monotonic() - began < _AT_ONCE:
+            if time.monotonic() - began < _START_SECONDS:  # the speed counts from now on
                 bars.reset(task, completed=int(bars.tasks[0].completed))
 
         def describe_progress() -> str:
@@ -390,22 +390,22 @@ def saying(
     began = time.monotonic()
 
     def write_lines() -> None:
-        if first and not ended.wait(_AT_ONCE):
+        if first and not ended.wait(_START_SECONDS):
             sys.stderr.write(f"{first}\n")
-        while not sys.stderr.isatty() and not ended.wait(_EVERY):
-            if _SAYING and _SAYING[-1] is writer:
+        while not sys.stderr.isatty() and not ended.wait(_SECONDS_BETWEEN_LINES):
+            if _OPEN_WRITERS and _OPEN_WRITERS[-1] is writer:
                 sys.stderr.write(f"{text()} ({time.monotonic() - began:.0f} s)\n")
 
     token = _SILENT.set(silent or _SILENT.get())
     if shown and not _SILENT.get():
-        _SAYING.append(writer)
+        _OPEN_WRITERS.append(writer)
         threading.Thread(target=write_lines, daemon=True).start()
     try:
         yield
     finally:
         ended.set()
-        if writer in _SAYING:
-            _SAYING.remove(writer)
+        if writer in _OPEN_WRITERS:
+            _OPEN_WRITERS.remove(writer)
         _SILENT.reset(token)
 
 
@@ -446,7 +446,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     """
     pressed = threading.Event()
 
-    def press(number: int, frame: Any) -> None:
+    def handle_interrupt(number: int, frame: Any) -> None:
         if pressed.is_set():
             raise KeyboardInterrupt
         pressed.set()
@@ -454,8 +454,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():  # no other one may handle signals
         yield pressed.is_set
         return
-    before = signal.signal(signal.SIGINT, press)
+    handler_before = signal.signal(signal.SIGINT, handle_interrupt)
     try:
         yield pressed.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler_before)

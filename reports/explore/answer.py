@@ -28,7 +28,7 @@ from interp.support.errors import require
 from reports.explore.view import Bench, Edit, View, Written
 
 _N_CONTROLS = 4  # random changes of equal size; their range is shown
-_VISIBLE = 1e-6  # a change of predictions below this is rounding
+_ROUNDING = 1e-6  # a change of predictions below this is rounding
 _Array = NDArray[Any]
 _Move = tuple[int, Site, float]
 """A change inside the machine: (round, site, norm of the change)."""
@@ -102,10 +102,10 @@ class Answer:
             return chosen
         before, after = self.machine
         moves = np.abs(after - before).max(0)
-        if moves.max() > _VISIBLE:
+        if moves.max() > _ROUNDING:
             return int(moves.argmax())
-        later_first = 1e-9 * np.arange(n_outcomes)
-        return int((before.std(0) + later_first).argmax())
+        tie_break = 1e-9 * np.arange(n_outcomes)  # of outcomes that vary equally, the last one
+        return int((before.std(0) + tie_break).argmax())
 
     def differences(self) -> dict[str, _Array]:
         """Return how much predictions change in each round.
@@ -122,7 +122,8 @@ class Answer:
         moves["machine"] = self._measure(*self.machine)
         moves["algorithm"] = self._measure(*self.algorithm)
         if len(self.controls):
-            random = self._measure(self.machine[0], self.controls)
+            without_edits, _ = self.machine
+            random = self._measure(without_edits, self.controls)  # [control, round]
             moves["control_mean"] = random.mean(0)
             moves["control_low"] = random.min(0)
             moves["control_high"] = random.max(0)
@@ -131,7 +132,7 @@ class Answer:
     def _measure(self, before: _Array, after: _Array) -> _Array:
         change = np.abs(after - before)
         if self.bench.classes:
-            return change.sum(-1) / 2
+            return change.sum(-1) / 2  # total variation distance
         return change[..., 0]
 
     @cached_property
@@ -147,10 +148,12 @@ class Answer:
         if not bench.classes:
             return [""] * n_rounds
         layout = bench.layout
+        # One prediction per outcome, certain of it: [prediction, episode, round, outcome].
         certain = torch.eye(len(layout.outcomes), dtype=torch.float64)[:, None, None]
         prediction = layout.prediction(certain.expand(-1, 1, n_rounds, -1))
         data = bench.task.data
         losses = data.losses(prediction, self.episodes, slice(0, n_rounds))[:, 0]
+        # losses [prediction, round]
         is_best = losses <= losses.min(0).values + 1e-9
         return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
 
@@ -206,41 +209,44 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         The runs and predictions without and with the edits, and the machine's predictions under the
         random changes.
     """
-    _require_visible(bench, view)
+    _require_existing(bench, view)
     episodes = bench.episodes
     for edit in view.edits:
         episodes = edit.inputs(bench, episodes)
     episode = view.episode
     episodes = episodes.select([episode])
-    writes = _make_writes(bench, view, whole)
+    write_hooks = _make_write_hooks(bench, view, whole)
     hooks: dict[int, list[Any]] = defaultdict(list)
-    for write_hook in writes:
+    for write_hook in write_hooks:
         hooks[write_hook.round].append((write_hook.written.site.hook, write_hook))
     before = bench.alone(episode)
     model = bench.model
     fed = model.prepare(bench.layout.encode(episodes))
-    changed = _find_changed_rounds(bench, before.fed.tensors(), fed.tensors())
+    changed_rounds = _find_changed_rounds(bench, before.fed.tensors(), fed.tensors())
     latent = resolve("latent", model, bench.layout)
-    read = before.latents[:, :-1].clone()
-    for t in {*changed, *hooks}:
-        hooks[t].append((latent.hook, partial(_keep, read, t)))
+    read = before.latents[:, :-1].clone()  # what every round reads; the last latents go unread
+    for t in {*changed_rounds, *hooks}:
+        # After the edits of the round, so that the stored latents have them.
+        hooks[t].append((latent.hook, partial(_store_read_latents, read, t)))
     after = before
     controls = np.zeros((0, bench.n_rounds, 1))
     if hooks:
-        inputs = _splice(before.fed.tensors(), fed.tensors(), min(hooks))
+        inputs = _join_inputs(before.fed.tensors(), fed.tensors(), min(hooks))
         clean = replace(before, fed=replace(fed, **inputs))
         propagate = not view.hold
         after = rollout(model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
         carried = before if view.hold else after
         for t in set(range(bench.n_rounds)) - set(hooks):
             read[:, t] = carried.latents[:, t]
-        change = (after.latents - before.latents)[0].double()
+        change = (after.latents - before.latents)[0].double()  # [round + 1, latent, d_model]
         distance = change.flatten(1).norm(dim=-1)
-        moves = [(t, latent, float(distance[t : t + 2].max())) for t in changed]
-        moves += [(hook.round, hook.written.site, hook.size) for hook in writes]
+        # An edited input is no vector. Its control moves the latents that the round reads, as far as
+        # the edits move those that it reads or writes.
+        moves = [(t, latent, float(distance[t : t + 2].max())) for t in changed_rounds]
+        moves += [(hook.round, hook.written.site, hook.size) for hook in write_hooks]
         controls = _run_controls(bench, view, moves)
     values_before = bench.select_values([episode])
-    values_after, followed = _follow(bench, view, episodes)
+    values_after, followed = _run_algorithm(bench, view, episodes)
     distribution = bench.algorithm.distribution
     algorithm_before = np.asarray(distribution(values_before)[0])
     algorithm_after = np.asarray(distribution(values_after)[0])
@@ -263,7 +269,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     )
 
 
-def _require_visible(bench: Bench, view: View) -> None:
+def _require_existing(bench: Bench, view: View) -> None:
     """Raise InputError if the episode or the round of the view does not exist."""
     n_episodes = len(bench.episodes)
     require(
@@ -303,12 +309,14 @@ class _WriteHook:
         site = self.written.site
         before = site.read(activation, self.layout)
         after = self.written.new(before, self.round)
-        change = torch.nan_to_num((after - before).double(), 0.0, 0.0, 0.0)
+        difference = (after - before).double()
+        # Masked attention scores are infinite: they count as unchanged.
+        change = torch.nan_to_num(difference, nan=0.0, posinf=0.0, neginf=0.0)
         self.size = float(change.norm())
         return write(activation, site, self.layout, after)
 
 
-def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
+def _make_write_hooks(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
     """Make forward hooks for all edits inside the machine: one for each edit and round in which it
     acts.
 
@@ -325,7 +333,7 @@ def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
     return writes
 
 
-def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
+def _store_read_latents(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
     """Store the carried latents that round ``t`` reads; used as a forward hook.
 
     Args:
@@ -352,14 +360,15 @@ def _find_changed_rounds(
     choice = bench.layout.choice_position
     is_changed = torch.zeros(bench.n_rounds, dtype=torch.bool)
     for name, tensor in after.items():
-        differs = (tensor != before[name])[0].reshape(bench.n_rounds, -1)
+        differs = (tensor != before[name])[0]  # [round, ...] of the only episode
+        differs = differs.reshape(bench.n_rounds, -1)
         if name == "tokens" and choice is not None:
             differs[:, choice] = False
         is_changed |= differs.any(-1).cpu()
     return [int(t) for t in is_changed.nonzero()]
 
 
-def _splice(
+def _join_inputs(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], first: int
 ) -> dict[str, Tensor]:
     """Join the inputs of two runs: those without edits for the rounds before ``first``, and those
@@ -420,13 +429,14 @@ def _move_at_random(
     """
     before = site.read(activation, bench.layout)
     noise = torch.randn(before.shape, generator=generator, dtype=torch.float64)
-    noise = noise.to(before.device) * _find_free(bench, site, before)
+    noise = noise.to(before.device) * _mask_movable(bench, site, before)
+    # The norm over all axes but that of the controls.
     length = torch.linalg.vector_norm(noise, dim=tuple(range(1, before.ndim)), keepdim=True)
     after = before + (noise / length.clamp_min(1e-30) * size).to(before)
     return write(activation, site, bench.layout, after)
 
 
-def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
+def _mask_movable(bench: Bench, site: Site, values: Tensor) -> Tensor:
     """Return a mask of the numbers at a site that a random change may move: 1, or 0 for padding,
     masks and counters.
 
@@ -437,8 +447,9 @@ def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
     """
     axes = site.kind.axes
     if axes == "latent":
-        rows = site.index(bench.layout)[1]
-        mask = carried_mask(bench.model)[rows].reshape(values.shape[1:])
+        # The entry of the index for the second axis of [batch, latent, ...].
+        latents = site.index(bench.layout)[1]
+        mask = carried_mask(bench.model)[latents].reshape(values.shape[1:])
         return mask.to(values.device, torch.float64)
     is_free = values.isfinite()
     if axes and not axes.startswith("pos"):
@@ -446,7 +457,7 @@ def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
     return is_free.double()
 
 
-def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
+def _run_algorithm(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
     """Run the algorithm with those edits that have a counterpart in the algorithm.
 
     Args:
@@ -457,16 +468,19 @@ def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Arra
     Returns:
         The algorithm's variables ``[1, round, ...]`` by key, and the number of these edits.
     """
-    first = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
-    on_state = [edit for edit in view.edits if edit.on_state(bench, first, 0) is not None]
+    # Any state serves to ask which edits have a counterpart: here that of round 0.
+    state = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
+    on_state = [edit for edit in view.edits if edit.on_state(bench, state, 0) is not None]
     n_inputs = sum(edit.kind == "input" for edit in view.edits)
     followed = n_inputs + len(on_state)
     if on_state or view.hold:
-        return _step(bench, view, episodes, on_state), followed
+        return _step_algorithm(bench, view, episodes, on_state), followed
     return bench.algorithm.run(episodes), followed
 
 
-def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Mapping[str, _Array]:
+def _step_algorithm(
+    bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]
+) -> Mapping[str, _Array]:
     """Run the algorithm round by round, and apply edits to its state.
 
     Args:
@@ -489,8 +503,8 @@ def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Map
         for edit in edits:
             if t in edit.rounds(bench):
                 state = edit.on_state(bench, state, t) or state
-        read = {key: value[:, t] for key, value in inputs.items()}
+        inputs_of_round = {key: value[:, t] for key, value in inputs.items()}
         with np.errstate(all="ignore"):  # a state that cannot occur may have no answer: NaN
-            state, values = bench.algorithm.step(state, read)
+            state, values = bench.algorithm.step(state, inputs_of_round)
         steps.append(values)
     return {key: np.stack([values[key] for values in steps], 1) for key in steps[0]}

@@ -69,12 +69,12 @@ def _find_state_number(answer: Answer) -> _StateNumber | None:
         return None
     flat_before = {key: _flatten(values) for key, values in before.items()}
     flat_after = {key: _flatten(values) for key, values in after.items()}
-    rank = {}
-    for key, rows in flat_before.items():
+    rank = {}  # key of a variable -> a number for each of its numbers
+    for key, rows in flat_before.items():  # [round, number]
         spread = max(float(rows.std()), 1e-9)
         moves = np.abs(flat_after[key] - rows).max(0) / spread
         rank[key] = moves
-        if moves.max() <= 1e-6:
+        if moves.max() <= 1e-6:  # ranks below the variables that the edits move
             rank[key] = rows.std(0) / spread * 1e-3
     key = max(rank, key=lambda key: float(rank[key].max()))
     index = int(rank[key].argmax())
@@ -104,6 +104,7 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
     """
     number = _find_state_number(answer)
     n_rows = 2 if number is None else 3
+    # Without an automatic layout: the margins are set below.
     with house_style(**{"figure.constrained_layout.use": False}):
         picture = Figure(figsize=(WIDTH, 1.6 * n_rows + 0.8))
         axes = picture.subplots(n_rows, 1, sharex=True)
@@ -201,12 +202,12 @@ def _describe_edits(answer: Answer) -> str:
     if len(edits) == 1:
         edit = edits[0]
         names = dict(_list_inputs(answer.bench))
-        usual = f"{edit.what}: {KINDS[edit.kind]}"
-        name = names.get(f"{edit.what} {edit.value}", usual)
+        default_name = f"{edit.what}: {KINDS[edit.kind]}"
+        name = names.get(f"{edit.what} {edit.value}", default_name)
         subject = f"edit ({name}) changes"
     moves = answer.differences()
     machine, algorithm = moves["machine"], moves["algorithm"]
-    t = int(np.nanargmax(machine))
+    t = int(np.nanargmax(machine))  # the round of the largest change
     largest = max(machine[t], np.nanmax(algorithm, initial=0.0))
     if answer.bench.classes and largest < VISIBLE:
         return f"The {subject} no prediction by {VISIBLE} or more{_describe_state(answer)}."
@@ -215,14 +216,14 @@ def _describe_edits(answer: Answer) -> str:
     if f"{high:.3f}" == "0.000":
         controls = "do not change it"
     if not answer.followed:
-        rule = "the algorithm has no counterpart of this edit"
+        response = "the algorithm has no counterpart of this edit"
     elif np.isnan(algorithm[t]):
-        rule = "the algorithm cannot have such a state"
+        response = "the algorithm cannot have such a state"
     else:
-        rule = f"the algorithm's prediction changes by {algorithm[t]:.3f}"
+        response = f"the algorithm's prediction changes by {algorithm[t]:.3f}"
     return (
         f"The {subject} the prediction of round {t} most, by {machine[t]:.3f}; "
-        f"random changes of equal size {controls}; {rule}."
+        f"random changes of equal size {controls}; {response}."
     )
 
 
@@ -255,9 +256,9 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
     tiles = []
     for row, (what, _) in zip(state, choices["state"], strict=True):
         tiles.append({**row, "what": what, "key": what.split(".")[0]})
-    acted: set[int] = set()
+    edited_rounds: set[int] = set()
     for edit in answer.view.edits:
-        acted.update(edit.rounds(bench))
+        edited_rounds.update(edit.rounds(bench))
     return {
         "picture": inline_svg(figure(answer, reference), sentence, "timeline"),
         "sentence": sentence,
@@ -266,7 +267,7 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
         "tiles": tiles,
         "tokens": _list_tokens(answer),
         "moved": answer.differences()["machine"].tolist(),
-        "acted": acted,
+        "acted": edited_rounds,
         "choices": choices,
         "python": script(bench, answer.view),
         "kinds": KINDS,
@@ -329,7 +330,7 @@ def _list_state(answer: Answer) -> list[dict[str, Any]]:
     and with the edits, in machine and algorithm.
     """
     t = answer.view.round
-    before, after = answer.decoded
+    before, after = answer.decoded  # {key: [round, ...]}
     rows = []
     for key in before:
         columns = {
@@ -397,7 +398,7 @@ def _list_numbers(record: Corruption) -> _Choices:
     """
     parameters = list(inspect.signature(record.build, eval_str=True).parameters.values())
     choices = []
-    for parameter in parameters[2:]:
+    for parameter in parameters[2:]:  # after the episodes and the round
         if float in (parameter.annotation, *get_args(parameter.annotation)):
             shown = f"{parameter.name} ({record.name})"
             choices.append((f"{record.key} {parameter.name}=", shown))
@@ -447,7 +448,7 @@ def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> At
     cache = replay(model, run, rounds=t, names_filter=points, fwd_hooks=hooks)[2]
     patterns = []
     for point, names in zip(points, heads, strict=True):
-        pattern = cache[point][:, :, : len(names)]
+        pattern = cache[point][:, :, : len(names)]  # [episode, round, head, query, key]
         patterns.append(pattern.double().numpy(force=True))
     return AttentionView(
         patterns,

@@ -34,8 +34,8 @@ from reports.explore import page
 from reports.explore.answer import Answer, answer
 from reports.explore.view import LONGEST, N_EPISODES, Bench, Edit, View, script
 
-_ROUNDS = 30  # rounds of an episode, where the task has so many that say something new
-_TRIED = 4  # changes of an input that are tried, at most, for the one that a page opens with
+_MOST_ROUNDS = 30  # rounds of an episode, where the task has so many that say something new
+_MOST_TRIED = 4  # changes of an input that are tried, at most, for the one that a page opens with
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
@@ -46,8 +46,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-_STOPPED = "the work was stopped; fold and open its box to begin again"
-_MISSING = (
+_STOPPED_TEXT = "the work was stopped; fold and open its box to begin again"
+_MISSING_EXTRA = (
     "a live page needs the extra `explore`; run: pip install 'latent-context-interp[explore]'"
 )
 
@@ -103,7 +103,7 @@ class Explorer:
         task = catalog.of(model)
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
-        n_rounds = rounds or room(model, task.at_most(_ROUNDS))
+        n_rounds = rounds or room(model, task.at_most(_MOST_ROUNDS))
         episodes = task.half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
         bench = Bench(model.eval(), self.origin, episodes, regime, seed)
         if self.reference is None:
@@ -126,11 +126,11 @@ class Explorer:
         """
         if view.edits or view.round:
             return view
-        bench = self._make_benches(view.regime, view.rounds, view.seed)[0]
+        bench, _ = self._make_benches(view.regime, view.rounds, view.seed)
         middle = bench.n_rounds // 2
         inputs = []
         for corruption, _, options in bench.changes:
-            if not corruption.changes_history:
+            if not corruption.changes_history:  # only what changes the middle round itself
                 inputs.append(Edit("input", middle, corruption.key, options))
         patches = []
         for i in range(1, len(bench.episodes)):
@@ -150,9 +150,10 @@ class Explorer:
         """
         best = view
         largest = np.zeros(1)
-        for edit in edits[:_TRIED]:
+        for edit in edits[:_MOST_TRIED]:
             tried = replace(view, edits=(edit,))
-            moves = self.answer(tried)[0].differences()["machine"]
+            result, _ = self.answer(tried)
+            moves = result.differences()["machine"]
             if moves.sum() > largest.sum():
                 best = tried
                 largest = moves
@@ -175,7 +176,7 @@ class Explorer:
         """Return the HTML page that shows attention in the round of a view; the main page embeds
         it.
         """
-        shown = self.answer(view)[0]
+        shown, _ = self.answer(view)
         with self._lock:
             attention = enumerate(page.attention(shown))
             views = [part.html(f"attention-{i}") for i, part in attention]
@@ -209,12 +210,13 @@ class Explorer:
         if kind == "input":
             what, _, options = what.partition(" ")
             value = options + value if options.endswith("=") else options or "-"
+        # These two kinds act in one round only, whatever the form says.
         dash = "-" if later and kind not in ("input", "memory") else ""
         edit = Edit.parse(f"{kind} {at_round}{dash} {what} {value}")
         changed = replace(view, edits=(*view.edits, edit))
         if target:
             changed = self._set_number(view, edit)
-        self.answer(changed)
+        self.answer(changed)  # refuses what the machine cannot have
         return changed
 
     def _set_number(self, view: View, edit: Edit) -> View:
@@ -228,14 +230,16 @@ class Explorer:
             edit: an edit of the kind "move"; its ``value`` is the number's new value, not its
                 change.
         """
+        # All edits but those that differ from this one only in the value.
         others = tuple(
-            one_edit for one_edit in view.edits if replace(one_edit, value=edit.value) != edit
+            earlier for earlier in view.edits if replace(earlier, value=edit.value) != edit
         )
         unset = replace(view, edits=others)
-        now = self.answer(unset)[0]
-        key, _ = edit.get_move(now.bench)
+        result, _ = self.answer(unset)
+        key, _ = edit.get_move(result.bench)
         index = tuple(int(number) for number in edit.what.split(".")[1:])
-        values = now.decoded[1][key][edit.rounds(now.bench).start]
+        _, decoded = result.decoded  # with the other edits
+        values = decoded[key][edit.rounds(result.bench).start]
         difference = float(edit.value) - float(values[index])
         if abs(difference) < 1e-6:
             return unset
@@ -258,7 +262,11 @@ def _load_assets() -> dict[str, tuple[str, str]]:
     return assets
 
 
-_KEPT = {"data.csv": "text/csv", "figure.svg": "image/svg+xml", "view.py": "text/x-python"}
+_DOWNLOAD_TYPES = {
+    "data.csv": "text/csv",
+    "figure.svg": "image/svg+xml",
+    "view.py": "text/x-python",
+}
 """Media types of the files of a view that can be downloaded, by file name."""
 
 
@@ -280,7 +288,7 @@ def _write_file(explorer: Explorer, name: str, view: View) -> str:
         return svg(page.figure(shown, reference))
 
 
-def _look(query: str, parts: dict[str, str]) -> View:
+def _change_view(query: str, parts: dict[str, str]) -> View:
     """Return a view (what the page shows) in which a form has changed the episode, the round or
     other fields, but no edits.
 
@@ -288,24 +296,24 @@ def _look(query: str, parts: dict[str, str]) -> View:
         query: query string of the view.
         parts: fields of the form by name; an empty text means the default value.
     """
-    now = View.of(query)
+    current = View.of(query)
     chosen = View.of(urlencode([(name, text) for name, text in parts.items() if text]))
     require(not chosen.edits, "an edit is added by its own form")
     changed = {name: getattr(chosen, name) for name in parts}
-    changed["hold"] = chosen.hold
-    if (chosen.rounds, chosen.regime) != (now.rounds, now.regime):
-        changed["round"] = 0
-    return replace(now, **changed)
+    changed["hold"] = chosen.hold  # a form does not send a box that is not ticked
+    if (chosen.rounds, chosen.regime) != (current.rounds, current.regime):
+        changed["round"] = 0  # the episodes are others, perhaps shorter
+    return replace(current, **changed)
 
 
-def _app(explorer: Explorer, token: str) -> Any:
+def _make_app(explorer: Explorer, token: str) -> Any:
     """Return the explorer's web application (ASGI).
 
     Args:
         explorer: the explorer.
         token: the secret with which all its addresses begin.
     """
-    with theirs(_MISSING, of=ImportError):
+    with theirs(_MISSING_EXTRA, of=ImportError):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -320,6 +328,7 @@ def _app(explorer: Explorer, token: str) -> Any:
 
     def guard(respond: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def respond_to_token(request: Request) -> Response:
+            # Compared in constant time, so that its duration tells nothing of the token.
             sent = str(request.path_params["token"])
             if not hmac.compare_digest(sent.encode(), token.encode()):
                 why = "this address has no token, or that of another run"
@@ -357,14 +366,14 @@ def _app(explorer: Explorer, token: str) -> Any:
     def look(request: Request) -> Response:
         parts = dict(request.query_params)
         query = parts.pop("view", "")
-        return redirect(_look(query, parts))
+        return redirect(_change_view(query, parts))
 
-    def get_kept(request: Request) -> Response:
+    def get_download(request: Request) -> Response:
         name = request.path_params["file"]
-        require_known("file of a view", name, _KEPT)
+        require_known("file of a view", name, _DOWNLOAD_TYPES)
         text = _write_file(explorer, name, get_view(request))
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return respond(_KEPT[name], text, **headers)
+        return respond(_DOWNLOAD_TYPES[name], text, **headers)
 
     def get_asset(request: Request) -> Response:
         name = request.path_params["file"]
@@ -373,7 +382,7 @@ def _app(explorer: Explorer, token: str) -> Any:
         return respond(kind, text, **{"Cache-Control": "private, max-age=3600"})
 
     def get_stopped(request: Request) -> Response:
-        return refuse(_STOPPED, 200)
+        return refuse(_STOPPED_TEXT, 200)
 
     routes = {
         "/": get_page,
@@ -381,7 +390,7 @@ def _app(explorer: Explorer, token: str) -> Any:
         "/look": look,
         "/part/{name}": get_part,
         "/stopped": get_stopped,
-        "/keep/{file}": get_kept,
+        "/keep/{file}": get_download,
         "/asset/{file}": get_asset,
     }
 
@@ -400,10 +409,10 @@ def _app(explorer: Explorer, token: str) -> Any:
         InputError: refuse_input,
         Exception: report_fault,
     }
-    names = ["127.0.0.1", "localhost"]
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
-    listed = [Route(f"/{{token}}{path}", guard(route)) for path, route in routes.items()]
-    return Starlette(routes=listed, middleware=[hosts], exception_handlers=handlers)
+    host_names = ["127.0.0.1", "localhost"]
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=host_names, www_redirect=False)
+    guarded = [Route(f"/{{token}}{path}", guard(route)) for path, route in routes.items()]
+    return Starlette(routes=guarded, middleware=[hosts], exception_handlers=handlers)
 
 
 @dataclass(eq=False)
@@ -424,7 +433,7 @@ class Served:
     view: View
 
     def __post_init__(self) -> None:
-        with theirs(_MISSING, of=ImportError):
+        with theirs(_MISSING_EXTRA, of=ImportError):
             import uvicorn
             from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -448,14 +457,14 @@ class Served:
             raise InputError(
                 f"port {self.port} cannot be used: {why}; leave it out for a free one"
             ) from error
-        self.port = self._socket.getsockname()[1]
+        self.port = self._socket.getsockname()[1]  # the free port that 0 stood for
         settings: dict[str, Any] = {
             "log_level": "error",
             "lifespan": "off",
             "access_log": False,
             "http": Patient,
         }
-        app = _app(self.explorer, self.token)
+        app = _make_app(self.explorer, self.token)
         self._server = uvicorn.Server(uvicorn.Config(app, **settings))
 
     def __repr__(self) -> str:

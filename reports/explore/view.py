@@ -43,7 +43,7 @@ from reports.blocks import environment
 from reports.texts import TEXTS
 
 N_EPISODES = 16  # that can be looked at
-_N_KNOWN, _N_EXACT = 1440, 240
+_N_FITTED_ROUNDS, _N_EXACT_ROUNDS = 1440, 240
 """Rounds of other episodes that decoders are fitted on: learned models, and machines with exact
 states.
 """
@@ -77,8 +77,8 @@ class Bench:
         self.layout = model.layout.fit(episodes)
         self.classes = self.layout.kind == "classes"
         self.ridge = 0.0 if model.is_handwired else RIDGE
-        n_fitted = _N_EXACT if model.is_handwired else _N_KNOWN
-        self.n_known = math.ceil(n_fitted / self.n_rounds)
+        n_fitted_rounds = _N_EXACT_ROUNDS if model.is_handwired else _N_FITTED_ROUNDS
+        self.n_known = math.ceil(n_fitted_rounds / self.n_rounds)
 
     @cached_property
     def values(self) -> Values:
@@ -230,8 +230,8 @@ def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
 
 KINDS = TEXTS["explore"]["kinds"]
 _GIVERS = ("reference", "start")
-_TEXT = re.compile(r"(\w+) (\d{1,6})(-?) (\S(?:.*\S)?) (\S+)", re.ASCII)
-_LONGEST = 200
+_EDIT_PATTERN = re.compile(r"(\w+) (\d{1,6})(-?) (\S(?:.*\S)?) (\S+)", re.ASCII)
+_LONGEST_EDIT = 200
 
 
 class Written(NamedTuple):
@@ -298,7 +298,7 @@ class Edit:
         "move 20 counts.1 2.5" adds 2.5 to the number counts.1 of the state in round 20. A "-" after
         the round, as in "zero 20- L1H0@p? -", lets the edit also act in all later rounds.
         """
-        match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
+        match = _EDIT_PATTERN.fullmatch(text) if len(text) <= _LONGEST_EDIT else None
         if match is None:
             raise InputError(
                 f"{shown(text)} is no edit; write KIND ROUND WHAT VALUE, such as 'move 20 counts.1 2.5'"
@@ -361,9 +361,10 @@ class Edit:
         """
         if self.kind != "input":
             return episodes
-        self.rounds(bench)
+        self.rounds(bench)  # refuses a round that does not exist
         record, options = self.corruption(bench)
-        return record.build(episodes, self.round, **options)[1]
+        _, corrupted = record.build(episodes, self.round, **options)
+        return corrupted
 
     def get_write(self, bench: Bench) -> Written | None:
         """Return what the edit writes inside the machine, and where; None for an edit of the
@@ -378,12 +379,13 @@ class Edit:
         rounds = self.rounds(bench)
         if kind == "move":
             key, change = self.get_move(bench)
+            # For one episode and one round: [1, 1, ...].
             step = bench.writer.step({key: change}, (1, 1))[0, 0]
             return Written(bench.writer.site, dict.fromkeys(rounds, step), added=True)
         if kind == "memory":
-            taken = bench.take_memory(self.what, self.round)[self.source(bench)]
+            latents = bench.take_memory(self.what, self.round)[self.source(bench)]
             latent = resolve("latent", bench.model, bench.layout)
-            return Written(latent, {self.round: taken}, added=False)
+            return Written(latent, {self.round: latents}, added=False)
         return self._make_write(bench, rounds)
 
     def _make_write(self, bench: Bench, rounds: range) -> Written:
@@ -402,6 +404,7 @@ class Edit:
         cache = replay(bench.model, run, rounds=list(rounds), names_filter=site.hook)[2]
         values = {}
         for i, t in enumerate(rounds):
+            # Over all episodes; for a patch, there is only one.
             values[t] = site.read(cache[site.hook][:, i], bench.layout).mean(0)
         return Written(site, values, added=False)
 
@@ -436,6 +439,7 @@ class Edit:
         key, *index = self.what.split(".")
         require_known("variable that the decoder reads", key, bench.writer.shapes)
         shape = bench.writer.shapes[key]
+        # The index of every number: as text -> as integers.
         numbers = {tuple(map(str, place)): place for place in np.ndindex(*shape)}
         example = ".".join([key, *["0"] * len(shape)])
         require(
@@ -469,7 +473,7 @@ class Edit:
             return {**state, key: state[key] + change}
         if kind == "memory":
             return self._copy_state(bench, state)
-        if kind != "patch" or not self._is_whole(bench):
+        if kind != "patch" or not self._replaces_all_latents(bench):
             return None
         values = bench.select_values([self.source(bench)])
         return {key: values[key][:, round] for key in state}
@@ -495,13 +499,14 @@ class Edit:
         memory = bench.memory(self.round).state
         return {**state, **{key: read[episode] for key, read in memory.items()}}
 
-    def _is_whole(self, bench: Bench) -> bool:
+    def _replaces_all_latents(self, bench: Bench) -> bool:
         """Return True if an edit of the kind "patch" replaces all carried latents."""
         site = self.site(bench)
         if site.kind.axes != "latent":
             return False
-        rows = np.arange(bench.run.latents.shape[2])
-        return np.size(rows[site.index(bench.layout)[1]]) == len(rows)
+        latents = np.arange(bench.run.latents.shape[2])
+        written = latents[site.index(bench.layout)[1]]
+        return np.size(written) == len(latents)
 
 
 def _parse_number(text: str) -> int | float | str:
@@ -586,16 +591,16 @@ class View:
         """
         view = replace(self, **changes)
         pairs = []
-        for name, usual in _DEFAULTS.items():
+        for name, default in _DEFAULTS.items():
             value = getattr(view, name)
-            if value != usual:
+            if value != default:
                 pairs.append((name, int(value) if name == "hold" else value))
         pairs += [("edit", str(edit)) for edit in view.edits]
         return urlencode(pairs)
 
 
 _DEFAULTS = {name: value for name, value in vars(View()).items() if name != "edits"}
-_BOUNDS = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
+_FIELD_BOUNDS = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
 
 
 def _parse_part(name: str, text: str) -> int | bool:
@@ -609,7 +614,7 @@ def _parse_part(name: str, text: str) -> int | bool:
     is_whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
     require(is_whole, f"{name} is a whole number, got {shown(text)}")
     number = int(text)
-    low, high = _BOUNDS.get(name, (0, 10**8))
+    low, high = _FIELD_BOUNDS.get(name, (0, 10**8))
     require(low <= number <= high, f"{name} is a number from {low} to {high}, got {text}")
     return bool(number) if name == "hold" else number
 

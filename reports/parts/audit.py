@@ -33,7 +33,7 @@ _CAPTIONS = {
         "number of rounds later"
     ),
 }
-_SAYS = TEXTS["audit"]
+_TEXTS = TEXTS["audit"]
 
 
 def part(result: AuditResult | None = None) -> Part:
@@ -48,7 +48,7 @@ def part(result: AuditResult | None = None) -> Part:
             return result
         return audit(context.model, budget=Budget.quick() if context.quick else Budget())
 
-    def head(context: Context) -> tuple[str, str]:
+    def write_heading(context: Context) -> tuple[str, str]:
         return f"Audit of {context.model.name}", "Is the state used, and for what?"
 
     return Part(
@@ -58,13 +58,13 @@ def part(result: AuditResult | None = None) -> Part:
         _draw,
         summary=lambda computed, context: computed.measures,
         hero=lambda computed, context: _draw_decay(computed),
-        heading=head,
-        slow=result is None,
+        heading=write_heading,
+        slow=result is None,  # results that are passed cost nothing
     )
 
 
 def _draw(result: AuditResult, context: Context) -> list[object]:
-    blocks: list[object] = [Prose(_SAYS["text"]), Measures(result.measures, result.sentence)]
+    blocks: list[object] = [Prose(_TEXTS["text"]), Measures(result.measures, result.sentence)]
     for name, caption in _CAPTIONS.items():
         if len(result.tables[name]):
             blocks.append(Table(result.tables[name], caption, collapsed=True))
@@ -85,6 +85,6 @@ def _draw_decay(result: AuditResult) -> list[Figure]:
     table = result.tables["used"]
     shown = table[(table["channel"] == ALL) & table["change"].isin(EITHER)]
     if shown["rounds_on"].nunique() < 2:
-        return []
+        return []  # one round is no curve
     columns = {"change": "algorithm", "effect": "mean", "effect_low": "low", "effect_high": "high"}
-    return [curves(_SAYS["later"], shown.rename(columns=columns), data=shown)]
+    return [curves(_TEXTS["later"], shown.rename(columns=columns), data=shown)]

@@ -29,7 +29,7 @@ from reports.blocks import Figure, Prose, Table
 from reports.part import Context, Part, needing, wired
 from reports.texts import TEXTS
 
-_SAYS = TEXTS["heads"]
+_TEXTS = TEXTS["heads"]
 
 
 def attention(paper: str = "") -> Part:
@@ -40,19 +40,19 @@ def attention(paper: str = "") -> Part:
     """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
-        read = _find_strongest(view)
-        caption = _SAYS["attended"].format(
+        strongest = _find_strongest(view)
+        caption = _TEXTS["attended"].format(
             round=context.looked_at,
             shown=context.shown,
-            head=view.heads[read.layer][read.head],
-            read=view.labels[read.key],
-            at=view.labels[read.query],
-            size=read.weight,
+            head=view.heads[strongest.layer][strongest.head],
+            read=view.labels[strongest.key],
+            at=view.labels[strongest.query],
+            size=strongest.weight,
         )
         caption += f" {_describe_heads(heads_of(context.model))}"
         if paper:
             caption += f" (Paper, {paper}.)"
-        return [Prose(_SAYS["attention"]), replace(view, caption=caption)]
+        return [Prose(_TEXTS["attention"]), replace(view, caption=caption)]
 
     return Part(
         "attention",
@@ -82,16 +82,17 @@ def _attend(context: Context) -> AttentionView:
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
-    kind = context.model.points["pattern"]
-    hooks = [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
+    hook_points = context.model.points["pattern"]  # one point in every layer
+    hooks = [hook_points.hook.format(layer=layer) for layer in range(hook_points.n_layers)]
     chosen = context.episodes.select(episodes)
     run = rollout(context.model, chosen, names_filter=hooks, rounds=rounds)
     view = show(run, heads_of(context.model))
     first = (0, rounds.index(context.looked_at))
+    # The view counts the selected episodes; it is to show their numbers in the report.
     return replace(view, episodes=tuple(episodes), first=first, opened=False)
 
 
-class _Read(NamedTuple):
+class _Attended(NamedTuple):
     """The largest attention weight of any head.
 
     Attributes:
@@ -107,28 +108,29 @@ class _Read(NamedTuple):
     key: int
 
 
-def _find_strongest(view: AttentionView) -> _Read:
+def _find_strongest(view: AttentionView) -> _Attended:
     """Find the largest attention weight of any head between two different positions, in the round
     that is shown first.
 
     Attention to the first position is left out: heads attend there if they have nothing to read.
     """
-    n = len(view.labels)
-    is_own = np.eye(n, dtype=bool)
-    reads = []
+    n_positions = len(view.labels)
+    is_own = np.eye(n_positions, dtype=bool)
+    strongest_of_heads = []
     for layer, patterns in enumerate(view.patterns):
-        weights = np.where(is_own, 0.0, np.abs(patterns[view.first]))
-        for head, of_head in enumerate(weights[..., 1:]):
-            query, key = divmod(int(of_head.argmax()), n - 1)
-            reads.append(_Read(float(of_head[query, key]), layer, head, query, key + 1))
-    return max(reads)
+        weights = np.where(is_own, 0.0, np.abs(patterns[view.first]))  # [head, query, key]
+        for head, head_weights in enumerate(weights[..., 1:]):  # [query, key - 1]
+            query, key = divmod(int(head_weights.argmax()), n_positions - 1)
+            weight = float(head_weights[query, key])
+            strongest_of_heads.append(_Attended(weight, layer, head, query, key + 1))
+    return max(strongest_of_heads)  # the weight is compared first
 
 
 def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
     """Draw which head of a handwired circuit reads which, as the figure at the top of the page."""
     caption = "An arrow means that one head reads what another head wrote."
     picture = _draw_wiring(circuit, "The circuit", caption, width=4.5)
-    return [picture] if isinstance(picture, Figure) else []
+    return [picture] if isinstance(picture, Figure) else []  # a circuit without edges: text
 
 
 def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
@@ -146,7 +148,7 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
     ]
     if circuit.edges:
         edges = _list_edges(circuit)
-        edges["positions"] = edges["positions"].map(", ".join)
+        edges["positions"] = edges["positions"].map(", ".join)  # each is a tuple of labels
         blocks.append(
             Table(
                 edges,
@@ -162,7 +164,7 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
     return blocks
 
 
-def _call_heads(circuit: Circuit) -> dict[str, str]:
+def _name_heads(circuit: Circuit) -> dict[str, str]:
     """Return the display name of each head and group of neurons, such as "L0H3 tag (step 1.4)", by
     its name in the circuit, such as "1.4 tag".
     """
@@ -178,21 +180,21 @@ def _call_heads(circuit: Circuit) -> dict[str, str]:
 
 def _list_heads(circuit: Circuit) -> pd.DataFrame:
     """Return the circuit's table of heads, with the names that the page displays
-    (:func:`_call_heads`).
+    (:func:`_name_heads`).
     """
     table = circuit.to_frame()
     return table.assign(
-        head=table["head"].replace(_call_heads(circuit)),
-        layer=table["layer"] - 1,
+        head=table["head"].replace(_name_heads(circuit)),
+        layer=table["layer"] - 1,  # the circuit's table counts from 1, this page from 0
         writes="`" + table["writes"] + "`",
     )
 
 
 def _list_edges(circuit: Circuit) -> pd.DataFrame:
     """Return a table of the circuit's edges, with the names that the page displays
-    (:func:`_call_heads`).
+    (:func:`_name_heads`).
     """
-    names = _call_heads(circuit)
+    names = _name_heads(circuit)
     edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
     return edges.replace({"source": names, "target": names})
 
@@ -211,8 +213,8 @@ def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> F
         return Prose(_NO_EDGES.format(name=circuit.name))
     heads = _list_heads(circuit)
     edges = _list_edges(circuit)
-    layers = [list(of_layer) for _, of_layer in heads.groupby("layer")["head"]]
-    between_heads = edges[edges["source"].isin(heads["head"])]
+    layers = [list(names) for _, names in heads.groupby("layer")["head"]]
+    between_heads = edges[edges["source"].isin(heads["head"])]  # not from embeddings and MLPs
     return Figure(figures.wiring(layers, between_heads, **size), title, caption)
 
 

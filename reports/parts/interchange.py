@@ -32,13 +32,16 @@ from reports.blocks import (
 from reports.part import Context, Part
 from reports.texts import TEXTS
 
-_SAYS = TEXTS["interchange"]
-_ALIGNED, _COLUMNS = _SAYS["aligned"], _SAYS["columns"]
-_MOST = 0.5  # a variable is carried where interchanging a place makes more than this share of the counterfactual effect
-_NOTHING = {"doing nothing": Control(0.0)}
+_TEXTS = TEXTS["interchange"]
+_SUBSPACE_TEXT, _HEADERS = _TEXTS["aligned"], _TEXTS["columns"]
+_CARRIED_SHARE = 0.5
+"""A place carries a variable if interchanging it makes more than this share of the counterfactual
+effect.
+"""
+_NO_EFFECT_CONTROL = {"doing nothing": Control(0.0)}
 """The control of a place that can move in no other direction: a score of 0 is that of no effect."""
-_NAMED = 2  # so many variables are named in a sentence; the claim names all
-_SHOWS = {"prediction": "the prediction", "state": "what is written"}
+_MOST_NAMED = 2  # so many variables are named in a sentence; the claim names all
+_OUTCOME_NOUNS = {"prediction": "the prediction", "state": "what is written"}
 
 
 _Tables = tuple[pd.DataFrame, pd.DataFrame | None]
@@ -56,7 +59,7 @@ def _compute(context: Context) -> _Tables:
     model = context.model
     bases, sources = context.pairs
     t, seed = context.looked_at, context.seed
-    claims = list_wired_claims(context.circuit) if context.compiled else None
+    claims = list_wired_claims(context.circuit) if context.compiled else None  # None: the task's
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims)
     algorithm = context.task.explains(model)
     carried["noun"] = [algorithm.variable(key).noun for key in carried["variable"]]
@@ -65,15 +68,15 @@ def _compute(context: Context) -> _Tables:
     return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
 
-def _describe_nowhere(context: Context) -> str:
+def _describe_lack(context: Context) -> str:
     """Return a sentence that the part does not apply, if the model's circuit does not say which
     sites carry a variable; otherwise "".
     """
     try:
-        claimed = not context.compiled or bool(context.circuit.carried)
+        has_sites = not context.compiled or bool(context.circuit.carried)
     except InputError:
         return ""  # a circuit that was edited: the part says so
-    if claimed:
+    if has_sites:
         return ""
     name = context.model.name
     return f"not applicable: the circuit of {name} says of no variable which places carry it"
@@ -86,15 +89,16 @@ def _measure_interchange(computed: _Tables, context: Context) -> list[Measure]:
     Variables with the same outcome and verdict are merged into one measure; its number is that of
     the variable with the smallest effect.
     """
-    carried = computed[0]
-    claimed = carried.loc[~carried["control"].astype(bool), ["variable", "outcome"]]
-    claimed = carried.merge(claimed.drop_duplicates())
-    groups: dict[tuple[str, str], list[Measure]] = {}
+    carried, _ = computed
+    is_control = carried["control"].astype(bool)
+    claimed_pairs = carried.loc[~is_control, ["variable", "outcome"]].drop_duplicates()
+    claimed = carried.merge(claimed_pairs)  # without variables that have only control sites
+    groups: dict[tuple[str, str], list[Measure]] = {}  # by verdict and outcome
     for _, rows in claimed.groupby(["variable", "outcome"], sort=False):
-        measure = _find_best(rows)
+        measure = _measure_best_site(rows)
         groups.setdefault((measure.verdict, measure.key), []).append(measure)
-    ways = product(VERDICTS, _SHOWS)
-    return [_merge(groups[way]) for way in ways if way in groups]
+    ordered_keys = product(VERDICTS, _OUTCOME_NOUNS)
+    return [_merge(groups[key]) for key in ordered_keys if key in groups]
 
 
 def _merge(measures: Sequence[Measure]) -> Measure:
@@ -103,12 +107,12 @@ def _merge(measures: Sequence[Measure]) -> Measure:
     """
     weakest = min(measures, key=lambda measure: measure.number.estimate)
     outcome = weakest.key
-    names = list(dict.fromkeys(measure.claim for measure in measures))
+    names = list(dict.fromkeys(measure.claim for measure in measures))  # of the variables
     causes = names
-    if len(names) > 1:
+    if len(names) > 1:  # "predicts from the prediction" would say nothing
         causes = [name for name in names if name != f"the {outcome}"]
-    listed_causes = join_words(causes[:_NAMED])
-    claim = f"Swapping in another episode's values changes {_SHOWS[outcome]} as the algorithm says"
+    listed_causes = join_words(causes[:_MOST_NAMED])
+    claim = f"Swapping in another episode's values changes {_OUTCOME_NOUNS[outcome]} as the algorithm says"
     verb, rest = ("predict", "from") if outcome == "prediction" else ("update", "its state by")
     return replace(
         weakest,
@@ -120,7 +124,7 @@ def _merge(measures: Sequence[Measure]) -> Measure:
     )
 
 
-def _find_best(rows: pd.DataFrame) -> Measure:
+def _measure_best_site(rows: pd.DataFrame) -> Measure:
     """Return the measure of the site where interchanging one variable has the largest effect, with
     the strongest of all controls.
 
@@ -132,15 +136,16 @@ def _find_best(rows: pd.DataFrame) -> Measure:
     """
     is_control = rows["control"].astype(bool)
     best = rows[~is_control].sort_values("score", ascending=False).iloc[0]
-    scores = pd.Series([best["random_score"], *rows.loc[is_control, "score"]], dtype=float).dropna()
-    controls = _NOTHING
-    if len(scores):
-        controls = {"a random direction or another site": Control(float(scores.max()))}
+    control_scores = [best["random_score"], *rows.loc[is_control, "score"]]
+    finite_scores = pd.Series(control_scores, dtype=float).dropna()
+    controls = _NO_EFFECT_CONTROL
+    if len(finite_scores):
+        controls = {"a random direction or another site": Control(float(finite_scores.max()))}
     return Measure(
-        best["outcome"],
-        best["noun"],
-        _score(best),
-        _MOST,
+        key=best["outcome"],
+        claim=best["noun"],  # _merge writes the claim, from the nouns of several variables
+        number=_read_score(best),
+        threshold=_CARRIED_SHARE,
         unit="share of the effect",
         controls=controls,
         rests_on=("interchange accuracy by variable and site",),
@@ -148,7 +153,7 @@ def _find_best(rows: pd.DataFrame) -> Measure:
     )
 
 
-def _score(row: Any) -> Interval:
+def _read_score(row: Any) -> Interval:
     """Return the score in a table row, with its interval."""
     return Interval(row["score"], row["score_low"], row["score_high"])
 
@@ -163,14 +168,14 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     carried = carried.assign(place=names.where(~is_control, names + " (control)"))
     measures = []
     for row in carried[carried["score"].notna()].to_dict("records"):
-        name = f"{row['noun']}, read in {_SHOWS[row['outcome']]}: {row['place']}"
-        measures.append(plain(name, _score(row), {"a random direction": row["random_score"]}))
+        name = f"{row['noun']}, read in {_OUTCOME_NOUNS[row['outcome']]}: {row['place']}"
+        measures.append(plain(name, _read_score(row), {"a random direction": row["random_score"]}))
     best = carried[~is_control].groupby("variable")["score"].max()
-    n_carried = int((best > _MOST).sum())
-    setting = _SAYS["wired" if context.compiled else "whole"]
+    n_carried = int((best > _CARRIED_SHARE).sum())
+    setting = _TEXTS["wired" if context.compiled else "whole"]
     blocks: list[object] = [
-        Prose(f"{_SAYS['text']}\n\n{setting}"),
-        Measures(measures, _SAYS["carried"].format(held=n_carried, all_of=len(best))),
+        Prose(f"{_TEXTS['text']}\n\n{setting}"),
+        Measures(measures, _TEXTS["carried"].format(held=n_carried, all_of=len(best))),
         _tabulate(carried),
     ]
     if aligned is not None:
@@ -184,17 +189,18 @@ def _tabulate(carried: pd.DataFrame) -> Table:
     Args:
         carried: results of interchange, one row per variable and site.
     """
+    # Under these names join_intervals finds the bounds of iia_informative.
     bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
     shown = join_intervals(carried.rename(columns=bounds))
     shown["variable"] = shown["noun"].str.removeprefix("the ")
     shown["places"] = shown["place"]
-    shown["outcome"] = shown["outcome"].map(_SHOWS)
-    if "no_random" in shown:
+    shown["outcome"] = shown["outcome"].map(_OUTCOME_NOUNS)
+    if "no_random" in shown:  # the reason why a site has no random direction, or NaN
+        reasons = shown["no_random"]
         for column in ("random", "random_score"):
-            reasons = shown["no_random"]
             shown[column] = shown[column].astype(object).where(reasons.isna(), reasons)
-    formats = {_COLUMNS[key]: ".3f" for key in _THREE_DIGITS}
-    shown = shown[list(_COLUMNS)].rename(columns=_COLUMNS)
+    formats = {_HEADERS[key]: ".3f" for key in _THREE_DIGITS}
+    shown = shown[list(_HEADERS)].rename(columns=_HEADERS)
     caption = "Interchange accuracy by variable and site, with 95 % intervals over episodes"
     return Table(shown, caption, formats, collapsed=True)
 
@@ -210,9 +216,9 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
     aligned = aligned.rename(columns=bounds)
     aligned["site"] = aligned["site"].map(_name_site)
     aligned["variable"] = aligned["variable"].str.replace("_", " ")
-    places = aligned["variable"] + ", " + aligned["site"]
+    places = aligned["variable"] + ", " + aligned["site"]  # a name for each row
     is_refused = aligned["refused"].notna()
-    paragraphs = [_ALIGNED]
+    paragraphs = [_SUBSPACE_TEXT]
     for place, why in zip(places[is_refused], aligned["refused"][is_refused], strict=True):
         paragraphs.append(f"**{place}** was not learned: {why}")
     text = Prose("\n\n".join(paragraphs))
@@ -222,10 +228,10 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
     is_learned = aligned["condition"] == "learned"
     ranks = aligned["rank"].astype("Int64").astype(str)
     names = places[~is_refused] + ", rank " + ranks
-    names = names.where(is_learned, aligned["condition"])
+    names = names.where(is_learned, aligned["condition"])  # controls: the name of the control
     drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~is_learned)
     best = drawn[is_learned].sort_values("estimate", ascending=False, kind="stable").iloc[0]
-    caption = _SAYS["learned"].format(name=best["name"], share=best["estimate"])
+    caption = _TEXTS["learned"].format(name=best["name"], share=best["estimate"])
     picture = figures.intervals(drawn, xlabel="accuracy")
     numbers = "The numbers of the picture, also for informative pairs and training pairs"
     return [
@@ -246,7 +252,7 @@ def _name_site(text: str) -> str:
         component, layer, head = site.groups()
         if head is not None:
             return f"{component} of head L{layer}H{head}"
-        return str(_SAYS["sites"].get(component, component + " of layer {}")).format(layer)
+        return str(_TEXTS["sites"].get(component, component + " of layer {}")).format(layer)
 
     named = re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", name_match, text)
     return re.sub(r"(?<!head )\bL\d+H\d+", r"head \g<0>", named).replace("@", " at ")
@@ -258,22 +264,22 @@ def _write_places(text: str) -> str:
     >>> _write_places("embed@p_1 (rank 2) + embed@p_2 (rank 2)")
     'embed at p_1, p_2 (rank 2)'
     """
-    labels: dict[tuple[str, str], list[str]] = {}
+    labels: dict[tuple[str, str], list[str]] = {}  # (site, rank) -> labels of its positions
     for place in text.split(" + "):
         where, space, rank = place.partition(" (rank")
         site, _, label = where.partition("@")
         labels.setdefault((site, space + rank), []).append(label)
     places = []
-    for (site, rank), of_site in labels.items():
-        listed_labels = ", ".join(of_site)
-        places.append(f"{site}@{listed_labels}{rank}" if any(of_site) else f"{site}{rank}")
+    for (site, rank), site_labels in labels.items():
+        listed_labels = ", ".join(site_labels)
+        places.append(f"{site}@{listed_labels}{rank}" if any(site_labels) else f"{site}{rank}")
     return _name_site(" + ".join(places))
 
 
 _EXACT = "the change of the latent along the state axes of the circuit"
 _FITTED = "the least-squares change of the latents with the state"
-_SMALLEST = 0.02  # the move of the algorithm's prediction below which steering shows nothing
-_NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
+_SMALLEST_MOVE = 0.02  # the move of the algorithm's prediction below which steering shows nothing
+_CURVE_NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
 
 def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
@@ -283,18 +289,20 @@ def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
     The dose with the smallest score decides; doses that hardly change the algorithm's prediction
     are left out. The control is random directions.
     """
-    rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
-    moves = (frame["algorithm"] - rest).abs() >= _SMALLEST
-    moving = frame[moves & frame["score"].notna()]
+    unsteered = frame["algorithm"].iloc[
+        int(frame["dose"].abs().argmin())
+    ]  # at the dose nearest to 0
+    is_moved = (frame["algorithm"] - unsteered).abs() >= _SMALLEST_MOVE
+    moving = frame[is_moved & frame["score"].notna()]
     if moving.empty:
-        why = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST}"
+        why = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST_MOVE}"
         return [claim("steering", unless={"undecided": why})]
     worst = moving.loc[moving["score"].idxmin()]
     dose = f"dose {number(worst['dose'])}"
     if len(moving) > 1:
         dose += f", the worst of {len(moving)}"
     controls = {"a random direction": Control(float(worst["random_score"]))}
-    return [claim("steering", _score(worst), controls=controls, about=dose)]
+    return [claim("steering", _read_score(worst), controls=controls, about=dose)]
 
 
 def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
@@ -302,7 +310,7 @@ def _name_curves(frame: pd.DataFrame) -> pd.DataFrame:
     algorithm, and of the model when it is changed in random directions.
     """
     frames = []
-    for key, name in _NAMES.items():
+    for key, name in _CURVE_NAMES.items():
         columns = {key: "mean", f"{key}_low": "low", f"{key}_high": "high"}
         curve = frame[["dose", *columns]].rename(columns=columns)
         frames.append(curve.assign(algorithm=key, name=name))
@@ -313,39 +321,40 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     """Return the blocks of the section: how predictions of model and algorithm change with the
     dose, beside the effect of random directions.
     """
-    steering = context.task.analysis.steering
-    assert steering is not None
-    record = steering()
+    make_steering = context.task.analysis.steering
+    assert make_steering is not None  # or the part does not apply
+    record = make_steering()
     drawn = figures.curves(
         _name_curves(frame), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows
     )
     doses = frame[frame["dose"] != 0]
-    widest = frame.iloc[int(frame["difference"].abs().argmax())]
-    caption = _SAYS["steered"].format(
+    farthest = frame.iloc[int(frame["difference"].abs().argmax())]  # model from algorithm
+    caption = _TEXTS["steered"].format(
         distance=doses["mean_error"].mean(),
         random=doses["random_mean_error"].mean(),
         shows=record.shows,
-        dose=number(widest["dose"]),
-        apart=cell(widest["difference"], "+.2f"),
+        dose=number(farthest["dose"]),
+        apart=cell(farthest["difference"], "+.2f"),
     )
     table = join_intervals(frame)
+    # Of the distances, the table shows only the estimates.
     table[["mean_error", "random_mean_error"]] = frame[["mean_error", "random_mean_error"]]
-    table = table[list(_STEERED)].rename(columns=_STEERED)
+    table = table[list(_STEERING_HEADERS)].rename(columns=_STEERING_HEADERS)
     how = _EXACT if context.compiled else _FITTED
     title = (
         "Response to each dose: of the model, of the algorithm, and of the model to random "
         "directions"
     )
     return [
-        Prose(_SAYS["steering_text"].format(how=how)),
+        Prose(_TEXTS["steering_text"].format(how=how)),
         Figure(drawn, title, caption, frame),
         Table(table, "The same numbers", collapsed=True),
     ]
 
 
-_STEERED = {
+_STEERING_HEADERS = {
     "dose": "dose",
-    **_NAMES,
+    **_CURVE_NAMES,
     "difference": "model minus algorithm",
     "score": "share of the algorithm's change",
     "mean_error": "mean distance from the algorithm",
@@ -364,7 +373,7 @@ INTERCHANGE = Part(
         context.algorithms and (context.compiled or context.task.analysis.claims(context.model))
     ),
     _measure_interchange,
-    lacking=_describe_nowhere,
+    lacking=_describe_lack,
 )
 """The report part on which sites carry which variables of the algorithm, against chance."""
 STEERING = Part(

@@ -21,7 +21,7 @@ from reports.blocks import Figure, Prose, Table, cell, claim, curves
 from reports.part import QUICK_EPISODES, Context, Part, needing
 from reports.texts import TEXTS
 
-_NUMBERS = [
+_NUMBER_COLUMNS = [
     "effect",
     "effect_low",
     "effect_high",
@@ -31,10 +31,15 @@ _NUMBERS = [
     "p_value",
 ]
 """Columns of a patching sweep that the page lists for each site."""
-_LISTED = 0.01  # cells that restore less of the difference are left to the pictures
-_SAYS = TEXTS["patching"]
-_SAYING = {"resid_pre": "by the residual stream before each layer", "z": "by each head's output"}
-_LONG = 50  # positions from which a quick report patches half as many pairs: they would take a third of its time
+_SMALLEST_SHARE = 0.01  # cells that restore less of the difference are left to the pictures
+_TEXTS = TEXTS["patching"]
+# Component that is patched in a transformer -> title of its heatmap.
+_HEATMAP_TITLES = {
+    "resid_pre": "by the residual stream before each layer",
+    "z": "by each head's output",
+}
+_MANY_POSITIONS = 50
+"""Positions from which a quick report patches half as many pairs: all would take a third of its time."""
 _MOST_POINTS = 24  # cells of a machine without layers that a picture shows
 
 
@@ -64,17 +69,20 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
         """
         model = context.model
         layout, t = model.layout, context.looked_at
-        few = QUICK_EPISODES if len(layout.labels) < _LONG else QUICK_EPISODES // 2
-        some = context.episodes.select(slice(few if context.quick else n_episodes))
-        components = tuple(_SAYING)
-        if lacks(model, *_SAYING):
+        n_quick = QUICK_EPISODES
+        if len(layout.labels) >= _MANY_POSITIONS:
+            n_quick = QUICK_EPISODES // 2
+        patched_episodes = context.episodes.select(slice(n_quick if context.quick else n_episodes))
+        components = tuple(_HEATMAP_TITLES)
+        if lacks(model, *_HEATMAP_TITLES):  # not a transformer: all hook points are patched
             components = tuple(model.points)
-        usual = "probability" if context.task.kind == "classes" else "prediction"
+        default_metric = "probability" if context.task.kind == "classes" else "prediction"
         chosen = list(differences) or _list_corruptions(context)
         patched: list[_Patched] = []
         for what, key, metric in chosen[:1] if context.quick else chosen:
             corruption = context.task.corruption(key)
-            clean, corrupted = corruption.build(some, t)
+            clean, corrupted = corruption.build(patched_episodes, t)
+            # The layout that has the sizes of these episodes, such as their number of experts.
             places = sites(model, layout.fit(clean), components)
             read_round = t if metric == "state" else t + corruption.delay
             result = sweep(
@@ -84,7 +92,7 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
                 t,
                 read_round=read_round,
                 sites=places,
-                metric=metric or usual,
+                metric=metric or default_metric,
             )
             patched.append((what, result))
         return patched
@@ -102,16 +110,16 @@ def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
-    has_no_heads = bool(lacks(context.model, *_SAYING))
-    texts = [_SAYS["text"]]
+    has_no_heads = bool(lacks(context.model, *_HEATMAP_TITLES))
+    texts = [_TEXTS["text"]]
     if has_no_heads:
-        texts.append(_SAYS["points"])
+        texts.append(_TEXTS["points"])
     blocks: list[object] = [Prose("\n\n".join(texts))]
     for what, result in differences:
         if abs(result.gap) < NO_GAP:
             blocks.append(Prose(f"**{what}.** {result.sentence}"))
         elif has_no_heads:
-            blocks += _draw_points(what, _describe(result), result.to_frame())
+            blocks += _draw_hook_points(what, _describe(result), result.to_frame())
         else:
             heads = heads_of(context.model)
             blocks.append(_draw_maps(what, _describe(result), result, heads))
@@ -137,9 +145,9 @@ def _list_cells(what: str, result: PatchingResult) -> Table:
         result: the results of patching, site by site.
     """
     frame = result.to_frame()
-    shown = frame.loc[frame["fraction"].abs() >= _LISTED, ["site", *_NUMBERS]]
+    shown = frame.loc[frame["fraction"].abs() >= _SMALLEST_SHARE, ["site", *_NUMBER_COLUMNS]]
     count = f"{len(shown)} of {len(frame)} cells"
-    title = f"{what}: {count}, with a share of at least {_LISTED:.0%} (above or below 0)"
+    title = f"{what}: {count}, with a share of at least {_SMALLEST_SHARE:.0%} (above or below 0)"
     return Table(shown, title, collapsed=True)
 
 
@@ -156,34 +164,34 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
         heads: names of the heads by layer.
     """
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
-    for of_layer in heads:
-        for address, text in of_layer.items():
+    for layer_heads in heads:
+        for address, text in layer_heads.items():
             names[address] = f"{address} {text}".strip()
-    grids: dict[str, pd.DataFrame] = {}
+    grids: dict[str, pd.DataFrame] = {}  # rows: layers or heads; columns: positions
     shown: dict[str, pd.DataFrame] = {}
-    n_idle = 0
-    for component, title in _SAYING.items():
+    n_left_out = 0
+    for component, title in _HEATMAP_TITLES.items():
         grid = result.grid(component)
         rows = [row for row in names if row in grid.index]
         grid = grid.loc[rows].rename(index=names)
-        is_lit = grid.abs().max(axis=1) >= _LISTED
-        lit = grid[is_lit] if is_lit.any() else grid.head(1)
-        n_idle += len(grid) - len(lit)
+        restores = grid.abs().max(axis=1) >= _SMALLEST_SHARE
+        shown_rows = grid[restores] if restores.any() else grid.head(1)  # never an empty picture
+        n_left_out += len(grid) - len(shown_rows)
         grids[title] = grid
-        shown[f"restored {title}"] = lit
+        shown[f"restored {title}"] = shown_rows
     drawn = figures.heatmaps(shown, label="share restored", xlabel="position", limit=1.0)
-    idle = ""
-    if n_idle:
-        idle = f" Rows that restore less than {_LISTED:.0%} everywhere are left out ({n_idle})."
-    of_heads = grids[_SAYING["z"]].stack()
-    head, position = of_heads.idxmax()  # type: ignore[misc]
-    strongest = f"Head {head} at {position} restores most ({of_heads[(head, position)]:.0%})."
+    note = ""
+    if n_left_out:
+        note = f" Rows that restore less than {_SMALLEST_SHARE:.0%} everywhere are left out ({n_left_out})."
+    head_shares = grids[_HEATMAP_TITLES["z"]].stack()  # by (head, position)
+    head, position = head_shares.idxmax()  # type: ignore[misc]
+    strongest = f"Head {head} at {position} restores most ({head_shares[(head, position)]:.0%})."
     data = pd.concat(grids).reset_index(names=["by", "of"])
-    text = f"**{what}.** {strongest} {caption} by each activation.{idle}"
+    text = f"**{what}.** {strongest} {caption} by each activation.{note}"
     return Figure(drawn, f"{what}: patching", text, data)
 
 
-def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
+def _draw_hook_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     """Draw the share that patching restores for a machine without layers and heads: one row per
     hook point and position.
 
@@ -192,6 +200,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
         caption: what was patched and read, in words.
         frame: table with one row per site.
     """
+    # The columns that figures.intervals draws.
     shown = frame.assign(name=frame["site"], estimate=frame["fraction"], control=False)
     shown = shown.rename(columns={"fraction_low": "low", "fraction_high": "high"})
     rank = shown["estimate"].abs().rank(method="first", ascending=False)
@@ -202,10 +211,13 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     strongest = shown.sort_values("estimate", ascending=False).iloc[0]
     share = f"{strongest['estimate']:.0%}"
     text = f"**{what}.** {strongest['site']} restores most ({share}). {caption}."
-    return [Figure(drawn, title, text), Table(frame[["site", *_NUMBERS]], title, collapsed=True)]
+    return [
+        Figure(drawn, title, text),
+        Table(frame[["site", *_NUMBER_COLUMNS]], title, collapsed=True),
+    ]
 
 
-_SOFT = (
+_SOFTMAX_NOTE = (
     " Gradients do not pass through hard attention, so the softmax-only variant of the circuit "
     "is used here."
 )
@@ -213,7 +225,7 @@ _EDGES_LISTED = 25
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
-def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
+def _measure_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
     """Return the measure of whether few edges preserve the difference between clean and corrupted
     runs.
 
@@ -221,19 +233,19 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     edges, the control.
     """
     circuit = tables["circuit"].iloc[0]
-    random = float(circuit["random_max"])
+    best_random = float(circuit["random_max"])
     share = circuit["size"] / circuit["of"]
     is_faithful = claim(
         "faithful",
         _get_faithfulness(circuit),
-        threshold=min(random, 1.0),  # chance edges can overshoot
-        controls={"the best of equally many random edges": Control(random)},
+        threshold=min(best_random, 1.0),  # chance edges can overshoot
+        controls={"the best of equally many random edges": Control(best_random)},
     )
     is_small = claim("few", Interval(share, share, share))
-    whole = claim("edges")
+    joint = claim("edges")  # only for its texts: the two claims above must both hold
     sizes = f"{circuit['size']} of {circuit['of']} edges"
     parts = [is_faithful, is_small]
-    return [decisive(parts, key="edges", claim=whole.claim, about=sizes, yes=whole.yes)]
+    return [decisive(parts, key="edges", claim=joint.claim, about=sizes, yes=joint.yes)]
 
 
 def _get_faithfulness(circuit: pd.Series) -> Interval:
@@ -244,10 +256,10 @@ def _get_faithfulness(circuit: pd.Series) -> Interval:
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
     heads = heads_of(context.smooth)
     circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
-    first = curve.iloc[0]
+    first = curve.iloc[0]  # CPR and CMD, over all sizes, are the same in every row
     faithfulness = _get_faithfulness(circuit)
     n_edges, n_all = circuit["size"], circuit["of"]
-    measured = [
+    rows = [
         ("edges", f"{n_edges} of {n_all}", "as many"),
         ("faithfulness", faithfulness, circuit["random_mean"]),
         ("faithfulness, best random circuit", None, circuit["random_max"]),
@@ -256,12 +268,12 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
         ("CMD, over all sizes", first["cmd"], first["random_cmd"]),
     ]
     columns = ["measure", "best-scored edges", "random circuits of equal size"]
-    numbers = pd.DataFrame(measured, columns=columns, dtype=object)
-    sizes = curve[curve["size"] >= 1].drop_duplicates("size")
+    numbers = pd.DataFrame(rows, columns=columns, dtype=object)
+    sizes = curve[curve["size"] >= 1].drop_duplicates("size")  # one row per size of a circuit
     best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
     random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
     picture = curves(
-        _SAYS["curve"],
+        _TEXTS["curve"],
         pd.concat([best, random]),
         data=curve,
         kept=cell(faithfulness),
@@ -269,10 +281,10 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
         of_all=n_all,
         random=circuit["random_mean"],
     )
-    soft = _SOFT if context.model.is_handwired else ""
+    note = _SOFTMAX_NOTE if context.model.is_handwired else ""
     edges = _list_edges(tables["edges"], heads)
     return [
-        Prose(_SAYS["edges_text"] + soft),
+        Prose(_TEXTS["edges_text"] + note),
         Table(
             numbers,
             ("The smallest circuit of best-scored edges with a faithfulness within 0.1 of 1"),
@@ -309,17 +321,17 @@ def _name_node(name: str, heads: Heads) -> str:
         heads: names of the heads by layer.
     """
     if name.startswith("mlp "):
-        return f"MLP of layer {int(name[4:])}"
+        return f"MLP of layer {int(name[4:])}"  # "mlp 2"
     if name == "embed":
         return "embedding"
     if name in EXITS:
         return name
     layer, head, port = split_head(name)
     address = head_address(layer, head)
-    of_layer = heads[layer]
+    layer_heads = heads[layer]
     text = f"unused head {address}"
-    if address in of_layer:
-        text = f"{address} {of_layer[address]}".strip()
+    if address in layer_heads:
+        text = f"{address} {layer_heads[address]}".strip()
     return f"{text}, {_PORTS[port]}" if port else text
 
 
@@ -336,7 +348,7 @@ EDGES = Part(
     _find_circuit,
     _draw_edges,
     lambda context: bool(context.task.analysis.default_corruption),
-    _edges_suffice,
+    _measure_edges,
     slow=True,
     lacking=needing("pattern"),
 )

@@ -25,20 +25,20 @@ from probes import ProbeResult
 from probes.activations import places
 from probes.activations import read as read_activations
 from probes.targets import compute as compute_targets
-from probes.targets import parse
+from probes.targets import parse as parse_target
 from reports.blocks import Figure, Measures, Prose, Table, number
 from reports.explore.view import score
 from reports.part import Context, Part
 from reports.texts import TEXTS
 
 KEY = "probes"
-_SAYS = TEXTS["probing"]
-_READ = "The algorithm's state, read from the latents exactly, without a probe."
-_SCALE = (
+_TEXTS = TEXTS["probing"]
+_EXACT_TEXT = "The algorithm's state, read from the latents exactly, without a probe."
+_SCALE_TEXT = (
     "Scores of linear probes of the latents. An R² of 1 is perfect, and 0 is no better than "
     "predicting the mean."
 )
-_DECODED = (
+_DECODED_TEXT = (
     "The algorithm's state, decoded from the latents after each round by a linear probe that was "
     "fitted on other episodes."
 )
@@ -61,8 +61,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     def compute(context: Context) -> list[ProbeResult]:
         varying = []
         for key in choose_targets(context):
-            target, moment = parse(key, context.task)
-            if target(context.episodes, moment).as_numbers().varies:
+            target, moment = parse_target(key, context.task)
+            if target(context.episodes, moment).as_numbers().varies:  # a constant cannot be probed
                 varying.append(key)
         if not varying:
             return []
@@ -76,13 +76,14 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         )
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
-        text = _SAYS["text"]
+        text = _TEXTS["text"]
         if results and results[0].site != "latents":
-            text += _SAYS["part"].format(site=results[0].site)
+            text += _TEXTS["part"].format(site=results[0].site)
         probed = [result.target.key for result in results]
         for key in choose_targets(context):
             if key not in probed:
-                noun = parse(key, context.task)[0].variable.noun
+                target, _ = parse_target(key, context.task)
+                noun = target.variable.noun
                 text += f"\n\n**Left out:** {noun} (no variation over these episodes)."
         if not results:
             return [Prose(text)]
@@ -90,7 +91,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         numbers = pd.concat([result.scores() for result in results], ignore_index=True)
         return [
             Prose(text),
-            Measures(measures, _SCALE),
+            Measures(measures, _SCALE_TEXT),
             Table(numbers, "All scores, with every metric and control", collapsed=True),
         ]
 
@@ -99,7 +100,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         measures: list[Measure] = []
         for result in results:
             if result.target.key in claimed:
-                measures += map(_say_roughly, result)
+                measures += map(_phrase_roughly, result)
         return measures
 
     def applies(context: Context) -> bool:
@@ -114,13 +115,13 @@ def _find_widest_site(context: Context) -> str:
     """
     channels = context.model.channels
     fixed = [channel for channel in channels if not channel.grows] or channels
-    if len(fixed) == len(channels):
+    if len(fixed) == len(channels):  # none grows, or all do
         return "latents"
     widest = max(fixed, key=lambda channel: np.prod(channel.shape))
     return f"latents@{widest.name}"
 
 
-def _say_roughly(measure: Measure) -> Measure:
+def _phrase_roughly(measure: Measure) -> Measure:
     """Return the measure; if its R2 is below .98, its phrase says "roughly read" in place of
     "read".
     """
@@ -133,9 +134,9 @@ def _say_roughly(measure: Measure) -> Measure:
 ROUGH = 0.98
 """R2 below which a state is called roughly decoded, and the figure decodes it with more episodes.
 """
-_POOR = 0.5
+_POOR_BELOW = 0.5
 """R2 below which a decoded state is said to agree poorly with the algorithm's."""
-_N_DECODED = 256
+_N_REFIT_EPISODES = 256
 """Number of episodes for this decoding."""
 
 
@@ -173,15 +174,16 @@ class Trajectory:
         if r2 is None or r2 >= ROUGH:
             return largest
         mean = number(float(difference.mean()))
-        how_well = "roughly" if r2 >= _POOR else "poorly"
-        return f"agree {how_well} (R² {r2:.2f} over all episodes): they differ by {mean} on average, {largest[7:]}"
+        how_well = "roughly" if r2 >= _POOR_BELOW else "poorly"
+        at_most = largest[7:]  # without "differ "
+        return f"agree {how_well} (R² {r2:.2f} over all episodes): they differ by {mean} on average, {at_most}"
 
 
 def state(
     title: str = "The state over time",
     *,
-    read: str = _READ,
-    decoded: str = _DECODED,
+    read: str = _EXACT_TEXT,
+    decoded: str = _DECODED_TEXT,
     probed: str = "",
     units: tuple[str, str] = ("", ""),
     shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),
@@ -216,7 +218,7 @@ def state(
     def draw(trajectory: Trajectory, context: Context) -> list[object]:
         text = decoded
         if context.exact:
-            text = read.format(**context.algorithm.parameters) if context.compiled else _READ
+            text = read.format(**context.algorithm.parameters) if context.compiled else _EXACT_TEXT
         machine = "machine" if lacks(context.model, "pattern") else "transformer"
         series = (shown[0] if context.exact else shown[1]).format(context.shown)
         caption = (
@@ -259,9 +261,9 @@ def _read_memory(context: Context) -> Trajectory:
     states = context.model.read_state(context.run.latents)
     shown = context.shown
     state = states[shown].numpy(force=True)
-    values = algorithm.run(context.episodes)
-    start = values[key][shown, :1]
-    reference = np.concatenate([start, values[NEXT + key][shown]])
+    values = algorithm.run(context.episodes)  # [episode, round, ...] by key
+    start = values[key][shown, :1]  # before the first round
+    reference = np.concatenate([start, values[NEXT + key][shown]])  # [round + 1, ...]
     require(
         state[0].size == reference[0].size,
         f"{context.model.name} reads a state of shape {state.shape[1:]}, {algorithm.name} keeps "
@@ -304,14 +306,16 @@ def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[n
         The decoded values in the report's episodes, ``[episode, round, output]``.
     """
     model = context.model
-    others = context.sample(_N_DECODED, context.n_rounds, context.seed + 2)
-    (known,) = compute_targets([result.target.key], others, model)
-    (place,) = places(model, others, [result.site or "latents"])
-    features = read_activations(rollout(model, others), place, known.when)
-    shown = read_activations(context.run, place, known.when)
+    # The seeds before this one are those of the report's episodes and of their sources.
+    other_episodes = context.sample(_N_REFIT_EPISODES, context.n_rounds, context.seed + 2)
+    (target,) = compute_targets([result.target.key], other_episodes, model)
+    (place,) = places(model, other_episodes, [result.site or "latents"])
+    # [episode, round, ...], of the other episodes and of the report's
+    features = read_activations(rollout(model, other_episodes), place, target.when)
+    report_features = read_activations(context.run, place, target.when)
     width = int(np.prod(features.shape[2:]))
     x = torch.as_tensor(features).reshape(-1, width)
-    y = torch.as_tensor(known.values).reshape(len(x), -1)
+    y = torch.as_tensor(target.values).reshape(len(x), -1)
     decode = Affine.fit(x, y)
-    decoded = decode(torch.as_tensor(shown).reshape(-1, width)).numpy()
+    decoded = decode(torch.as_tensor(report_features).reshape(-1, width)).numpy()
     return decoded.reshape(result.target.values.shape)

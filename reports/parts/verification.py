@@ -17,10 +17,10 @@ from reports.blocks import Prose, Table
 from reports.part import Context, Part, refuse_without_circuit, wired
 from reports.texts import TEXTS
 
-_SAYS = TEXTS["verification"]
-_EXITS = ("distribution", CARRIED)  # what is checked of a machine whose insides are not known
-_ROUNDS = 20  # rounds at least: an algorithm that ends sooner is followed for longer
-_MEASURES = {"error": "absolute error", "relative": "relative error"}
+_TEXTS = TEXTS["verification"]
+_OUTPUT_KEYS = ("distribution", CARRIED)  # what is checked of a machine whose insides are not known
+_FEWEST_ROUNDS = 20  # rounds at least: an algorithm that ends sooner is followed for longer
+_ERROR_NAMES = {"error": "absolute error", "relative": "relative error"}
 
 
 def _describe_lack(context: Context) -> str:
@@ -68,7 +68,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
         return verify(
             circuit.name,
             listed,
-            n_rounds=max(context.n_rounds, _ROUNDS),
+            n_rounds=max(context.n_rounds, _FEWEST_ROUNDS),
             n_episodes=n_run,
             dtype="float64" if circuit.float64_only else DTYPES,
             seed=context.seed,
@@ -76,7 +76,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
         )
 
     def summarise(result: VerificationResult, context: Context) -> list[Measure]:
-        keys = _EXITS if _describe_lack(context) else shown
+        keys = _OUTPUT_KEYS if _describe_lack(context) else shown
         measures = [measure for measure in result if measure.key in keys]
         return [replace(measure, claim=measure.claim.replace("_", " ")) for measure in measures]
 
@@ -98,9 +98,9 @@ def _find_changed_arguments(context: Context) -> dict[str, Any]:
     circuit = context.circuit
     dtype = str(context.model.dtype).removeprefix("torch.")
     sizes = context.task.sizes_of(context.model.layout)
-    usual = build(circuit.name, **with_defaults(circuit.name, dtype, sizes)).arguments
-    changed = {name: value for name, value in circuit.arguments.items() if value != usual[name]}
-    changed["circuit_seed"] = changed.pop("seed", None)
+    defaults = build(circuit.name, **with_defaults(circuit.name, dtype, sizes)).arguments
+    changed = {name: value for name, value in circuit.arguments.items() if value != defaults[name]}
+    changed["circuit_seed"] = changed.pop("seed", None)  # "seed" of verify is that of the episodes
     return changed
 
 
@@ -111,8 +111,8 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks = result.table()
     checks["size"] = checks["size"].map(_write_size)
     sizes = ", ".join(checks["size"].unique())
-    text = _SAYS["exits_text" if _describe_lack(context) else "text"]
-    caption = f"Largest errors over {_describe_run(result)} at sizes {sizes}. {_RELATIVE}"
+    text = _TEXTS["exits_text" if _describe_lack(context) else "text"]
+    caption = f"Largest errors over {_describe_run(result)} at sizes {sizes}. {_RELATIVE_NOTE}"
     return [
         Prose(text.format(algorithm=context.algorithm.name)),
         Table(_find_largest(result), caption),
@@ -120,7 +120,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     ]
 
 
-_RELATIVE = (
+_RELATIVE_NOTE = (
     "Relative errors are relative to the value, or to the machine's unit if the value is smaller."
 )
 
@@ -136,16 +136,18 @@ def _write_size(size: Any) -> str:
 def _find_largest(result: VerificationResult) -> pd.DataFrame:
     """Return a table with one row per variable: its largest error and its tolerance, in each dtype."""
     checks = pd.DataFrame([vars(check) for check in result.checks])
-    checks["judged"] = [check.judged for check in result.checks]
+    checks["judged"] = [check.judged for check in result.checks]  # the error that is judged
     checks["passed"] = [check.passed for check in result.checks]
     rows = []
-    for variable, of_variable in checks.groupby("variable", sort=False):
+    for variable, variable_checks in checks.groupby("variable", sort=False):
         row: dict[str, Any] = {"variable": str(variable).replace("_", " ")}
-        row["sites"] = of_variable["where"].nunique()
-        row["judged by"] = " and ".join(sorted({_MEASURES[name] for name in of_variable["by"]}))
-        for dtype, judged in of_variable.groupby("dtype", sort=False):
-            row[f"{dtype}, largest error"] = judged["judged"].max()
-            row[f"{dtype}, bound"] = judged["tolerance"].min()
-        row["passed"] = bool(of_variable["passed"].all())
+        row["sites"] = variable_checks["where"].nunique()
+        row["judged by"] = " and ".join(
+            sorted({_ERROR_NAMES[name] for name in variable_checks["by"]})
+        )
+        for dtype, of_dtype in variable_checks.groupby("dtype", sort=False):
+            row[f"{dtype}, largest error"] = of_dtype["judged"].max()
+            row[f"{dtype}, bound"] = of_dtype["tolerance"].min()
+        row["passed"] = bool(variable_checks["passed"].all())
         rows.append(row)
     return pd.DataFrame(rows)

@@ -59,13 +59,13 @@ def default_parts(
     replacing = list(replace)
     following = {key: list(added) for key, added in (after or {}).items()}
     if said:
-        worded = (
+        task_worded = (
             overview.part(**said["overview"]),
             probing.state(**said["state"]),
             probing.part(**said["probes"]),
             patching.part(**said["patching"]),
         )
-        replacing = [*worded, *replace]
+        replacing = [*task_worded, *replace]  # of two with the same key, the last one counts
         checks = verification.part(**said["verification"])
         following.setdefault("summary", []).insert(0, checks)
     replaced = {part.key: part for part in replacing}

@@ -25,7 +25,7 @@ _PROSE = prose("experts")
 
 def parts() -> tuple[Part, ...]:
     """Return all parts of a report on a model of expert advice, in page order."""
-    regret = Part("regret", "Regret", _score, _draw_regret, summary=_measure_regret)
+    regret = Part("regret", "Regret", _score_predictors, _draw_regret, summary=_measure_regret)
     return default_parts(
         said=_PROSE["parts"],
         replace=(heads.attention("figures 1 and 7, right"),),
@@ -63,7 +63,7 @@ class _Scored:
     curve: pd.DataFrame
 
 
-def _score(context: Context) -> dict[str, _Scored]:
+def _score_predictors(context: Context) -> dict[str, _Scored]:
     """Score the model and the baselines on the same episodes; return the scores by key, those of
     the model first ("model").
     """
@@ -74,25 +74,27 @@ def _score(context: Context) -> dict[str, _Scored]:
         baseline = predictors.PREDICTORS[key]
         predicted[key] = baseline.run(episodes)
         names[key] = baseline.name
-    of_model = scoring.regret(predicted["model"].predictions, episodes)[:, -1]
+    model_regret = scoring.regret(predicted["model"].predictions, episodes)[:, -1]  # [episode]
     participants = participants_of(episodes)
     scored = {}
     seed = context.seed
-    for key, by_key in predicted.items():
+    for key, run in predicted.items():
         scores = scoring.score(
-            by_key.predictions,
+            run.predictions,
             episodes,
             name=names[key],
-            decision=by_key.decision,
+            decision=run.decision,
             reference=predicted["bayes"].predictions,
             reference_name="bayes",
             seed=seed,
         )
-        regret = scoring.regret(by_key.predictions, episodes, by_key.decision)
+        regret = scoring.regret(run.predictions, episodes, run.decision)  # [episode, round]
         scored[key] = _Scored(
             name=names[key],
             scores=scores,
-            beyond=mean_interval(regret[:, -1] - of_model, seed=seed, participants=participants),
+            beyond=mean_interval(
+                regret[:, -1] - model_regret, seed=seed, participants=participants
+            ),
             curve=figures.over_rounds(key, names[key], regret, seed, participants),
         )
     return scored
@@ -106,13 +108,14 @@ def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measur
     fewer = scored["majority_vote"].beyond
     vote = scored["majority_vote"].scores.get("regret").estimate
     bayes = scored["bayes"].scores.get("regret").estimate
-    blank = probable(context.model.layout.distribution(context.blank_run.predictions))[..., 1]
-    idle = scoring.regret(blank, context.episodes)[:, -1].mean()
+    distribution = context.model.layout.distribution(context.blank_run.predictions)
+    untrained_predictions = probable(distribution)[..., 1]  # P(y=1), [episode, round]
+    untrained_regret = scoring.regret(untrained_predictions, context.episodes)[:, -1].mean()
     unless = {}
     if fewer.estimate <= 0 and vote <= bayes:
-        unless = dict.fromkeys(("no", "undecided"), _NOBODY)
+        unless = dict.fromkeys(("no", "undecided"), _NO_BETTER)
     words = {"n_rounds": context.n_rounds}
-    controls = {UNTRAINED: Control(vote - idle)}
+    controls = {UNTRAINED: Control(vote - untrained_regret)}
     measures = [claim("learns", fewer, words, controls=controls, unless=unless)]
     if not context.model.is_handwired:
         losses = {key: scored[key].scores.get("excess_log_loss") for key in ("model", *_RIVALS)}
@@ -122,7 +125,9 @@ def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measur
     return measures
 
 
-_NOBODY = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
+_NO_BETTER = (
+    "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
+)
 
 
 def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
@@ -131,16 +136,16 @@ def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
     """
     episodes: ExpertEpisodes = context.episodes
     rows = []
-    for key, by_key in scored.items():
-        accuracy, regret, loss, excess = by_key.scores.numbers.values()
-        row = {"predictor": by_key.name, "accuracy": accuracy, "regret": regret}
-        row[_PAIRED] = None if key == "model" else by_key.beyond
+    for key, player in scored.items():
+        accuracy, regret, loss, excess = player.scores.numbers.values()
+        row = {"predictor": player.name, "accuracy": accuracy, "regret": regret}
+        row[_PAIRED_COLUMN] = None if key == "model" else player.beyond
         row["log-loss (nats)"] = loss if np.isfinite(loss.estimate) else None
         row["log-loss above Bayes"] = excess if np.isfinite(excess.estimate) else None
         rows.append(row)
     caption = _PROSE["after"].format(rounds=episodes.n_rounds)
-    formats = dict.fromkeys(("regret", _PAIRED), ".2f")
-    over_rounds = pd.concat([by_key.curve for by_key in scored.values()])
+    formats = dict.fromkeys(("regret", _PAIRED_COLUMN), ".2f")
+    over_rounds = pd.concat([player.curve for player in scored.values()])
     record = _PROSE["curves"]["regret"]
     return [
         Prose(_PROSE["regret"]),
@@ -149,4 +154,4 @@ def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
     ]
 
 
-_PAIRED = "regret beyond the model's, paired"
+_PAIRED_COLUMN = "regret beyond the model's, paired"

@@ -16,7 +16,9 @@ _PROSE = prose("qlearning")
 
 def parts() -> tuple[Part, ...]:
     """Return all parts of a report on a model of Q-learning, in page order."""
-    agreed = Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_measure_agreement)
+    agreed = Part(
+        "agreement", _AGREEMENT, _score_agreement, _draw_agreement, summary=_measure_agreement
+    )
     return default_parts(
         said=_PROSE["parts"],
         after={
@@ -26,20 +28,20 @@ def parts() -> tuple[Part, ...]:
 
 
 _AGREEMENT = "Agreement with the Q-table"
-_FEWEST = 20  # disputed steps below which agreement on them decides nothing
+_FEWEST_STEPS = 20  # disputed steps below which agreement on them decides nothing
 
 
-def _compare(context: Context) -> tuple[Scores, Scores]:
+def _score_agreement(context: Context) -> tuple[Scores, Scores]:
     """Score how often the model, and how often an untrained copy, chooses the greedy action of the
     Q-table. Return the two scores in this order.
     """
     table = reference_table(context.model)
-    chosen = predictions_of(context.run)
-    blank = probable(predictions_of(context.blank_run))
+    chosen = predictions_of(context.run)  # probabilities of actions, [episode, round, action]
+    untrained_chosen = probable(predictions_of(context.blank_run))
     episodes, seed = context.episodes, context.seed
     return (
         agreement(chosen, episodes, table=table, seed=seed),
-        agreement(blank, episodes, table=table, seed=seed),
+        agreement(untrained_chosen, episodes, table=table, seed=seed),
     )
 
 
@@ -53,20 +55,22 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
         results: scores of the model and of an untrained copy.
         context: context of the report; not used.
     """
-    result, blank = results
+    result, untrained_result = results
     n_steps = result.beside["disputed", "all"]["n_steps"]
-    few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
-    gained = result.get("untied_gain", "all")
-    controls = {UNTRAINED: Control(blank.get("untied_gain", "all").estimate)}
-    unless = {"undecided": few} if few else {}
-    measures = [claim("agreement", gained, controls=controls, unless=unless)]
+    too_few = ""  # a reason: all steps without ties are many, but only disputed ones tell
+    if n_steps < _FEWEST_STEPS:
+        too_few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST_STEPS} decide"
+    gain = result.get("untied_gain", "all")
+    controls = {UNTRAINED: Control(untrained_result.get("untied_gain", "all").estimate)}
+    unless = {"undecided": too_few} if too_few else {}
+    measures = [claim("agreement", gain, controls=controls, unless=unless)]
     if n_steps:
-        without = result.get("disputed_gamma0", "all").estimate
+        shallow_share = result.get("disputed_gamma0", "all").estimate
         controls = {
-            UNTRAINED: Control(blank.get("disputed", "all").estimate),
-            "the table with γ = 0": Control(without),
+            UNTRAINED: Control(untrained_result.get("disputed", "all").estimate),
+            "the table with γ = 0": Control(shallow_share),
         }
-        unless = dict.fromkeys(("yes", "no"), few) if few else {}
+        unless = dict.fromkeys(("yes", "no"), too_few) if too_few else {}
         disputed = result.get("disputed", "all")
         measures.append(claim("bootstraps", disputed, controls=controls, unless=unless))
     return measures
@@ -80,7 +84,7 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
         results: scores of the model and of an untrained copy.
         context: context of the report.
     """
-    result = results[0]
+    result, _ = results
     rows = []
     for key in ("untied", "random_ties", "disputed"):
         n_steps = result.beside[key, "all"]["n_steps"]

@@ -15,8 +15,8 @@ from reports.tasks import default_parts, prose
 
 _PROSE = prose("reachability")
 
-_FEW = 8  # episodes of a depth at least, for a verdict on it
-_SHOWN = (
+_FEWEST_EPISODES = 8  # episodes of a depth at least, for a verdict on it
+_DRAWN = (
     MODEL,
     "breadth_first",
     "depth_limited_2",
@@ -65,25 +65,26 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
     """Return two measures: whether the model knows the farthest targets in the first possible
     round, and whether it is right in the last round.
     """
-    frame = data[0]
-    trained = frame[frame["regime"] == measured.REGIMES[0]]
-    known = trained[trained["n"] >= _FEW]
-    if known.empty:
+    frame, _, _ = data
+    trained = frame[frame["regime"] == measured.REGIMES[0]]  # the regime of training
+    judged = trained[trained["n"] >= _FEWEST_EPISODES]
+    if judged.empty:
         return []
-    depth = known["depth"].max()
-    first = trained[(trained["depth"] == depth) & (trained["round"] == depth)]
-    scores = {row["key"]: measured.interval(row) for row in first.to_dict("records")}
-    rivals = {key: scores[key] for key in _SHOWN if key in scores and key not in _SEARCHES}
-    strongest = max(rivals, key=lambda key: rivals[key].estimate)
-    best = rivals[strongest]
+    depth = judged["depth"].max()
+    # A search that goes one step deeper in every round finds these targets now, not before.
+    first_possible = trained[(trained["depth"] == depth) & (trained["round"] == depth)]
+    scores = {row["key"]: measured.interval(row) for row in first_possible.to_dict("records")}
+    rivals = {key: scores[key] for key in _DRAWN if key in scores and key not in _SEARCHES}
+    best_key = max(rivals, key=lambda key: rivals[key].estimate)
+    best_rival = rivals[best_key]
     knows = claim(
         "first round",
         scores[MODEL],
         {"depth": depth},
-        threshold=best.high,
-        controls={strongest.replace("_", " "): Control(best.estimate)},
+        threshold=best_rival.high,
+        controls={best_key.replace("_", " "): Control(best_rival.estimate)},
     )
-    return [knows, _measure_last(known[known["round"] == known["round"].max()])]
+    return [knows, _measure_last(judged[judged["round"] == judged["round"].max()])]
 
 
 def _measure_last(last: pd.DataFrame) -> Measure:
@@ -98,7 +99,7 @@ def _measure_last(last: pd.DataFrame) -> Measure:
     worst = last[last["key"] == MODEL].iloc[0]
     rivals = last[(last["depth"] == worst["depth"]) & ~last["key"].isin(_SEARCHES)]
     controls = {}
-    for rival in rivals.tail(1).to_dict("records"):
+    for rival in rivals.tail(1).to_dict("records"):  # the strongest, if there is any
         controls[rival["key"].replace("_", " ")] = Control(rival["estimate"])
     depth = f"depth {worst['depth']}, its worst"
     return claim("solves", measured.interval(worst), controls=controls, about=depth)
@@ -112,11 +113,11 @@ def _draw(data: _Answers, context: Context) -> list[object]:
     """Return the blocks of the section: for every regime, accuracy over rounds for the farthest
     targets; and a table of the last round.
     """
-    frame = data[0]
+    frame, _, _ = data
     blocks: list[Any] = [Prose(_PROSE["answers"])]
-    for regime, of_regime in frame.groupby("regime", sort=False):
-        depth = of_regime["depth"].max()
-        shown = of_regime[(of_regime["depth"] == depth) & of_regime["key"].isin(_SHOWN)]
+    for regime, rows in frame.groupby("regime", sort=False):
+        depth = rows["depth"].max()
+        shown = rows[(rows["depth"] == depth) & rows["key"].isin(_DRAWN)]
         shown = shown.rename(columns={"key": "algorithm", "estimate": "mean"})
         blocks.append(curves(_PROSE["curves"]["answers"], shown, regime=regime, depth=depth))
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]

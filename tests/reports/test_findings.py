@@ -114,7 +114,7 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
         "high": kept + 0.01,
         "random_max": random,
     }
-    measures = patching._edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
+    measures = patching._measure_edges({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
     assert [measure.verdict for measure in measures] == [word]
 
 
