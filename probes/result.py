@@ -417,10 +417,10 @@ class ProbeResult(Measured):
         if self.target.missing is not None:
             lines.append(f"  {counted_of(self.target.missing)}")
         metric = "R2" if self.metric == "r2" else "accuracy"
-        n = len(self.score.losses)
-        units = "episodes" if n == len(self.predictions) else "groups of episodes"
+        n_groups = len(self.score.losses)
+        units = "episodes" if n_groups == len(self.predictions) else "groups of episodes"
         lines.append(
-            f"  intervals (95 %): {metric} on new {units} of this probe, refitted on all {n} {units}"
+            f"  intervals (95 %): {metric} on new {units} of this probe, refitted on all {n_groups} {units}"
         )
         if self.warning:
             lines.append(f"  warning: {self.warning}")

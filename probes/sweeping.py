@@ -204,6 +204,7 @@ def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:
     for axes, (component, grid) in zip(figure.axes, grids.items(), strict=False):
         layers = list(grid.index)
         dots = decoded[decoded["component"] == component]
+        # In the upper left of a cell, whose middle has the number.
         x = [positions.index(position) - 0.4 for position in dots["position"]]
         y = [layers.index(layer) - 0.3 for layer in dots["layer"]]
         axes.plot(x, y, "o", color="black", ms=3)

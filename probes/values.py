@@ -314,12 +314,12 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
         x.ndim >= 3 and 0 not in feature_axes,
         f"activations are [episode, round, feature...], got shape {x.shape}",
     )
-    n = int(np.prod(feature_axes))
+    n_features = int(np.prod(feature_axes))
     # A ridge probe keeps products of every two of its inputs: of each fold, of all, and their eigenvectors:
     # nine matrices of 8 bytes a number.
     refuse_beyond_machine(
-        f"a probe of {n:,} numbers a round (of a machine, probe one of its channels or points)",
-        72.0 * n**2,
+        f"a probe of {n_features:,} numbers a round (of a machine, probe one of its channels or points)",
+        72.0 * n_features**2,
     )
     return rearrange(x, "episode round ... -> episode round (...)")
 

@@ -137,8 +137,13 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
             part = _project(change, directions[:k]).to(states_read)
             states.append(states_read + part.unflatten(1, states_read.shape[1:]))
     effects = _measure_effects(trial, round, [*states, donor])  # [state, episode]
-    n = len(ranks)
-    return _ByRank(ranks=ranks, principal=effects[:n], random=effects[n : 2 * n], whole=effects[-1])
+    n_ranks = len(ranks)
+    return _ByRank(
+        ranks=ranks,
+        principal=effects[:n_ranks],
+        random=effects[n_ranks : 2 * n_ranks],
+        whole=effects[-1],
+    )
 
 
 def table(trial: Trial) -> pd.DataFrame:

@@ -243,14 +243,15 @@ class _HeldRound:
             point: a state, flattened and divided by ``unit``.
         """
         index = self.live.nonzero()[:, 0]
-        n = len(index)
-        # [2 n, row * width]: each number of the state moved up, then each moved down
+        n_numbers = len(index)
+        # [2 * n_numbers, row * width]: each number of the state moved up, then each moved down
         state = self.place(point)
-        nearby = state.flatten().repeat(2 * n, 1)
-        nearby[torch.arange(n), index] += self.delta
-        nearby[torch.arange(n, 2 * n), index] -= self.delta
+        nearby = state.flatten().repeat(2 * n_numbers, 1)
+        nearby[torch.arange(n_numbers), index] += self.delta
+        nearby[torch.arange(n_numbers, 2 * n_numbers), index] -= self.delta
         after = self.leave(nearby.unflatten(1, state.shape)).flatten(1)[:, index]
-        slopes = (after[:n] - after[n:]) / (2 * self.delta)  # [number before, number after]
+        differences = after[:n_numbers] - after[n_numbers:]  # [number before, number after]
+        slopes = differences / (2 * self.delta)
         return np.asarray(slopes.T.double().numpy(force=True))
 
 

@@ -311,7 +311,7 @@ def difference(
         control_references = references
     fit = _LogInterval.of(losses, references, n_folds, score)
     control = _LogInterval.of(control_losses, control_references, n_folds, score)
-    a, b = fit.contributions, control.contributions
+    a, b = fit.contributions, control.contributions  # [episode], each with the sum 0
     require(len(a) == len(b), "a fit and its control share their episodes")
     spread = sqrt(float(a @ a) * float(b @ b))
     correlation = min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
@@ -394,32 +394,36 @@ class _LogInterval:
         """
         episode_losses = _sum_per_episode(losses)
         episode_references = _sum_per_episode(references)
-        n = len(episode_losses)
+        n_episodes = len(episode_losses)
         is_accuracy = score == "accuracy"
         require(
-            n == len(episode_references),
-            f"losses are of {n} episodes and references of {len(episode_references)}",
+            n_episodes == len(episode_references),
+            f"losses are of {n_episodes} episodes and references of {len(episode_references)}",
         )
         if is_accuracy:
             require(
                 (episode_losses <= episode_references).all(),
                 "an episode has more misses than steps",
             )
-        factor = _inflation(n, n_folds, effective(episode_references)) if width is None else width
+        factor = (
+            _inflation(n_episodes, n_folds, effective(episode_references))
+            if width is None
+            else width
+        )
         loss = float(episode_losses.sum())
         reference = float(episode_references.sum())
         if reference == 0:
-            return cls(nan, nan, nan, nan, np.zeros(n))
+            return cls(nan, nan, nan, nan, np.zeros(n_episodes))
         if is_accuracy:
             smallest = 0.5  # half a miss
         highest = 1.0 if is_accuracy else inf
         if loss == 0:  # assume that one episode has all of the loss: a standard error of 1
             high = smallest / reference * exp(min(factor, _MAX_LOG_WIDTH))
             half = factor if smallest else 0.0
-            return cls(0.0, 0.0, min(high, highest), half, np.zeros(n))
+            return cls(0.0, 0.0, min(high, highest), half, np.zeros(n_episodes))
         # Of each episode to log(sum of losses) - log(sum of references), by the delta method.
-        contributions = n * (episode_losses / loss - episode_references / reference)
-        half = factor * float(contributions.std(ddof=1)) / sqrt(n)
+        contributions = n_episodes * (episode_losses / loss - episode_references / reference)
+        half = factor * float(contributions.std(ddof=1)) / sqrt(n_episodes)
         ratio = loss / reference
         high = ratio * exp(min(half, _MAX_LOG_WIDTH))
         return cls(

@@ -78,8 +78,9 @@ def _orthogonalise(
     a, b, c = _NEWTON_SCHULZ
     is_tall = matrix.shape[-2] > matrix.shape[-1]
     x = matrix.mT if is_tall else matrix
+    # The iteration needs singular values of at most 1, which the Frobenius norm bounds; 0 stays 0.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
     for _ in range(5):
-        square = x @ x.mT
+        square = x @ x.mT  # the smaller of the two products
         x = a * x + (b * square + c * square @ square) @ x
     return x.mT if is_tall else x

@@ -71,8 +71,9 @@ def mistakes(
     require_known("decision", decision, ("threshold", "sample"))
     if decision == "threshold":
         is_tied = np.abs(p - 0.5) <= _TIE
-        p = np.where(is_tied, 0.5, (p > 0.5).astype(np.float64))
-    distances = np.abs(p - episodes.labels)
+        likelier_label = (p > 0.5).astype(np.float64)
+        p = np.where(is_tied, 0.5, likelier_label)  # the probability of choosing label 1
+    distances = np.abs(p - episodes.labels)  # from a label of 0 or 1: a probability of a mistake
     return np.where(episodes.counted, distances, np.nan)
 
 
