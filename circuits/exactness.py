@@ -339,7 +339,7 @@ def _run_with_meters(
     Returns:
         The run, on the CPU.
     """
-    hooks = [(meter.hook_name, meter.note) for meter in meters]
+    hooks = [(meter.hook_name, meter.record) for meter in meters]
     if circuit.layout.choice_position is None:
         with model.hooks(fwd_hooks=hooks):
             run = rollout(model, episodes)
@@ -596,7 +596,7 @@ class _Meter:
     def __post_init__(self) -> None:
         self.values = torch.full_like(self.truth, torch.nan)
 
-    def note(self, activation: Tensor, hook: object) -> None:
+    def record(self, activation: Tensor, hook: object) -> None:
         """Read the variable from an activation, and store it for the current round; used as a
         TransformerLens hook.
 

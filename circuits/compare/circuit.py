@@ -240,15 +240,15 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     rounds = budget.at[::2]
     slots = run.slots[:, rounds]
 
-    def read(outputs: Outputs) -> list[Tensor]:
+    def measure_outcomes(outputs: Outputs) -> list[Tensor]:
         """Return the prediction and the state of a run, as two tensors ``[episode, round, value]``."""
         prediction, carried = outputs.predictions[0, :, :, 0], outputs.carried[0, :, :, 0]
         return [o.values(model, run.layout, prediction, carried, slots) for o in outcomes]
 
     watched = [Site(key, i) for key in ("resid_pre", "pattern", "v", "z") for i in layers]
     unedited = Experiment(model, run, {"": []}, rounds, commit="target", watched=watched)
-    (plain,) = batches(unedited)
-    prediction, state = read(plain)
+    (plain,) = batches(unedited)  # a single one, of the run without edits
+    prediction, state = measure_outcomes(plain)
     areas = [*by_kind.T.astype(bool), slice(None)]  # the positions of each kind, and then all
     heads, read_by_layer, lost, changed, varied = [], [], [], [], []
     for layer in layers:
@@ -270,16 +270,17 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
             *kind_outputs, everywhere = batches(ablation)
             losses = []
             for outputs in kind_outputs:
-                prediction_without, state_without = read(outputs)
+                prediction_without, state_without = measure_outcomes(outputs)
                 losses.append(_sum_squares(prediction_without - prediction))
                 losses.append(_sum_squares(state_without - state))
             lost.append(np.stack(losses, 1))
+            # Heads of this layer and of earlier ones do not change.
             changes = [np.zeros_like(earlier) for earlier in varied]
             for later, site in later_sites.items():
                 change = everywhere.seen[site] - plain.seen[site]
                 changes.append(_measure_write_norm(change, model, later) @ by_kind)
             changed.append(np.concatenate(changes, 1))
-    by_head = np.stack(lost, 1)
+    by_head = np.stack(lost, 1)  # [episode, head, kind and outcome]
     lost_by_outcome = by_head.reshape(run.n_episodes, len(heads), -1, 2)
     kinds = tuple(map(str, groups))
     reads = np.concatenate(read_by_layer, 1)

@@ -120,12 +120,12 @@ def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
     rows = []
     for key, family in task.rivals().items():
         truth = checked_distributions(predictor(family.make())(episodes), episodes)
-        losses = {name: _loss(truth, p, task.kind) for name, p in predictions.items()}
+        losses = {name: _measure_loss(truth, p, task.kind) for name, p in predictions.items()}
         rows.append({"algorithm": key, **losses})
     return pd.DataFrame(rows)
 
 
-def _loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
+def _measure_loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -> float:
     """Return the mean divergence of predictions from the true distributions, in nats per round.
 
     It is the Kullback-Leibler divergence, with predicted probabilities of at least 1e-6.
@@ -204,7 +204,8 @@ def describe(measures: pd.DataFrame) -> list[str]:
     judged = measures.dropna(subset="verdict").sort_values("step")
     for (key, seed), rows in judged.groupby(["key", "seed"], sort=False):
         refused = rows[rows["verdict"] != "yes"]
-        last_refused = refused["step"].max() if len(refused) else -1
+        before_all_steps = -1
+        last_refused = refused["step"].max() if len(refused) else before_all_steps
         later = rows[rows["step"] > last_refused]
         when = f"yes from step {later['step'].iloc[0]} on" if len(later) else "not yes at the end"
         sentences.append(f"{key}, seed {seed}: {when}")

@@ -191,8 +191,8 @@ def machines(
     )
     peer = _load_reference(model, reference, dict(arguments or {}))
     models = [model] if peer is None else [model, peer]
-    placed = " and ".join(f"{m.name} on {m.device}" for m in models)
-    require(len({m.device for m in models}) == 1, f"{placed}: put both on one device")
+    devices_in_words = " and ".join(f"{m.name} on {m.device}" for m in models)
+    require(len({m.device for m in models}) == 1, f"{devices_in_words}: put both on one device")
     sizes, task = shared_sizes(models), tasks.of(model)
     budget = budget.of_rounds(task.at_most(budget.rounds))
     with session():

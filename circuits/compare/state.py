@@ -246,22 +246,24 @@ def stitch(
         shuffled = _map_latents(source, target, budget, _WITH_ROUND, ridge, shuffled=True)
         everything, test = slice(None), receiver.test  # controls are scored on test episodes alone
         stitchings += [
-            receiver.judge(names, plain, everything),
-            receiver.judge(names, helped, everything, _WITH_ROUND),
-            receiver.judge(names, shuffled, test, _WITH_ROUND, "shuffled"),
+            receiver.score(names, plain, everything),
+            receiver.score(names, helped, everything, _WITH_ROUND),
+            receiver.score(names, shuffled, test, _WITH_ROUND, "shuffled"),
         ]
         for i, copy in enumerate(untrained):
             if source is model:  # the copy supplies latents in its place, or receives them
                 mapped = _map_latents(copy, target, budget, _WITH_ROUND, ridge)
                 copy_names = f"{copy.name} {i}", target.name
-                stitchings.append(receiver.judge(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
+                stitchings.append(receiver.score(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
             else:
                 mapped = _map_latents(source, copy, budget, _WITH_ROUND, ridge)
                 copy_names = source.name, f"{copy.name} {i}"
                 expected = _get_own_outputs(copy, budget)
-                cut = _measure_reset(copy, expected, budget)
-                in_copy = replace(receiver, target=copy, expected=expected, cut=cut)
-                stitchings.append(in_copy.judge(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
+                reset_divergence = _measure_reset(copy, expected, budget)
+                in_copy = replace(
+                    receiver, target=copy, expected=expected, reset_divergence=reset_divergence
+                )
+                stitchings.append(in_copy.score(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
     return StatePart(model.name, reference.name, tuple(stitchings), worth)
 
 
@@ -276,22 +278,22 @@ class _Receiver:
         target: the model.
         budget: the starts, and the number of rounds to run on.
         expected: what scores compare with: its undisturbed predictions, or carried values.
-        cut: divergence of its run from ``expected`` if its latents are reset to the initial ones,
-            averaged over the rounds that follow, ``[episode, start]``.
-        steady: mask ``[episode, start]``, False where tiny noise in the latents changes its
+        reset_divergence: divergence of its run from ``expected`` if its latents are reset to the
+            initial ones, averaged over the rounds that follow, ``[episode, start]``.
+        is_steady: mask ``[episode, start]``, False where tiny noise in the latents changes its
             prediction, as at a tie; these are not scored.
-        counts: mask ``[start]``, True where ``cut`` is large enough for a score.
-        worth: mean of ``cut`` over episodes and starts, where starts that are not steady count as
-            0; the unit is that of :attr:`StatePart.worth`.
+        is_scored: mask ``[start]``, True where ``reset_divergence`` is large enough for a score.
+        worth: mean of ``reset_divergence`` over episodes and starts, where starts that are not
+            steady count as 0; the unit is that of :attr:`StatePart.worth`.
         seen: "predictions" or "carried values", whichever is compared.
     """
 
     target: Participant
     budget: Budget
     expected: Array
-    cut: Array
-    steady: NDArray[np.bool_]
-    counts: NDArray[np.bool_]
+    reset_divergence: Array
+    is_steady: NDArray[np.bool_]
+    is_scored: NDArray[np.bool_]
     worth: Interval
     seen: str
 
@@ -314,18 +316,20 @@ class _Receiver:
         shaken = [
             _measure_divergence(target, clean + sign * shift, expected, budget) for sign in (1, -1)
         ]
-        steady = np.maximum(*shaken) < _LEAST_WORTH * scale
-        cut = _measure_reset(target, expected, budget)
-        counted = cut * steady
-        mean_cut = counted.mean(1) / scale
-        worth = score_maps(mean_cut, np.ones(len(cut)), target.samples.whose).complement
+        is_steady = np.maximum(*shaken) < _LEAST_WORTH * scale
+        reset_divergence = _measure_reset(target, expected, budget)
+        counted = reset_divergence * is_steady
+        mean_by_episode = counted.mean(1) / scale
+        worth = score_maps(
+            mean_by_episode, np.ones(len(mean_by_episode)), target.samples.whose
+        ).complement
         return cls(
             target=target,
             budget=budget,
             expected=expected,
-            cut=cut,
-            steady=steady,
-            counts=counted.mean(0) >= scale * _LEAST_WORTH,
+            reset_divergence=reset_divergence,
+            is_steady=is_steady,
+            is_scored=counted.mean(0) >= scale * _LEAST_WORTH,
             worth=worth,
             seen="carried values" if is_hard(target) else "predictions",
         )
@@ -335,7 +339,7 @@ class _Receiver:
         """Slice that selects the test episodes among the known and test episodes."""
         return slice(len(self.target.samples.known), None)
 
-    def judge(
+    def score(
         self,
         names: tuple[str, str],
         mapped: Tensor,
@@ -357,13 +361,17 @@ class _Receiver:
         Returns:
             The score in the group of neighbouring starts (band) where it is worst.
         """
-        steady = self.steady[episodes]
+        is_steady = self.is_steady[episodes]
         missed = _measure_divergence(
             self.target, mapped[episodes], self.expected, self.budget, episodes
         )
         participants = self.target.samples.whose[episodes]
         score, band = _score_worst_band(
-            self.budget, self.counts, missed * steady, self.cut[episodes] * steady, participants
+            self.budget,
+            self.is_scored,
+            missed * is_steady,
+            self.reset_divergence[episodes] * is_steady,
+            participants,
         )
         return Stitching(*names, supplied, control, score, band, self.seen)
 
@@ -406,7 +414,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
         mapped = _map_latents(source, target, budget, _WITH_ROUND, ridge)
         return float(_measure_divergence(target, mapped, receiver.expected, budget).sum())
 
-    return choose_penalty(miss, float((receiver.cut * receiver.steady).sum()))
+    return choose_penalty(miss, float((receiver.reset_divergence * receiver.is_steady).sum()))
 
 
 def is_hard(target: Participant) -> bool:

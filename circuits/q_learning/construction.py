@@ -323,18 +323,18 @@ class _Wiring:
         return self.basis["id"]["BOS"]
 
     @property
-    def acting(self) -> Direction:
+    def any_action(self) -> Direction:
         """Direction that reads 1 at every action token: the sum of the action axes of the block
         "id".
         """
         return self.basis["id"].sum(self.actions)
 
     @property
-    def taken(self) -> tuple[wire.Term, ...]:
+    def to_taken_action(self) -> tuple[wire.Term, ...]:
         """The (query, key) score terms with which the token Update attends to the action that was
         taken in the current state.
         """
-        return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.acting),)
+        return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.any_action),)
 
     def move(
         self, labels: Sequence[str], source: str, target: str, scale: float = 1.0
@@ -356,11 +356,11 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     They copy states, the tags of the current and the next state, and columns of the Q-table; with
     exploration, also the random draw.
     """
-    ids, constant, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
+    ids, constant, any_action = wiring.basis["id"], wiring.basis.one, wiring.any_action
     sink, states, move = wiring.sink, wiring.states, wiring.move
     is_linear = wiring.variant == "lin"
     # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
-    only_actions = constant - acting + ids["Update"]  # c_a is an action and an Update, too
+    only_actions = constant - any_action + ids["Update"]  # c_a is an action and an Update, too
     only_select, only_reward = constant - ids["Select"], constant - ids["r"]
     copies = to_select = to_reward = move(states, "id", "id")
     context_block = "buf1"
@@ -373,9 +373,9 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
     # The column of the own action scores 2, one for the action and one for being a column (a
     # key with Update). Columns themselves, which are actions with Update, do not look.
-    from_column = (acting - 2.0 * ids["Update"], ids["Update"])
+    from_column = (any_action - 2.0 * ids["Update"], ids["Update"])
     column = move(states, "buf1", context_block)
-    to_next_phase = ((acting, ids["Qnext"]),)
+    to_next_phase = ((any_action, ids["Qnext"]),)
     same_column = (*same_action, from_column)
     heads = [
         wire.fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
@@ -400,7 +400,7 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     """
     ids, states, sink, move = wiring.basis["id"], wiring.states, wiring.sink, wiring.move
     # The candidate of the current state scores 2: it is an action, and has the tag Qcurr.
-    to_current = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
+    to_current = ((ids["Select"], ids["Qcurr"] + wiring.any_action),)
     state = move(states, "id", "buf1")
     fetch = wire.content_chooser("2.1 Select fetches s_t", 1, to_current, state, sink, theta=1.5)
     if wiring.variant != "lin":
@@ -445,7 +445,7 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     action = move(actions, "id", "id")
     inherited = (*action, *column)
     inherit = wire.content_chooser(
-        "3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5
+        "3.3 Update inheritance", 2, wiring.to_taken_action, inherited, wiring.sink, theta=1.5
     )
     return [
         wire.Head("3.1 action selection", 2, *choice, moves=action),
@@ -481,14 +481,14 @@ def _make_selection(
     for k, action in enumerate(wiring.actions):
         action_index = action_index + float(k) * ids[action]
     buf2 = wiring.basis["buf2"]
-    to_candidates = (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * constant))
+    to_candidates = (select, gate * (ids["Qnext"] + wiring.any_action - 2.0 * constant))
     if wiring.variant != "lin":
         by_value = (sharpness * select, buf2["Qnext"] - tau * action_index)
         return rule, (by_value, to_candidates, (gate * (constant - select), wiring.sink))
     terms = [*wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)]
     # Minus the mean value of all actions, the same at every candidate.
     share = -sharpness / len(wiring.actions)
-    terms.append((share * buf2.sum(wiring.actions), wiring.acting))
+    terms.append((share * buf2.sum(wiring.actions), wiring.any_action))
     if tau:
         terms.append((-sharpness * tau * select, action_index))
     silent = (gate + 2.0 * sharpness * wiring.bound) * (constant - select)
@@ -520,7 +520,7 @@ def _make_exploring(
     for draw, action in zip(exploring_draws, wiring.actions, strict=True):
         terms.append((bonus * buf2[draw], ids[action]))
     # 0 at candidates, which have both; at most -1 elsewhere.
-    at_candidates = ids["Qnext"] + wiring.acting - 2.0 * constant
+    at_candidates = ids["Qnext"] + wiring.any_action - 2.0 * constant
     terms.append((bonus * ids["Select"], at_candidates))
     return rule, tuple(terms)
 
@@ -587,12 +587,12 @@ def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     s_t to the token Update, for the neurons of the last MLP.
     """
     ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
-    update, taken = ids["Update"], wiring.taken
+    update, to_taken = ids["Update"], wiring.to_taken_action
     current = (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
     reward, best = move(("r",), "buf1", "buf2"), move(("Select",), "buf2", "buf2")
     of_reward, of_select = ((update, ids["r"]),), ((update, ids["Select"]),)
     return [
-        wire.content_chooser("4.1 fetch current value", 3, taken, current, sink, theta=1.5),
+        wire.content_chooser("4.1 fetch current value", 3, to_taken, current, sink, theta=1.5),
         wire.content_chooser("4.2 fetch reward", 3, of_reward, reward, sink),
         wire.content_chooser("4.3 fetch max", 3, of_select, best, sink),
     ]

@@ -160,7 +160,8 @@ def select(
         require_known("question", question, QUESTIONS)
     chosen = [m for m in METHODS.values() if not questions or m.question in questions]
     if keys:
+        # The oracle and the random answer only to questions that one of the methods answers.
         questions_of_keys = {m.question for m in chosen if m.key in keys}
-        shown_keys = {*keys, "oracle", "random"}
-        return [m for m in chosen if m.key in shown_keys and m.question in questions_of_keys]
+        keys_with_bounds = {*keys, "oracle", "random"}
+        return [m for m in chosen if m.key in keys_with_bounds and m.question in questions_of_keys]
     return [m for m in chosen if m.quick or not quick]
