@@ -92,11 +92,11 @@ def _used_by(
         settings: names of all settings.
         with_budget: whether the run has a budget.
     """
-    if agent:
+    if agent:  # the limit of tokens bounds the cost of a call
         return {"model", "max_tokens"} if with_budget else {"model"}
-    of_a_server = {field.name for field in fields(Connection)}
+    server_settings = {field.name for field in fields(Connection)}
     if backend == "transformers":
-        return {*settings} - of_a_server | {"concurrency"}
+        return {*settings} - server_settings | {"concurrency"}  # of episodes
     return {*settings} - {"device"}
 
 

@@ -311,16 +311,16 @@ def in_shares(
         A mapping: name of a part -> what its function returned. It has all parts if ``shard`` is
         "", and is empty otherwise.
     """
-    place = folder / "parts"
-    finished = Finished(place, settings)
+    parts_folder = folder / "parts"
+    finished = Finished(parts_folder, settings)
     parts = {}
     names = finished.divide(makers, dict[str, Any], shard)
-    with bar("parts", len(names)) as done:
+    with bar("parts", len(names)) as advance:
         for name in names:
             parts[name] = finished.part(name, dict[str, Any], makers[name])
-            done(1)
-    yield {} if shard else parts
-    end_share(say, place, shard)
+            advance(1)
+    yield {} if shard else parts  # a share alone is no result
+    end_share(say, parts_folder, shard)
     if not shard and not keeps:
         finished.clear()
 

@@ -166,9 +166,9 @@ def _train_seeds(
     settings = {**config.to_dict(), "seed": list(seeds), **train_one.keywords}
     for part in shares.undone(folder, files, settings, shard):
         number = numbers[part]
-        config_of_seed = replace(config, seed=number)
+        seed_config = replace(config, seed=number)
         name = f"{folder.name}-{number}"
-        say.wrote(train_one(config_of_seed, folder / f"seed-{number}", name))
+        say.wrote(train_one(seed_config, folder / f"seed-{number}", name))
     options.end_share(say, folder, shard)
 
 
@@ -223,6 +223,7 @@ def _machine_words(task: str, machine: list[str] | None, units: int | None) -> l
         units: number of hidden units; None for the builder's default.
     """
     words = list(machine or [])
+    # These builders have a variant for each task, such as "gru-bandit".
     if words and words[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
         words[0] = f"{words[0]}-{task}"
     if units is not None:

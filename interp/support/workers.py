@@ -104,8 +104,8 @@ def each(
     backend, _ = get_active_backend()
     # Not every backend hands results over one by one; the others do so at the end.
     return_as = "generator_unordered" if backend.supports_return_generator else "list"
-    run_all = Parallel(n_jobs=n_jobs, prefer=prefer, return_as=return_as)
-    yield from run_all(delayed(work)(shared, item) for item in items)
+    run_parallel = Parallel(n_jobs=n_jobs, prefer=prefer, return_as=return_as)
+    yield from run_parallel(delayed(work)(shared, item) for item in items)
 
 
 def _run_on_cluster(

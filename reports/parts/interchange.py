@@ -289,9 +289,8 @@ def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
     The dose with the smallest score decides; doses that hardly change the algorithm's prediction
     are left out. The control is random directions.
     """
-    unsteered = frame["algorithm"].iloc[
-        int(frame["dose"].abs().argmin())
-    ]  # at the dose nearest to 0
+    # The prediction at the dose nearest to 0.
+    unsteered = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
     is_moved = (frame["algorithm"] - unsteered).abs() >= _SMALLEST_MOVE
     moving = frame[is_moved & frame["score"].notna()]
     if moving.empty:
