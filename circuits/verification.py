@@ -134,7 +134,7 @@ class VerificationResult(Measured):
 def verify(
     name: str,
     sizes: Iterable[Size] | None = None,
-    n_rounds: int = 1000,
+    n_rounds: int = 200,
     n_episodes: int = 20,
     dtype: str | Sequence[str] = DTYPES,
     seed: int = 0,

@@ -37,7 +37,7 @@ def _verify(
     ] = None,
     rounds: Annotated[
         int | None,
-        options.number("Number of rounds of an episode, 1000 by default, 100 with --quick"),
+        options.number("Number of rounds of an episode, 200 by default, 100 with --quick"),
     ] = None,
     quick: bool = False,
     arguments: options.Set = None,
@@ -54,7 +54,7 @@ def _verify(
 
     Args:
         dtype: Float type in which the model is checked: float64, float32 or both; by default both.
-        quick: Use a quarter of the episodes and a tenth of the rounds.
+        quick: Use a quarter of the episodes and half of the rounds.
         out: Folder for verification.csv and verification.json; without --out these files are not written.
     """
     from circuits import verification
@@ -65,7 +65,7 @@ def _verify(
     if out is not None:
         folder_to_write(out)
     run: dict[str, Any] = {
-        "n_rounds": options.size_of_work(rounds, quick, 100, 1000),
+        "n_rounds": options.size_of_work(rounds, quick, 100, 200),
         "n_episodes": options.size_of_work(episodes, quick, 5, 20),
         "seed": seed,
     }

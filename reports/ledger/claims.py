@@ -39,7 +39,7 @@ CLAIMS: tuple[PaperClaim, ...] = (
         place="Section 3, theorem on exponential weights",
         sentence="A constant-depth transformer with one latent recovers exponential weights.",
         of=HANDWIRED,
-        command="interp verify wma-handwired",
+        command="interp verify wma-handwired --rounds 1000",
     ),
     PaperClaim(
         key="regret",
@@ -104,7 +104,7 @@ CLAIMS: tuple[PaperClaim, ...] = (
         place="Section 4, theorem on Q-learning",
         sentence="A four-layer transformer implements the Q-learning update at each step.",
         of=HANDWIRED,
-        command="interp verify qlearning-handwired",
+        command="interp verify qlearning-handwired --rounds 1000",
     ),
     PaperClaim(
         key="agreement",
