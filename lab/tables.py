@@ -21,7 +21,7 @@ from circuits import compare
 from interp.support.checks import checked
 from interp.support.files import writable, write_atomic
 from interp.support.session import Finished
-from interp.support.workers import bar, each, share
+from interp.support.workers import bar, run_on_workers, share
 from lab import known, resolution
 from lab.known import scores, unseen
 
@@ -178,7 +178,7 @@ def write(
         folder: folder of the tables.
         quick: True for the quick budget.
         tables: tables by name; :data:`TABLES` when None.
-        n_jobs: number of workers, see :func:`interp.support.workers.each`.
+        n_jobs: number of workers, see :func:`interp.support.workers.run_on_workers`.
         scheduler: address of a dask scheduler, see there.
         shard: compute only this share of the parts, see :func:`interp.support.workers.share`; the
             yielded text counts them.
@@ -188,7 +188,7 @@ def write(
     items = [(name, table, part) for name, table in tables.items() for part in table.parts(quick)]
     n_left = Counter(name for name, _, _ in items)
     mine = share(items, shard)
-    for name in each(_make_part, work, mine, n_jobs=n_jobs, scheduler=scheduler):
+    for name in run_on_workers(_make_part, work, mine, n_jobs=n_jobs, scheduler=scheduler):
         n_left[name] -= 1
         if n_left[name] == 0 and not shard:
             yield work.join(name, tables[name])

@@ -37,7 +37,7 @@ from interp.support.files import writable
 from interp.support.provenance import provenance
 from interp.support.session import Finished, session
 from interp.support.shares import divide, note
-from interp.support.workers import bar, each, one_thread
+from interp.support.workers import bar, one_thread, run_on_workers
 from probes import estimators
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, GroupedTargets, Kind, Problem
@@ -253,7 +253,7 @@ def sweep(
         cache: folder in which the results of finished cells are stored, so that an interrupted
             sweep can continue; a cell is one site in one window. None stores nothing.
         n_jobs: number of workers; -1 for one per core.
-        scheduler: address of a dask scheduler, see :func:`interp.support.workers.each`.
+        scheduler: address of a dask scheduler, see :func:`interp.support.workers.run_on_workers`.
         shard: which share of the cells to compute, such as "2/64" for the second of 64 shares, for
             which ``cache`` is required. "" computes all cells, and reads those that earlier calls
             stored in ``cache``.
@@ -497,7 +497,7 @@ def _compute_cells(
     if scheduler or not shares_memory:
         by_hook = _group_cells(unfinished, "hook")
         shared_by_all = (with_baselines, runs, layout)
-        for scored in each(
+        for scored in run_on_workers(
             _compute_cells_of_hook, shared_by_all, by_hook, n_jobs=n_jobs, scheduler=scheduler
         ):
             yield from scored
@@ -506,7 +506,7 @@ def _compute_cells(
         caches = _replay_runs(runs, cells)
         # One thread per worker: the products are small, and workers share the cores.
         with one_thread():
-            yield from each(
+            yield from run_on_workers(
                 _compute_cell,
                 (with_baselines, caches, layout),
                 cells,

@@ -17,7 +17,7 @@ from numpy import ndarray as Array
 
 from interp.core.recorded import digest_episodes
 from interp.stats import refit
-from interp.stats.intervals import of_whom
+from interp.stats.intervals import number_participants
 from interp.stats.refit import FEW_EPISODES
 from interp.support.checks import array_of, checked, checked_fields, refuse_beyond_machine
 from interp.support.errors import InputError, require
@@ -420,7 +420,9 @@ def as_groups(
             "are not independent",
         )
         what, groups = "episodes", np.arange(n_episodes)
-    of_whom(groups, n_episodes, what)  # refuses ids that are no labels, or not one per episode
+    number_participants(
+        groups, n_episodes, what
+    )  # refuses ids that are no labels, or not one per episode
     ids = groups.tolist() if hasattr(groups, "tolist") else groups
     _, numbers = np.unique(ids, return_inverse=True)
     sizes = np.bincount(numbers)

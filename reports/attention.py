@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.core.machine import Machine
 from interp.results.palette import LIGHT
 from interp.support.checks import checked, checked_fields, fit
@@ -291,7 +291,7 @@ def heads_of(model: Machine) -> Heads:
         For each layer, a mapping from the layer and index of a head to its name, such as ``{"L0H0":
         "bind (step 1.1)"}``. Names are "" if the machine has none.
     """
-    refusal = lacks(model, "pattern")  # "" if it has attention patterns
+    refusal = describe_lacking(model, "pattern")  # "" if it has attention patterns
     require(not refusal, refusal)
     hook_points = model.points["pattern"]
     config = getattr(model, "config", None)

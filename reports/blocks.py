@@ -28,7 +28,7 @@ from interp.results.measure import UNTRAINED, VERDICTS, Control, Measure, claims
 from interp.stats.intervals import Interval
 from interp.support import foreign
 from interp.support.checks import checked, checked_fields, shown
-from interp.support.errors import require, require_known, theirs
+from interp.support.errors import convert_errors, require, require_known
 from reports.claims import CLAIMS
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
     if isinstance(value, bool | np.bool_):
         return _YES_OR_NO[bool(value)]
     if spec is not None and not isinstance(value, str):
-        return _format_sign(theirs(f"the format {spec!r}")(format)(value, spec))
+        return _format_sign(convert_errors(f"the format {spec!r}")(format)(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):
         return number(value)
     return str(value)
@@ -406,7 +406,9 @@ _NOT_A_CLAIM = (
 )
 
 
-def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
+def make_unjudged(
+    name: str, number: Interval, controls: Mapping[str, float] | None = None
+) -> Measure:
     """Make a measure for a number that is not a claim, without threshold and verdict. The block
     :class:`Measures` can then draw the number, from 0 to 1, with its controls.
 

@@ -24,7 +24,7 @@ from interp.core.task import Task
 from interp.model.library import models
 from interp.results.measure import Measure, sentence
 from interp.support.checks import checked, fit, refuse_endless, unique
-from interp.support.errors import require, theirs
+from interp.support.errors import convert_errors, require
 from interp.support.files import digest_of, file_to_write, writable
 from interp.support.provenance import provenance
 from interp.support.session import session
@@ -177,7 +177,7 @@ def _choose_parts(context: Context, candidates: Sequence[Part]) -> None:
     parts = []
     missing = {}
     left_out = []
-    with theirs("what a part says of itself"):
+    with convert_errors("what a part says of itself"):
         for part in candidates:
             if not fit(f"{part.key!r} applies", part.applies(context), bool):
                 continue
@@ -297,7 +297,7 @@ def _write_heading(context: Context) -> tuple[str, str]:
     """
     for part in context.parts:
         if part.heading:
-            heading = theirs("a heading")(part.heading)(context)
+            heading = convert_errors("a heading")(part.heading)(context)
             return fit("heading", heading, tuple[str, str])
     task = context.task
     return context.model.name, f"A model of {task.name}: {task.what}."

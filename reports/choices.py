@@ -33,7 +33,7 @@ from interp.choices.players import (
 from interp.choices.portrait import phase_portrait
 from interp.choices.recorded import fit_cell
 from interp.choices.recovery import Recovery, recovery_of_design
-from interp.core.algorithm import in_words
+from interp.core.algorithm import format_parameters
 from interp.core.machine import Machine
 from interp.support.checks import checked, checked_fields, integer
 from interp.support.errors import require
@@ -394,7 +394,7 @@ def _list_findings(people: _Explained) -> Section:
         "Arms": ", ".join(labels),
         "Rewards are divided by": f"{episodes.scale:g} of the table",
         "Mean reward": episodes.rewards[episodes.counted].mean(),
-        "Parameters": in_words({**explanation.parameters, **explanation.intervals}),
+        "Parameters": format_parameters({**explanation.parameters, **explanation.intervals}),
     }
     if explanation.bound_sentence:
         facts["Parameters at a bound of the search range"] = explanation.bound_sentence

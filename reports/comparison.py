@@ -21,13 +21,13 @@ from circuits.compare import Budget, Comparison
 from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.state import StatePart
 from interp import tasks
-from interp.core.algorithm import in_words
+from interp.core.algorithm import format_parameters
 from interp.results.measure import Measure, Verdict, pick_number_column
 from interp.results.palette import INK, LIGHT, PAPER
 from interp.results.style import styled
 from interp.stats.intervals import Interval
 from interp.support.checks import file_path
-from reports.blocks import Figure, Measures, Prose, Table, counts, join_intervals, plain
+from reports.blocks import Figure, Measures, Prose, Table, counts, join_intervals, make_unjudged
 from reports.page import Report, Section, write_with_index
 from reports.texts import OF_COMPARISONS, TEXTS
 
@@ -212,7 +212,7 @@ def _measure_row(row: Mapping[Any, Any]) -> Measure:
     controls are drawn.
     """
     controls = {column: row[column] for column in _CONTROL_COLUMNS if column in row}
-    return plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
+    return make_unjudged(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
 
 
 def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
@@ -220,7 +220,7 @@ def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
     caption = TEXTS["comparison"]["closest"].format(name=closest)
     rows = []
     for score in part.scores.values():
-        rows.append({"family": score.name, "parameters": in_words(score.searched)})
+        rows.append({"family": score.name, "parameters": format_parameters(score.searched)})
     return [
         Figure(part.plot(), "Which algorithm explains the predictions", caption),
         Table(pd.DataFrame(rows), "Fitted parameters of every family", collapsed=True),
@@ -238,7 +238,7 @@ def _draw_state(part: StatePart) -> list[Any]:
         name = f"Latents of {stitching.source} in {stitching.target}"
         if stitching.supplied:
             name += ", given the round number"
-        measures.append(plain(name, stitching.score))
+        measures.append(make_unjudged(name, stitching.score))
     return [Measures(measures, "Scores of stitching, in both directions.")]
 
 

@@ -22,7 +22,7 @@ from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.core.algorithm import NEXT, Algorithm, AlgorithmRecord
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.core.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -324,7 +324,7 @@ def needing(*components: str) -> Callable[[Context], str]:
     >>> needing("pattern")(Context(interp.load("wma-handwired", n_experts=2), "", 5, 10, 0))
     ''
     """
-    return lambda context: lacks(context.model, *components)
+    return lambda context: describe_lacking(context.model, *components)
 
 
 def refuse_without_circuit(context: Context) -> str:

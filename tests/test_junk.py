@@ -26,7 +26,7 @@ from interp.stats.intervals import Interval, ratio_interval, resample_weights
 from interp.support import checks
 from interp.support.errors import InputError
 from interp.support.session import Finished
-from interp.support.workers import each
+from interp.support.workers import run_on_workers
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig
 from lab import tables
@@ -314,7 +314,7 @@ def test_what_users_call_is_checked_once_and_what_their_functions_call_is_checke
     refuses(
         "n_episodes must be an integer, got 'x'",
         list,
-        each(lambda shared, item: resample_weights(item), None, ["x"]),
+        run_on_workers(lambda shared, item: resample_weights(item), None, ["x"]),
     )
 
 

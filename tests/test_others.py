@@ -6,7 +6,7 @@ import pytest
 import interp
 from interp.support import workers
 from interp.support.errors import InputError
-from interp.support.workers import each
+from interp.support.workers import run_on_workers
 from interp.tasks import experts, reachability
 from interp.training.runs import learning_curves
 from tests.refusals import refuses
@@ -66,7 +66,7 @@ def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
     refuses(
         "is on another machine, and what it sends runs code here",
         list,
-        each(pow, 2, [1], scheduler=address),
+        run_on_workers(pow, 2, [1], scheduler=address),
     )
     monkeypatch.setattr(workers, "TRUSTED", set())
     monkeypatch.setattr(workers, "_SECONDS", 0.1)

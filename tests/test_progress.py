@@ -73,7 +73,7 @@ def test_a_line_now_and_then_is_shown_elsewhere(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(workers, "_SECONDS_BETWEEN_LINES", 0.05)
     monkeypatch.setattr(workers, "_START_SECONDS", 0.01)
-    with workers.saying(lambda: "all of it", first="takes an hour"):
+    with workers.printing_progress(lambda: "all of it", first="takes an hour"):
         until("all of it")
         with workers.display("start", 7, completed=3) as update:
             until("start", 2)

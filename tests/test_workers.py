@@ -16,7 +16,7 @@ import interp
 import probes
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
-from interp.support.workers import _LOCAL, each, one_thread, share
+from interp.support.workers import _LOCAL, one_thread, run_on_workers, share
 from interp.tasks import experts
 from tests.refusals import refuses
 
@@ -38,7 +38,7 @@ def refuse(shared: None, item: int) -> int:
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_no_result(tmp_path: Path) -> None:
     """Two real processes; the one that is killed with -9 is replaced, and every item is done."""
-    assert sorted(each(dies_once, tmp_path, range(8), n_jobs=2, scheduler=_LOCAL)) == [
+    assert sorted(run_on_workers(dies_once, tmp_path, range(8), n_jobs=2, scheduler=_LOCAL)) == [
         i**2 for i in range(8)
     ]
     assert (tmp_path / "killed").exists()
@@ -98,12 +98,14 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
 def test_nobody_answers_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No scheduler listens there; dask meets an encrypted address without certificates with a TypeError."""
     monkeypatch.setattr("interp.support.workers._SECONDS", 0.3)
-    refuses("no dask scheduler answers at", list, each(refuse, None, [1], scheduler=address))
+    refuses(
+        "no dask scheduler answers at", list, run_on_workers(refuse, None, [1], scheduler=address)
+    )
 
 
 def test_errors_come_through_and_no_workers_are_refused():
-    refuses("no 1", lambda: list(each(refuse, None, [1])))
-    refuses("n_jobs must be", lambda: list(each(refuse, None, [1], n_jobs=0)))
+    refuses("no 1", lambda: list(run_on_workers(refuse, None, [1])))
+    refuses("n_jobs must be", lambda: list(run_on_workers(refuse, None, [1], n_jobs=0)))
 
 
 @pytest.mark.slow

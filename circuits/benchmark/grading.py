@@ -30,16 +30,16 @@ from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.methods import METHODS, Method, select
 from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
 from interp.support.checks import checked, checked_result, integer, refuse_endless
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.files import json_values, writable, write_csv, write_json
 from interp.support.provenance import provenance
 from interp.support.session import Finished
 from interp.support.shares import divide, doing
-from interp.support.workers import bar, each, one_thread
+from interp.support.workers import bar, one_thread, run_on_workers
 
 _N_ITEMS_NAMED = 3  # so many items are named in a sentence
 
@@ -379,7 +379,7 @@ def run(
             another folder. None stores nothing.
         n_jobs: number of worker processes; each works on one subject at a time.
         scheduler: address of a dask scheduler, to compute on its workers, which write to ``out``,
-            too (:func:`interp.support.workers.each`); "" for none.
+            too (:func:`interp.support.workers.run_on_workers`); "" for none.
         shard: which share of the subjects and seeds to run, such as "2/64" for the second of 64
             shares; "" for all (:func:`interp.support.shares.divide`). A later call with "" and the
             same ``out`` reads what all shares stored.
@@ -412,7 +412,9 @@ def run(
     done: list[dict[str, Any]] = []
     shared = (chosen_methods, effort, parts)
     with bar("grading", len(work)) as advance:
-        for part in each(_grade_subject, shared, work, n_jobs=n_jobs, scheduler=scheduler):
+        for part in run_on_workers(
+            _grade_subject, shared, work, n_jobs=n_jobs, scheduler=scheduler
+        ):
             done.append(part)
             advance(1)
     # Workers finish in any order.
@@ -530,7 +532,7 @@ def _grade_subject(
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
-        subject = theirs(f"the builder of {name!r}")(build)()
+        subject = convert_errors(f"the builder of {name!r}")(build)()
         require(
             isinstance(subject, KnownMachine),
             f"the builder of {name!r} must give a KnownMachine, got {subject!r}",
@@ -577,7 +579,7 @@ def _grade(
             "method": method.key,
         }
         truth = material.truth(method.question)
-        lacking = lacks(subject.model, "pattern")
+        lacking = describe_lacking(subject.model, "pattern")
         if not truth and lacking:
             part["refusals"].append({**row, "sentence": lacking})
         if len(set(truth.values())) < 2:

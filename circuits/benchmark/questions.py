@@ -16,7 +16,7 @@ from circuits.benchmark.known_machine import KnownMachine, span
 from circuits.benchmark.material import ANOTHER, EXITS, Material
 from circuits.benchmark.question import QUESTIONS as QUESTIONS
 from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.interventions.ablation import SHARES, find_areas
 from interp.interventions.sites import Place, Site
 
@@ -160,7 +160,7 @@ def _list_places(subject: KnownMachine, material: Material) -> dict[str, tuple[P
     Variables that have the same value throughout are left out. If the model has no layered residual
     stream, places elsewhere count, too.
     """
-    values, is_anywhere = material.variables, bool(lacks(subject.model, "resid_post"))
+    values, is_anywhere = material.variables, bool(describe_lacking(subject.model, "resid_post"))
     places = {}
     for key, of_variable in subject.places.items():
         # Sites with positions are those of the residual stream.
@@ -187,7 +187,7 @@ def _list_sites(subject: KnownMachine, material: Material) -> Truth:
             points += [f"{point.key}[{i}]" for i in range(point.n_layers)]
         elif point.key != "latent":
             points.append(point.key)
-    has_layers = not lacks(subject.model, "resid_post")
+    has_layers = not describe_lacking(subject.model, "resid_post")
     kinds: dict[Hashable, str] = {}
     for key, places in _list_places(subject, material).items():
         true = {str(place.site) for place in places}

@@ -47,7 +47,7 @@ from interp.core.algorithm import (
     Algorithm,
     Family,
     Predicted,
-    in_words,
+    format_parameters,
     participants_of,
     refuse_missing,
 )
@@ -218,7 +218,7 @@ class AlgorithmPart(Result):
         predictions the algorithm explains.
         """
         name, rival = self.scores[self.closest].name, self.scores[self.runner_up].name
-        family = f"{name} ({in_words(self.parameters)})"
+        family = f"{name} ({format_parameters(self.parameters)})"
         explains = f"explains {self.explained} of the predictions"
         finding = f"{explains} and leaves {self.ratio} of the error of {rival}."
         if self.family:
@@ -901,7 +901,7 @@ class Behaviour(Result):
         rows = self._list_rows("", self.plain)
         rows[0]["untrained"] = best_of(self.untrained).number
         if self.fitted is not None:
-            rows += self._list_rows(in_words(self.read_out), self.fitted)
+            rows += self._list_rows(format_parameters(self.read_out), self.fitted)
         return pd.DataFrame(rows)
 
     def _list_rows(self, read_out: str, agreement: _Agreement) -> list[dict[str, Any]]:
@@ -936,7 +936,7 @@ class Behaviour(Result):
         if fitted is None or fitted.measure().verdict == "no":
             return self.plain.measure(control)
         likeness = f"alike {fitted.alike}, as it is {self.plain.alike}"
-        note = f"{in_words(self.read_out)}; {likeness}"
+        note = f"{format_parameters(self.read_out)}; {likeness}"
         return replace(fitted.measure(control), condition="with its read-out fitted", note=note)
 
 

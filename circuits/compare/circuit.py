@@ -22,7 +22,7 @@ from torch import Tensor
 from circuits.compare.question import HALF, Budget, Compared, Participant, Question
 from interp.choices.fitting import Array
 from interp.core.algorithm import participants_of
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import Edit, Experiment, Outcome, Outputs, batches
 from interp.interventions.sites import Place, Site, head_address
@@ -506,7 +506,7 @@ def _explain_why_not_ablated(machine: Machine) -> str:
     """Return a text that says why a machine's heads cannot be ablated one by one, or "" if they
     can.
     """
-    missing = lacks(machine, "pattern")
+    missing = describe_lacking(machine, "pattern")
     if missing or runs_from(machine):
         return missing
     return f"{machine.name} has attention, but no residual stream to be run on from"

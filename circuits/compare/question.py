@@ -25,7 +25,7 @@ from interp import tasks
 from interp.core.algorithm import NEXT, Algorithm, Values, participants_of
 from interp.core.machine import Machine
 from interp.core.task import Task
-from interp.interventions.interchange import Claim, flat
+from interp.interventions.interchange import Claim, flatten_elements
 from interp.interventions.moves import Writer
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -282,7 +282,7 @@ class Participant:
         if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
             return RIDGE
         key = algorithm.state[0]
-        steps = np.diff(flat(pool_values(algorithm, self.samples)[key]), axis=1)
+        steps = np.diff(flatten_elements(pool_values(algorithm, self.samples)[key]), axis=1)
         varied = float(((steps - steps.mean(0)) ** 2).sum())
 
         def sum_errors(penalty: float) -> float:

@@ -42,8 +42,8 @@ from circuits.compare.question import (
 from circuits.compare.response import ResponsePart
 from circuits.compare.state import is_hard
 from interp.choices.fitting import Array, search
-from interp.core.algorithm import Algorithm, Family, Values, in_words
-from interp.interventions.interchange import flat
+from interp.core.algorithm import Algorithm, Family, Values, format_parameters
+from interp.interventions.interchange import flatten_elements
 from interp.interventions.moves import StepResult, Transition, Writer, transition
 from interp.results.measure import (
     AS_WELL,
@@ -187,7 +187,7 @@ class UpdatePart(Result):
             row = {
                 "name": "fitted update",
                 "algorithm": update.key,
-                "parameters": in_words(update.parameters),
+                "parameters": format_parameters(update.parameters),
                 "state": " + ".join(update.state),
                 "manifold": ON,
                 "horizon": 1,
@@ -392,7 +392,7 @@ def _measure_nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequ
     values = pool_values(algorithm, subject.samples)
     scores = []
     for key in keys:
-        state = torch.from_numpy(flat(values[key]))
+        state = torch.from_numpy(flatten_elements(values[key]))
         fit = Affine.fit(known_features, state[:n_known].flatten(0, 1), RIDGE)
         decoded = fit(test_features).reshape(state[n_known:].shape)
         steps = state[n_known:].diff(dim=1)
@@ -779,7 +779,7 @@ def _doubt_yes_of_other_update(evidence: Evidence) -> str:
     is_exact = evidence.one_step.r2.estimate >= NEARLY_ALL
     if fitted is None or is_exact or fitted.left.high > HALF:
         return ""
-    name = f"{fitted.name} ({in_words(fitted.parameters)})"
+    name = f"{fitted.name} ({format_parameters(fitted.parameters)})"
     return f"{name} {AS_WELL}: it leaves {fitted.left} of what steps miss"
 
 

@@ -20,7 +20,7 @@ from circuits.circuit import Circuit, VerificationPlan, read_tables
 from interp.core.algorithm import Values
 from interp.model.config import AttentionRule
 from interp.support.checks import checked
-from interp.support.errors import require, require_known, theirs
+from interp.support.errors import convert_errors, require, require_known
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms, tabular
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
@@ -50,7 +50,7 @@ def value_bound(rewards: Sequence[float], gamma: float) -> float:
     16.0
     """
     message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
-    with theirs(message, of=(TypeError, ValueError)):
+    with convert_errors(message, of=(TypeError, ValueError)):
         values = [float(reward) for reward in rewards]
     is_pair = len(values) == 2 and all(map(math.isfinite, values))
     require(is_pair and values[0] <= values[1], message)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from interp.audit.trial import THRESHOLDS, Array, Trial
 from interp.audit.used import Change, change_states, draw_donors, worth_of_content
-from interp.interventions.interchange import flat
+from interp.interventions.interchange import flatten_elements
 from interp.results.measure import FEW, Control, Measure, Verdict
 from interp.stats.decoder import N_FOLDS, RIDGE, predict_across_folds
 from interp.stats.intervals import Interval, ratio_interval
@@ -367,8 +367,8 @@ def check_decoding(trial: Trial) -> Measure:
         larger = replace(trial.budget, episodes=PLATEAU)
         wide_trial = Trial.of(trial.model, larger, seed=_WIDE_SEED, n_rounds=n_rounds)
     # [episode, round, number], from the second round on: the first reads the initial state
-    memory = flat(algorithm.run(trial.episodes)[algorithm.memory])[:, 1:]
-    memory_wide = flat(algorithm.run(wide_trial.episodes)[algorithm.memory])[:, 1:]
+    memory = flatten_elements(algorithm.run(trial.episodes)[algorithm.memory])[:, 1:]
+    memory_wide = flatten_elements(algorithm.run(wide_trial.episodes)[algorithm.memory])[:, 1:]
     number = _score_decoding(trial, memory)
     unless = _doubt_unread(trial, memory, number)
 

@@ -29,7 +29,7 @@ from interp.choices.scoring import (
     score_guess,
     score_predictions,
 )
-from interp.core.algorithm import Algorithm, Family, in_words
+from interp.core.algorithm import Algorithm, Family, format_parameters
 from interp.results.measure import NOT_RUN, Measure, Result, decisive, join_words
 from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import NO_NUMBER, Interval
@@ -209,7 +209,7 @@ class ChoiceExplanation(Result):
         at_bound = {name: score.parameters[name] for name in score.at_bound}
         if not at_bound:
             return ""
-        return f"At an end of its search, so that only a bound is known: {in_words(at_bound)}."
+        return f"At an end of its search, so that only a bound is known: {format_parameters(at_bound)}."
 
     @property
     def nats(self) -> Interval:
@@ -325,7 +325,7 @@ class ChoiceExplanation(Result):
 
     def _describe_family(self, key: str) -> str:
         score = self.scores[key]
-        words = in_words(score.parameters)
+        words = format_parameters(score.parameters)
         return f"{score.name} ({words})" if words else score.name
 
     def _draw(self, figures: Any) -> Any:
@@ -381,7 +381,7 @@ class ChoiceExplanation(Result):
         row["passes"] = check.passes if check else None
         row["memoryless"] = score.memoryless
         row |= {"lapse": score.link.lapse, "temperature": score.link.temperature}
-        row["parameters"] = in_words(score.parameters)
+        row["parameters"] = format_parameters(score.parameters)
         row["at_bound"] = ", ".join(score.at_bound)
         return row
 

@@ -45,7 +45,7 @@ import interp
 import interp.tasks
 from interp.results.measure import Measured
 from interp.support import workers
-from interp.support.errors import InputError, require, theirs
+from interp.support.errors import InputError, convert_errors, require
 from interp.support.files import json_values, read_rows, read_tables, write_csv
 from interp.support.foreign import markup, one_line, plain, rich_table
 from interp.support.lazy import resolve_name
@@ -200,7 +200,7 @@ def main(
     for module in modules or []:
         if here not in sys.path:
             sys.path.append(here)
-        theirs(f"--import {module}")(import_module)(module)
+        convert_errors(f"--import {module}")(import_module)(module)
     workers.TRUSTED.update(trust or ())
     if verbose:
         handler = logging.StreamHandler()
@@ -337,7 +337,7 @@ def command(
                 values[holder] = {
                     name: value for name, value in option_values.items() if value is not None
                 }
-            shown = workers.saying(
+            shown = workers.printing_progress(
                 lambda: f"interp {called}", shown=bool(duration), first=duration, silent=quiet
             )
             with say.until_done, shown, warnings.catch_warnings(), _stopped_after(time_limit):

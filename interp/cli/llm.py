@@ -17,7 +17,7 @@ from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.llm.backend import AGENTS, PLAYERS, AgentBackend, Backend, Connection, Settings
 from interp.llm.transcripts import import_rounds
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.files import folder_to_write, write_csv
 from interp.support.foreign import json_in
 from interp.support.workers import display, working
@@ -40,7 +40,9 @@ def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
         text: the value.
         kind: int or float.
     """
-    with theirs(f"{option} takes a number, or none to leave it out, got {text!r}", of=ValueError):
+    with convert_errors(
+        f"{option} takes a number, or none to leave it out, got {text!r}", of=ValueError
+    ):
         return None if text == "none" else kind(text)
 
 

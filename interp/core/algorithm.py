@@ -30,9 +30,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.stats.intervals import of_whom
+from interp.stats.intervals import number_participants
 from interp.support.checks import array_of, checked_fields, integer, number, shown
-from interp.support.errors import InputError, require, require_known, theirs, unknown_name
+from interp.support.errors import InputError, convert_errors, require, require_known, unknown_name
 from interp.support.files import read_rows
 from interp.support.session import once
 
@@ -84,7 +84,7 @@ def with_parameters(algorithm: Algorithm) -> str:
     """
     if not algorithm.parameters:
         return algorithm.name
-    parameters = f" ({in_words(algorithm.parameters)})"
+    parameters = f" ({format_parameters(algorithm.parameters)})"
     return algorithm.name.removesuffix(parameters) + parameters
 
 
@@ -150,8 +150,8 @@ def participants_of(*batches: Any) -> NDArray[np.int64]:
     participants: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
     n_episodes = sum(map(len, batches))
     if any(names is None for names in participants):
-        return of_whom(None, n_episodes)
-    return of_whom(np.concatenate(participants), n_episodes)
+        return number_participants(None, n_episodes)
+    return number_participants(np.concatenate(participants), n_episodes)
 
 
 @dataclass(frozen=True)
@@ -620,7 +620,7 @@ class Algorithm:
             value = base[key].copy()
             index = (element,) if isinstance(element, int) else element
             # The element's index is the caller's, so that its errors are explained.
-            with theirs(
+            with convert_errors(
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):
                 n_left = value[0, 0][index].ndim
@@ -904,7 +904,7 @@ class Family:
         object.__setattr__(self, "make", make_and_check)
 
 
-def in_words(parameters: Mapping[str, Any]) -> str:
+def format_parameters(parameters: Mapping[str, Any]) -> str:
     """Format parameters as text: "learning rate 0.1, gain 0.5" for
     ``{"learning_rate": 0.1, "gain": 0.5}``.
     """

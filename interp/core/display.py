@@ -39,7 +39,7 @@ _COMPONENT_NAMES = {
 """What a machine without this component lacks, in words."""
 
 
-def lacks(machine: Machine, *keys: str) -> str:
+def describe_lacking(machine: Machine, *keys: str) -> str:
     """Return a message for an analysis that needs components that a machine lacks, such as
     attention heads: "not applicable: ...". Return "" if the machine has them all.
 

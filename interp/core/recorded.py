@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.core.algorithm import counted_rounds
-from interp.stats.intervals import of_whom
+from interp.stats.intervals import number_participants
 from interp.support.errors import require
 
 _MAX_SHORT_SHARE = 0.1
@@ -57,7 +57,7 @@ class RecordedSource:
             episodes = replace(episodes, participants=np.arange(len(episodes)))
         self.episodes = episodes
         self.sizes = sizes
-        self.group = of_whom(episodes.participants, len(episodes))
+        self.group = number_participants(episodes.participants, len(episodes))
         # Numbers of the participants, in the random order that defines the halves.
         self.names = np.random.default_rng(0).permutation(self.group.max() + 1)
         require(

@@ -34,7 +34,7 @@ from interp.core.algorithm import (
     with_parameters,
 )
 from interp.core.machine import Machine
-from interp.stats.intervals import of_whom
+from interp.stats.intervals import number_participants
 from interp.support.checks import (
     array_of,
     check_fields,
@@ -45,7 +45,7 @@ from interp.support.checks import (
     shown,
     unique,
 )
-from interp.support.errors import InputError, require, require_known, theirs, unknown_name
+from interp.support.errors import InputError, convert_errors, require, require_known, unknown_name
 from interp.support.session import once
 
 _SCORING_SEED = 2**31 - 1
@@ -244,7 +244,7 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
         selection = array_of("the selection of episodes", index)
         if not selection.size:
             selection = selection.astype(np.int64)
-    with theirs(
+    with convert_errors(
         f"cannot select {index!r} from {size} episodes: {{error}}",
         of=(IndexError, TypeError, ValueError),
     ):
@@ -311,7 +311,7 @@ class BaseEpisodes:
             )
             freeze(self, missing=missing if missing.any() else None)
         if self.participants is not None:
-            of_whom(self.participants, len(self))
+            number_participants(self.participants, len(self))
             freeze(self, participants=np.asarray(list(self.participants)))
         check_fields(self)
 
@@ -602,7 +602,7 @@ def exchange_history(
             by default ``dataclasses.replace``.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
-    with theirs("names are of arrays of the episodes: {error}", of=AttributeError):
+    with convert_errors("names are of arrays of the episodes: {error}", of=AttributeError):
         arrays = {
             name: exchanged(held(episodes, name), t) for name in names or episodes.arrays_by_round
         }
@@ -741,7 +741,7 @@ class Data:
             module = getattr(function, "__module__", "")
             # Errors of a user's function name the record's field; ours are checked already.
             if function is not None and not module.startswith("interp."):
-                wrap = theirs(f"this task's record does not keep what it says: {name}")
+                wrap = convert_errors(f"this task's record does not keep what it says: {name}")
                 freeze(self, **{name: wrap(function)})
         unique_names = Counter(size.name for size in self.sizes)
         for name, n_sizes in unique_names.items():

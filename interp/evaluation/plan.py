@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.core.algorithm import Episodes
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.core.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds
@@ -159,7 +159,7 @@ def lacks_attention(model: Machine) -> str:
     """
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):
-        return lacks(model, "pattern")
+        return describe_lacking(model, "pattern")
     return f"not applicable: the attention of {model.name} is not between the positions of a round"
 
 

@@ -27,7 +27,7 @@ from interp.support.errors import InputError, require
 from interp.support.files import write_csv, write_json
 from interp.support.provenance import provenance
 from interp.support.session import Finished
-from interp.support.workers import each
+from interp.support.workers import run_on_workers
 
 _Part = Any
 """Result of one part of an evaluation: a table, or several tables by name."""
@@ -145,7 +145,7 @@ def evaluate(
     measured_here = finished.divide(names, _Part, shard)
     shared = (model, n_episodes, seed, finished)
     parts = {}
-    for name, part in each(
+    for name, part in run_on_workers(
         _measure_part, shared, measured_here, n_jobs=n_jobs, scheduler=scheduler
     ):
         parts[name] = part

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from interp.core.algorithm import participants_of
 from interp.interventions.edge_graph import Ablation, EdgeGraph
-from interp.interventions.experiment import Tabulated, make_interval_table, over
+from interp.interventions.experiment import Tabulated, make_interval_table, tabulate_over
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.model.rollout import replay
 from interp.stats.intervals import Interval, bootstrap_mean, resample_weights
@@ -487,7 +487,7 @@ def faithfulness_curve(
         random_cmd=random_cmd,
     )
     x = "share of all edges"
-    lines = over({x: shares}, {"best edges": best, "random": random.mean(1)})
+    lines = tabulate_over({x: shares}, {"best edges": best, "random": random.mean(1)})
     sentence = (
         f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}."
     )

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import Tabulated, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
@@ -37,7 +37,7 @@ from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import array_of, checked, integer
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.provenance import provenance
 
 Ablation = Literal["resample", "mean", "zero"]
@@ -55,7 +55,7 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     if runs_from(model):
         return cast(HookedLatentTransformer, model)
     missing = (
-        lacks(model, "pattern")
+        describe_lacking(model, "pattern")
         or f"not applicable: {model.name} does not say what its heads read and write"
     )
     raise InputError(
@@ -545,7 +545,7 @@ def attribute(
         with torch.enable_grad(), freeze_parameters(pair.model):
             prediction, latents = graph.forward(clean.fed.at(t), clean.latents[:, t], hooks)
             measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
-            with theirs(
+            with convert_errors(
                 f"the metric {measure.key!r} has no gradient: {{error}}",
                 of=(RuntimeError, TypeError),
             ):

@@ -49,7 +49,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
 from interp.support.checks import checked, checked_fields, checked_result, fit
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
     return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
-def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
+def tabulate_over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
     """Make the table from which :func:`interp.results.figures.curves` draws several lines over one
     axis.
 
@@ -683,7 +683,7 @@ class Experiment:
             outputs: predictions and carried states of edited runs.
         """
         if callable(self.readout):
-            numbers = theirs("readout=")(self.readout)(outputs)
+            numbers = convert_errors("readout=")(self.readout)(outputs)
             return fit("what readout= gives", numbers, Float[Tensor, "edit episode round outcome"])
         starts = self.starts
         start_indices = [starts.index(t) for t, _ in self.pairs]
@@ -1048,7 +1048,7 @@ def _list_changes(
     for edit in edits:
         if edit.place is not None and not isinstance(edit.value, Rollout):
             change = _make_change(edit, rounds, n_rounds, part)
-            changes.append((edit.place.site, theirs("value=")(change)))
+            changes.append((edit.place.site, convert_errors("value=")(change)))
     return changes
 
 

@@ -29,8 +29,8 @@ from torch import Tensor
 from interp.core import catalog
 from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.core.machine import Machine
-from interp.interventions.experiment import Tabulated, over, run_on
-from interp.interventions.interchange import flat
+from interp.interventions.experiment import Tabulated, run_on, tabulate_over
+from interp.interventions.interchange import flatten_elements
 from interp.interventions.moves import Writer, half_error
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import carried_mask
@@ -354,7 +354,7 @@ def _fit_reader(
     ridge = 0.0 if machine.is_handwired else RIDGE  # handwired states are exact
     read, not_read = [], []
     for key in algorithm.state:
-        target = flat(values[key][:, [round]])  # [episode, 1, element]
+        target = flatten_elements(values[key][:, [round]])  # [episode, 1, element]
         scored = target[len(target) // 2 :]  # the half that half_error scores
         variation = float(np.square(scored - scored.mean(0)).sum())
         if variation == 0:
@@ -444,7 +444,7 @@ def _play_algorithm(
 
 def _join_variables(state: Values) -> Tensor:
     """Return the elements of all variables of one round, concatenated, ``[episode, element]``."""
-    parts = [flat(numbers) for numbers in state.values()]  # [episode, 1, element] each
+    parts = [flatten_elements(numbers) for numbers in state.values()]  # [episode, 1, element] each
     return torch.from_numpy(np.concatenate(parts, axis=-1)[:, 0])
 
 
@@ -486,7 +486,7 @@ def _summarize(
     distance_anew = distances["starts anew"].sum(1)
     share = ratio_interval(distance_after, distance_anew, participants=participants).complement
     rounds = {"round": range(round, run.n_rounds)}
-    lines = over(rounds, {name: distance.mean(0) for name, distance in distances.items()})
+    lines = tabulate_over(rounds, {name: distance.mean(0) for name, distance in distances.items()})
     not_read = ", ".join(fields["not_read"])
     missing = f"; not read: {not_read}" if not_read else ""
     sentence = (

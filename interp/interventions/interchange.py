@@ -419,10 +419,10 @@ def compare_outcomes(
         if of_state:
             by_moves = outcome.decode is not None
         grades = _grade_numbers(
-            flat(patched),
-            flat(plain),
-            flat(before),
-            flat(goal),
+            flatten_elements(patched),
+            flatten_elements(plain),
+            flatten_elements(before),
+            flatten_elements(goal),
             by_moves=by_moves,
         )
     ((variable, together),) = edits.items()
@@ -444,7 +444,7 @@ def compare_outcomes(
     )
 
 
-def flat(x: NDArray[Any]) -> NDArray[np.float64]:
+def flatten_elements(x: NDArray[Any]) -> NDArray[np.float64]:
     """Return ``x``, an array ``[episode, round, ...]``, as float64 ``[episode, round, element]``:
     all axes after the round are flattened into one.
     """

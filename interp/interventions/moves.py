@@ -37,11 +37,11 @@ from torch import Tensor
 
 from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.core.machine import Machine
-from interp.interventions.experiment import Edit, Outcome, Tabulated, over, run_on
+from interp.interventions.experiment import Edit, Outcome, Tabulated, run_on, tabulate_over
 from interp.interventions.interchange import (
     InterchangeResult,
     compare_outcomes,
-    flat,
+    flatten_elements,
     of_rounds,
     require_comparable,
 )
@@ -53,7 +53,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.stats.decoder import RANK, RIDGE, Decoder
 from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import array_of, checked, checked_result, non_empty, number
-from interp.support.errors import require, require_known, theirs
+from interp.support.errors import convert_errors, require, require_known
 from interp.support.provenance import provenance
 
 _MIN_EXPLAINED_SHARE = (
@@ -124,7 +124,7 @@ class Writer:
         _require_variables(run, values, non_empty("keys", keys, "a variable"))
         number("ridge", ridge, 0)
         rounds = select_rounds(round, run.n_rounds)
-        target = np.concatenate([flat(values[key][:, rounds]) for key in keys], -1)
+        target = np.concatenate([flatten_elements(values[key][:, rounds]) for key in keys], -1)
         shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
         used = None
         if place.kind.axes == "latent":
@@ -204,8 +204,8 @@ class Writer:
             change = array_of(key, changes.get(key, 0), finite=True)
             wanted = (*shape, *of_variable)
             message = f"the variable has shape {wanted}; by[{key!r}] has shape {change.shape}"
-            with theirs(message, of=ValueError):
-                parts.append(flat(np.broadcast_to(change, wanted)))
+            with convert_errors(message, of=ValueError):
+                parts.append(flatten_elements(np.broadcast_to(change, wanted)))
         # From zeros, the moved activation is the step itself.
         zeros = torch.zeros(*shape, *self.size, dtype=torch.float64)
         elements = torch.from_numpy(np.concatenate(parts, -1))  # [episode, round, element]
@@ -362,8 +362,10 @@ def decodable(
     require_known("variable", first, values, limit=40)
     selected = [first]
     for key in further:
-        target = flat(values[key])  # [episode, round, element]
-        of_selected = np.concatenate([flat(values[earlier]) for earlier in selected], -1)
+        target = flatten_elements(values[key])  # [episode, round, element]
+        of_selected = np.concatenate(
+            [flatten_elements(values[earlier]) for earlier in selected], -1
+        )
         inputs = torch.from_numpy(of_selected).unsqueeze(-2).to(latents)
         error_from_selected = half_error(inputs, target, ridge)
         error_from_state = half_error(latents, target, ridge)
@@ -566,9 +568,9 @@ class Transition:
         missed: Any = 0.0
         varied: Any = 0.0
         for key in self.shapes:
-            steps = flat(goal[key] - self.before[key])  # [episode, round, element]
+            steps = flatten_elements(goal[key] - self.before[key])  # [episode, round, element]
             step_size = float(np.sqrt((steps**2).mean())) or 1.0  # no step: any unit, not 0 / 0
-            error = flat((self.after[key] - goal[key]) / step_size)
+            error = flatten_elements((self.after[key] - goal[key]) / step_size)
             deviation = (steps - steps.mean(0)) / step_size
             n = len(steps)
             missed = missed + (error**2).sum(-1)
@@ -598,7 +600,7 @@ class Transition:
         # Where nothing varies there is no R2.
         denominator = np.where(varied_by_round > 0, varied_by_round, np.nan)
         r2_by_round = 1 - missed.sum(0) / denominator
-        line = over({"round started from": self.rounds}, {"step R2": r2_by_round})
+        line = tabulate_over({"round started from": self.rounds}, {"step R2": r2_by_round})
         axes = {"x": "round started from", "ylabel": f"R2 of {keys}"}
         of_algorithm = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
         sentence = (

@@ -33,7 +33,7 @@ from jaxtyping import Bool
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.core.machine import Component, Machine
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
@@ -91,7 +91,7 @@ def component(name: str, model: Machine | None = None) -> Component:
             raise InputError(
                 f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
             )
-        raise InputError(f"{lacks(model, key)}; its points are {', '.join(points)}")
+        raise InputError(f"{describe_lacking(model, key)}; its points are {', '.join(points)}")
     aliases = [alias for alias, target in ALIASES.items() if target in points]
     require_known("component", name, [*points, *aliases], limit=20)
     return points[key]

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from interp.core.algorithm import Algorithm, Episodes, participants_of
 from interp.core.machine import Machine
-from interp.interventions.experiment import Edit, Experiment, Tabulated, over, run
+from interp.interventions.experiment import Edit, Experiment, Tabulated, run, tabulate_over
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve_one, write
@@ -427,7 +427,7 @@ def steer(
     return _SteeringResult(
         sentence=_write_sentence(of_model, of_algorithm, of_random),
         table=table,
-        picture=lambda figures: figures.curves(over({"dose": sizes}, curves), **axes),
+        picture=lambda figures: figures.curves(tabulate_over({"dose": sizes}, curves), **axes),
         settings=settings,
         model=of_model,
         algorithm=of_algorithm,

@@ -39,7 +39,7 @@ from interp.llm.schemes import (
     read_message,
 )
 from interp.support.checks import checked, checked_fields, checked_result
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 
 
 class UnavailableError(RuntimeError):
@@ -259,7 +259,7 @@ class Connection:
     max_retries: int = 8
 
     def __post_init__(self) -> None:
-        with theirs("base_url is not an address: {error}", of=ValueError):
+        with convert_errors("base_url is not an address: {error}", of=ValueError):
             parts = urlsplit(self.base_url)
             parts.port  # noqa: B018  (reading it checks it)
         shown = parts.scheme or self.base_url  # the rest of the address could hold a secret

@@ -22,7 +22,7 @@ from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require, require_known
-from interp.support.files import reading
+from interp.support.files import naming_unreadable
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def from_trace(path: Path) -> LLMRun:
     Raises:
         InputError: if the file is no trace, or a record does not follow from the records before it.
     """
-    with reading(path, "move the file away and run again"):
+    with naming_unreadable(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)
         require(
             header.get("format") == FORMAT,

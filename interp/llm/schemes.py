@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from interp.support.checks import checked, checked_fields, checked_result
-from interp.support.errors import require, require_known, theirs
+from interp.support.errors import convert_errors, require, require_known
 from interp.support.foreign import json_in
 from interp.support.replies import find_object
 
@@ -366,7 +366,7 @@ def load_prompts(folder: str | Path) -> dict[str, Prompt]:
         path = folder / f"{scheme}.txt"
         if not path.is_file():
             continue
-        with theirs(
+        with convert_errors(
             f"the prompt {str(path)!r} is not UTF-8 text; save it as UTF-8", of=UnicodeDecodeError
         ):
             text = path.read_bytes().decode("utf-8")  # read_text would turn \r\n into \n

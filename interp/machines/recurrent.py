@@ -42,8 +42,8 @@ from interp.support.checks import (
     refuse_above,
     shown,
 )
-from interp.support.errors import require, require_known, theirs
-from interp.support.files import reading
+from interp.support.errors import convert_errors, require, require_known
+from interp.support.files import naming_unreadable
 
 _Tree = dict[str, Tensor]
 _Hear = Callable[[Any, Any], Tensor]
@@ -533,7 +533,7 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
     """
     path = Path(file_path(path, "the agent"))
     with (
-        reading(path, "give the file that model.save(...) of sb3-contrib wrote"),
+        naming_unreadable(path, "give the file that model.save(...) of sb3-contrib wrote"),
         zipfile.ZipFile(path) as archive,
     ):
         size = archive.getinfo("policy.pth").file_size
@@ -554,7 +554,7 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         len(value) for name, value in weights.items() if re.fullmatch(r"policy\.\d+\.weight", name)
     ]
     n_layers = sum(name.startswith("core.weight_hh_l") for name in weights)
-    with reading(path):
+    with naming_unreadable(path):
         # The matrices of an LSTM are [4 * width, input], one block of rows for each gate.
         _, n_inputs = weights["core.weight_ih_l0"].shape
         _, width = weights["core.weight_hh_l0"].shape
@@ -600,7 +600,7 @@ def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
     unsafe = (
         f"{str(path)!r} holds Python objects, which could run code, or is damaged; it is not opened"
     )
-    with reading(path), theirs(unsafe, of=UnpicklingError):
+    with naming_unreadable(path), convert_errors(unsafe, of=UnpicklingError):
         stored = torch.load(source, map_location="cpu", weights_only=True)
     is_mapping = isinstance(stored, dict)  # the file may hold a single tensor or a list
     fits = is_mapping and all(

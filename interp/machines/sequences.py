@@ -28,8 +28,8 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.taps import Point, list_parts, replace_part
 from interp.support.caches import CACHES, fill_cache, name_caches
 from interp.support.checks import checked, checked_fields, file_path, integer, plainly
-from interp.support.errors import InputError, require, theirs
-from interp.support.files import reading
+from interp.support.errors import InputError, convert_errors, require
+from interp.support.files import naming_unreadable
 
 _COCONUT_PREFIX = "base_causallm."
 """Beginning of the names of GPT-2's weights in a checkpoint of Coconut."""
@@ -285,7 +285,7 @@ class _Cached:
         copied = copy.deepcopy(model).eval()
         weight = next(copied.parameters())
         inputs = weight.new_zeros(2, n_inputs, model.config.hidden_size)
-        with theirs(f"a pass of {type(model).__name__}"), torch.no_grad():
+        with convert_errors(f"a pass of {type(model).__name__}"), torch.no_grad():
             output = copied(inputs_embeds=inputs[:, :1], use_cache=True)
             for _ in range(n_inputs - 1):
                 cache = {self.argument: output.get(self.argument)}
@@ -431,7 +431,10 @@ def _require_same_pass(
     level = log.level
     log.setLevel(logging.ERROR)  # no warnings that quicker kernels are not installed
     try:
-        with theirs(f"this adapter's form of {kind} (others: interp.adapt)"), torch.no_grad():
+        with (
+            convert_errors(f"this adapter's form of {kind} (others: interp.adapt)"),
+            torch.no_grad(),
+        ):
             adapted = adapted_form(copied, noise)
             forward = copied(inputs_embeds=noise, use_cache=False).last_hidden_state
     finally:
@@ -852,7 +855,7 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
     prj = nn.Sequential(nn.Dropout(), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
     if "ln.weight" in projection:
         prj.add_module("ln", nn.LayerNorm(width))
-    with reading(path):
+    with naming_unreadable(path):
         prj.load_state_dict(projection)
     model.prj = prj.eval()
     return model
@@ -868,7 +871,7 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    with reading(path):
+    with naming_unreadable(path):
         n_words, width = weights["transformer.wte.weight"].shape
         n_positions = len(weights["transformer.wpe.weight"])
     heads = max(1, width // 64) if n_head is None else integer("n_head", n_head, 1)
@@ -887,7 +890,7 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
     model = GPT2LMHeadModel(config)
     masks = (".attn.bias", ".masked_bias")  # stored by older versions of the library
     parameters = {name: value for name, value in weights.items() if not name.endswith(masks)}
-    with reading(path):
+    with naming_unreadable(path):
         model.load_state_dict(parameters)
     return cast(nn.Module, model.eval())
 

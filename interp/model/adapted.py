@@ -52,7 +52,7 @@ from interp.model.outside import OutsideReads
 from interp.model.run import room
 from interp.model.taps import Point, Tap
 from interp.support.checks import checked, fit, integer, plainly, refuse_beyond_machine, shown
-from interp.support.errors import InputError, require, theirs, unknown_name
+from interp.support.errors import InputError, convert_errors, require, unknown_name
 
 _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
@@ -429,7 +429,7 @@ class AdaptedMachine(HookedMachine):
         def about_dtypes() -> str:
             return f" (the machine is in {self.dtype}: {remedy})"
 
-        with theirs(f"{self.name!r}: {what}", about_dtypes):
+        with convert_errors(f"{self.name!r}: {what}", about_dtypes):
             return function(*args)
 
     @contextmanager

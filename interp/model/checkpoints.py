@@ -36,11 +36,11 @@ from interp.model.layout import layout_from_dict
 from interp.model.rollout import sequential
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import MOST_GB, checked, file_path, plainly, refuse_above, shown
-from interp.support.errors import InputError, require, theirs
+from interp.support.errors import InputError, convert_errors, require
 from interp.support.files import (
     digest_of,
+    naming_unreadable,
     read_json,
-    reading,
     temporary_beside,
     write_json,
     write_text,
@@ -94,7 +94,7 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
             "(in the shell: interp --import MODULE ...)"
         )
     build = BUILDERS[builder]
-    with theirs(
+    with convert_errors(
         f"{builder!r} is built from JSON values, which a checkpoint can hold; got {shown(arguments)}: {{error}}",
         of=(TypeError, ValueError),
     ):
@@ -128,14 +128,16 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
     """
     build = BUILDERS[builder]
     signature = inspect.signature(build)
-    with theirs(f"{builder!r} cannot be built so: {{error}}; it takes {signature}", of=TypeError):
+    with convert_errors(
+        f"{builder!r} cannot be built so: {{error}}; it takes {signature}", of=TypeError
+    ):
         signature.bind(**values)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         token = TRUSTED.set(is_checked)
         try:
             # theirs: an error in the builder becomes an InputError that names the builder.
-            machine = theirs(f"the builder of {builder!r}")(build)(**values)
+            machine = convert_errors(f"the builder of {builder!r}")(build)(**values)
         finally:
             TRUSTED.reset(token)
     is_machine = isinstance(machine, Machine)
@@ -143,7 +145,7 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
         is_machine,
         f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
     )
-    with theirs(
+    with convert_errors(
         f"the builder of {builder!r} must return a machine whose name and origin can be set, such as interp.adapt "
         f"makes: {{error}}",
         of=AttributeError,
@@ -267,7 +269,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     weights = folder / "model.safetensors"
     where = repr(str(weights))
     require(weights.is_file(), f"{str(folder)!r} lacks model.safetensors")
-    with reading(weights):
+    with naming_unreadable(weights):
         sha256 = _hash_file(weights)
     expected = str(description.get("sha256"))
     require(
@@ -275,7 +277,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         f"{where} is truncated or was changed: its SHA-256 is {sha256[:12]}..., config.json says {expected[:12]}...; "
         "fetch the checkpoint again",
     )
-    with reading(folder / "config.json"):
+    with naming_unreadable(folder / "config.json"):
         config = description["config"]
         is_built = isinstance(config, dict) and "builder" in config
         saved_outputs: Any = (config if is_built else description).get("predicts")
@@ -335,7 +337,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors",
     )
     path = folder / "config.json"
-    with reading(folder):  # exists() may raise, as where the folder may not be searched
+    with naming_unreadable(folder):  # exists() may raise, as where the folder may not be searched
         require(
             path.exists(),
             f"{str(folder)!r} lacks config.json, so it holds no model; traces are for `interp llm`",
@@ -357,7 +359,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    with reading(path):
+    with naming_unreadable(path):
         return load_file(path)
 
 

@@ -29,7 +29,7 @@ from interp.core.machine import Channel, Component, Stepped
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.locks import MachineLock, exclusive
 from interp.support.checks import NO, convert_value, shown
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.lazy import entry
 from interp.support.session import once
 
@@ -327,7 +327,7 @@ class HookedMachine(HookedRootModule):
                 memo[id(value)] = value.detach().clone()
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        with theirs(
+        with convert_errors(
             f"{self.name!r} cannot be copied, as controls are: {{error}}; keep that outside",
             of=TypeError,
         ):

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from interp.core.algorithm import Episodes, Predicted, missing_rounds
 from interp.support.checks import checked, checked_fields, integer, shown
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 
 MOST = 1_000_000
 """Largest size of a round; it is checked before labels are made, which takes memory."""
@@ -591,7 +591,7 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     for name, size in sizes.items():
         if isinstance(size, list):  # JSON has no tuples
             sizes[name] = tuple(size)
-    with theirs(
+    with convert_errors(
         f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {{error}}", of=TypeError
     ):
         return tasks[key].layout(**sizes)

@@ -17,7 +17,7 @@ from interp.core import catalog
 from interp.core.machine import Machine
 from interp.support.checks import MOST_GB, checked, checked_fields, file_path, folder_name
 from interp.support.errors import InputError, require, require_known, unknown_name
-from interp.support.files import read_json, reading
+from interp.support.files import naming_unreadable, read_json
 from interp.support.lazy import entry
 
 _LOG = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def _read_record(folder: Path) -> ModelRecord:
     """Return the record of a learned model, from its checkpoint folder."""
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
-    with reading(path):
+    with naming_unreadable(path):
         how_made = f"latent_update {config.get('latent_update')}"
         if "builder" in config:
             how_made = f"built by {config['builder']!r}"

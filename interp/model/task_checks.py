@@ -26,7 +26,7 @@ from interp.core.task import Task
 from interp.model.checks import N_ROUNDS, SEED
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.support.checks import array_of, checked, convert_value, shown, unique
-from interp.support.errors import require, theirs
+from interp.support.errors import convert_errors, require
 
 _N_EPISODES = 2
 _BEGINNING = "this task's record does not keep what it says"
@@ -77,7 +77,7 @@ def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -
     """Call a function of the task's record, and return its result. An error in it becomes an
     InputError that names ``what`` was called.
     """
-    return theirs(f"{_BEGINNING}: {what}")(function)(*args, **options)
+    return convert_errors(f"{_BEGINNING}: {what}")(function)(*args, **options)
 
 
 def _check_analysis(task: Task) -> None:

@@ -31,9 +31,9 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.stats.intervals import of_whom
+from interp.stats.intervals import number_participants
 from interp.support.checks import checked_result
-from interp.support.errors import require, theirs
+from interp.support.errors import convert_errors, require
 
 N_FOLDS = 5
 RIDGE = 1e-3
@@ -177,7 +177,7 @@ def solve_ridge(square: Tensor, product: Tensor, n_samples: int, ridge: float) -
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
     singular = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-    with theirs(
+    with convert_errors(
         f"ridge={ridge:g} leaves no one solution ({{error}}); give 0, or more", of=singular
     ):
         penalty = ridge * n_samples * torch.eye(len(square)).to(square)
@@ -314,7 +314,7 @@ def predict_across_folds(
     Returns:
         The decoded states, in the shape of ``states``.
     """
-    participant = of_whom(participants, len(latents))
+    participant = number_participants(participants, len(latents))
     n_units = int(participant.max()) + 1
     units_in_words = "episodes" if n_units == len(participant) else "participants"
     require(

@@ -151,7 +151,7 @@ def resample_weights(
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
-    participant = of_whom(participants, n_episodes)
+    participant = number_participants(participants, n_episodes)
     n_participants = int(participant.max()) + 1
     if n_participants < n_episodes:
         weights_of_participants = resample_weights(
@@ -187,7 +187,9 @@ def _draw_cached_weights(
     return weights
 
 
-def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> NDArray[np.int64]:
+def number_participants(
+    participants: Any, n_episodes: int, what: str = "participants"
+) -> NDArray[np.int64]:
     """Number the participants (who played the episodes) from 0 in order of first appearance, and
     return the number of each episode's participant, ``[episode]``.
 
@@ -197,7 +199,7 @@ def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> N
         n_episodes: the number of episodes.
         what: word for the participants in the error message.
 
-    >>> of_whom(["bob", "ann", "bob"], 3), of_whom(None, 3)
+    >>> number_participants(["bob", "ann", "bob"], 3), of_whom(None, 3)
     (array([0, 1, 0]), array([0, 1, 2]))
     """
     if participants is None:
@@ -241,7 +243,7 @@ def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
     (array([1.5, 5. ]), array([1., 2.]))
     """
     of_episodes = np.asarray(values, np.float64)
-    participant = of_whom(participants, len(of_episodes))
+    participant = number_participants(participants, len(of_episodes))
     n_participants = participant.max() + 1
     if n_participants == len(of_episodes):
         return of_episodes

@@ -43,7 +43,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.support.errors import InputError, require, theirs
+from interp.support.errors import InputError, convert_errors, require
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -813,7 +813,7 @@ def checked(function: _F) -> _F:
         token = _INSIDE.set(True)
         try:
             signature, kinds = _parameters(function)
-            with theirs(f"{function.__qualname__}: {{error}}", of=TypeError):
+            with convert_errors(f"{function.__qualname__}: {{error}}", of=TypeError):
                 bound = signature.bind(*args, **kwargs)
             for name, (kind, default) in kinds.items():
                 if name in bound.arguments:

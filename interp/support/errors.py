@@ -61,7 +61,7 @@ def require(condition: object, message: str) -> None:
 
 
 @contextmanager
-def theirs(
+def convert_errors(
     what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type, ...] = ()
 ) -> Iterator[None]:
     """Convert errors of code that a user supplied to :class:`InputError`. Usable as a context
@@ -75,10 +75,10 @@ def theirs(
             a dtype.
         of: types of errors to convert; empty for all types.
 
-    >>> theirs("read=")(lambda: 1 / 0)()
+    >>> convert_errors("read=")(lambda: 1 / 0)()
     Traceback (most recent call last):
     interp.support.errors.InputError: read= raised ZeroDivisionError: division by zero
-    >>> with theirs("no number: {error}", of=ValueError):
+    >>> with convert_errors("no number: {error}", of=ValueError):
     ...     int("x")
     Traceback (most recent call last):
     interp.support.errors.InputError: no number: invalid literal for int() with base 10: 'x'

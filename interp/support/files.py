@@ -158,7 +158,7 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def reading(
+def naming_unreadable(
     path: str | Path, what: str = "it was cut short or changed; fetch or make it again"
 ) -> Iterator[None]:
     """Context manager: convert errors within it to an InputError that says ``path`` cannot be read
@@ -195,7 +195,7 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
     """
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
-    with reading(path):
+    with naming_unreadable(path):
         content = foreign.parse_json(path.read_text(encoding="utf-8"))
     require(
         isinstance(content, dict), f"{str(path)!r} holds no JSON object; fetch or make it again"

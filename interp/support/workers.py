@@ -3,7 +3,7 @@
 Progress goes to standard error: a bar on a terminal, elsewhere a line every half minute, even if no
 step has finished since the last line.
 
->>> sorted(each(pow, 2, [1, 2, 3]))
+>>> sorted(run_on_workers(pow, 2, [1, 2, 3]))
 [2, 4, 8]
 """
 
@@ -25,7 +25,7 @@ from ipaddress import ip_address
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from interp.support.errors import InputError, require, theirs
+from interp.support.errors import InputError, convert_errors, require
 from interp.support.foreign import one_line, rich_text
 
 _S = TypeVar("_S")
@@ -70,7 +70,7 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": _MOST_FREED, "MALLOC_MMAP_THRESHOLD_": _LAR
 """The same two settings, as environment variables for processes that are started."""
 
 
-def each(
+def run_on_workers(
     work: Callable[[_S, _T], _R],
     shared: _S,
     items: Sequence[_T],
@@ -201,7 +201,7 @@ def _require_trusted_host(scheduler: str) -> None:
         scheduler: address of the scheduler.
     """
     url = scheduler if "//" in scheduler else f"//{scheduler}"
-    with theirs(f"scheduler {scheduler!r} is no address: {{error}}", of=ValueError):
+    with convert_errors(f"scheduler {scheduler!r} is no address: {{error}}", of=ValueError):
         address = urlsplit(url)
         host = address.hostname or ""
     if address.scheme == "inproc":  # in this very process
@@ -229,7 +229,7 @@ def _open_client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         n_jobs: number of processes of a cluster that is started, -1 for one per core.
         scheduler: address of a dask scheduler, or "local" to start a cluster on this machine.
     """
-    with theirs(
+    with convert_errors(
         "a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'", of=ImportError
     ):
         from dask.distributed import Client
@@ -365,12 +365,12 @@ def display(
             shown_task = bars.tasks[0]
             return f"{shown_task.description}: {shown_task.completed:.0f} of {total}"
 
-        with saying(describe_progress, shown):
+        with printing_progress(describe_progress, shown):
             yield update
 
 
 @contextmanager
-def saying(
+def printing_progress(
     text: Callable[[], str], shown: bool = True, first: str = "", silent: bool = False
 ) -> Iterator[None]:
     """Write a line of progress every half minute while the context is open, if standard error is

@@ -54,7 +54,7 @@ from interp.core.task import (
 )
 from interp.model.layout import MOST, EncodedRounds, RoundLayout
 from interp.support.checks import array_of, checked, integer, shown
-from interp.support.errors import require, require_known, theirs
+from interp.support.errors import convert_errors, require, require_known
 
 _Array = NDArray[Any]
 
@@ -273,7 +273,7 @@ def series(
         integer("n_rounds", n_rounds, 1)
         require_known("regime", regime, ["own"])
         sampler = f"the sampler of {key!r}"
-        drawn: Any = theirs(sampler)(sample)(n_episodes, n_rounds, seed)
+        drawn: Any = convert_errors(sampler)(sample)(n_episodes, n_rounds, seed)
         is_list = isinstance(drawn, tuple | list)
         n_arrays = 3 if pays else 2
         received = len(drawn) if is_list and len(drawn) else shown(drawn)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.core import catalog
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.core.machine import Machine
 
 
@@ -72,7 +72,9 @@ class Model:
         self.memory, self.written = algorithm.memory, algorithm.written
         self._state = algorithm.state
         self._labels = machine.layout.labels
-        self.has_layers = not lacks(machine, "embed", "resid_post")  # which only transformers have
+        self.has_layers = not describe_lacking(
+            machine, "embed", "resid_post"
+        )  # which only transformers have
         self.last = machine.points["resid_post"].n_layers - 1 if self.has_layers else 0
         self.layers = range(self.last)
         # Machines without this setting replace the latent.

@@ -21,7 +21,7 @@ from interp.core import catalog
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
 from interp.support.checks import checked_fields
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 
 _MODEL_FIELDS = (
     "d_model",
@@ -489,7 +489,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
     """Parse a text ``FIELD=VALUE``, with the value in TOML, to a dictionary: "lr=3e-4" to
     ``{"lr": 0.0003}``, and "sizes.n_experts=[2, 8]" to ``{"sizes": {"n_experts": [2, 8]}}``.
     """
-    with theirs(
+    with convert_errors(
         f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError
     ):
         return tomllib.loads(text)

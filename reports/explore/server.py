@@ -26,7 +26,7 @@ from interp.model.library import load
 from interp.model.run import room
 from interp.results.style import house_style
 from interp.support.checks import checked, checked_fields
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.foreign import csv, one_line, svg
 from reports.attention import library_script
 from reports.blocks import TEMPLATES, environment, stylesheet
@@ -313,7 +313,7 @@ def _make_app(explorer: Explorer, token: str) -> Any:
         explorer: the explorer.
         token: the secret with which all its addresses begin.
     """
-    with theirs(_MISSING_EXTRA, of=ImportError):
+    with convert_errors(_MISSING_EXTRA, of=ImportError):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -433,7 +433,7 @@ class Served:
     view: View
 
     def __post_init__(self) -> None:
-        with theirs(_MISSING_EXTRA, of=ImportError):
+        with convert_errors(_MISSING_EXTRA, of=ImportError):
             import uvicorn
             from uvicorn.protocols.http.auto import AutoHTTPProtocol
 

@@ -38,7 +38,7 @@ from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.stats.decoder import RIDGE
 from interp.support.checks import checked, checked_fields, fit, shown
-from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.errors import InputError, convert_errors, require, require_known
 from reports.blocks import environment
 from reports.texts import TEXTS
 
@@ -561,7 +561,7 @@ class View:
         require(
             len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
         )
-        with theirs(f"{shown(query)} is no query of a view: {{error}}", of=ValueError):
+        with convert_errors(f"{shown(query)} is no query of a view: {{error}}", of=ValueError):
             pairs = parse_qsl(
                 query.removeprefix("?"),
                 keep_blank_values=bool(query),

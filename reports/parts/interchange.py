@@ -26,8 +26,8 @@ from reports.blocks import (
     cell,
     claim,
     join_intervals,
+    make_unjudged,
     number,
-    plain,
 )
 from reports.part import Context, Part
 from reports.texts import TEXTS
@@ -169,7 +169,9 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     measures = []
     for row in carried[carried["score"].notna()].to_dict("records"):
         name = f"{row['noun']}, read in {_OUTCOME_NOUNS[row['outcome']]}: {row['place']}"
-        measures.append(plain(name, _read_score(row), {"a random direction": row["random_score"]}))
+        measures.append(
+            make_unjudged(name, _read_score(row), {"a random direction": row["random_score"]})
+        )
     best = carried[~is_control].groupby("variable")["score"].max()
     n_carried = int((best > _CARRIED_SHARE).sum())
     setting = _TEXTS["wired" if context.compiled else "whole"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.core.algorithm import with_parameters
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.model.library import SHIPPED
 from interp.results.measure import Measure
 from reports.attention import heads_of
@@ -41,7 +41,7 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
         model = context.model
         if model.is_handwired:
             return f"{model.name}: {task.name}, wired by hand", usual
-        is_transformer = not lacks(model, "pattern")
+        is_transformer = not describe_lacking(model, "pattern")
         lead = learned if learned and is_transformer else usual
         return f"{model.name}: a learned model of {task.name}", lead
 
@@ -131,7 +131,7 @@ def _describe(model: Any) -> dict[str, str]:
     n_weights = sum(int((p != 0).sum()) for p in model.parameters())
     weights = f"{number(n_weights)} non-zero weights"
     precision = str(model.dtype).removeprefix("torch.")
-    if not lacks(model, "pattern"):
+    if not describe_lacking(model, "pattern"):
         layers = heads_of(model)
         n_heads = sum(len(layer) for layer in layers)
         width = model.channels[0].shape[-1]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.interventions import causal_tables
 from interp.interventions.edge_graph import EXITS, split_head
 from interp.interventions.patching import NO_GAP, PatchingResult, sweep
@@ -74,7 +74,9 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
             n_quick = QUICK_EPISODES // 2
         patched_episodes = context.episodes.select(slice(n_quick if context.quick else n_episodes))
         components = tuple(_HEATMAP_TITLES)
-        if lacks(model, *_HEATMAP_TITLES):  # not a transformer: all hook points are patched
+        if describe_lacking(
+            model, *_HEATMAP_TITLES
+        ):  # not a transformer: all hook points are patched
             components = tuple(model.points)
         default_metric = "probability" if context.task.kind == "classes" else "prediction"
         chosen = list(differences) or _list_corruptions(context)
@@ -110,7 +112,7 @@ def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
-    has_no_heads = bool(lacks(context.model, *_HEATMAP_TITLES))
+    has_no_heads = bool(describe_lacking(context.model, *_HEATMAP_TITLES))
     texts = [_TEXTS["text"]]
     if has_no_heads:
         texts.append(_TEXTS["points"])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import probes
 from interp.core.algorithm import NEXT
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.model.rollout import rollout
 from interp.results import figures
 from interp.results.measure import Measure
@@ -219,7 +219,7 @@ def state(
         text = decoded
         if context.exact:
             text = read.format(**context.algorithm.parameters) if context.compiled else _EXACT_TEXT
-        machine = "machine" if lacks(context.model, "pattern") else "transformer"
+        machine = "machine" if describe_lacking(context.model, "pattern") else "transformer"
         series = (shown[0] if context.exact else shown[1]).format(context.shown)
         caption = (
             f"What the {machine} holds and {trajectory.noun} of the algorithm "

@@ -7,7 +7,7 @@ from interp.evaluation.plan import predictions_of
 from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.evaluation.qlearning.plan import reference_table
 from interp.results.measure import FEW, UNTRAINED, Control, Measure, Scores
-from reports.blocks import Measures, Prose, Table, claim, plain
+from reports.blocks import Measures, Prose, Table, claim, make_unjudged
 from reports.part import Context, Part
 from reports.tasks import default_parts, prose
 
@@ -91,7 +91,7 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
         if n_steps:
             controls = {"the table with γ = 0": result.get(f"{key}_gamma0", "all").estimate}
             name = f"{QUANTITIES[key]} ({n_steps} steps)"
-            rows.append(plain(name, result.get(key, "all"), controls))
+            rows.append(make_unjudged(name, result.get(key, "all"), controls))
     untied = result.get("untied", "all").estimate
     baseline = result.get("untied_gamma0", "all").estimate
     caption = (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import interp
-from interp.core.display import lacks
+from interp.core.display import describe_lacking
 from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.alignment import AlignmentError, Search, align
@@ -237,7 +237,7 @@ def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
 def test_what_needs_heads_says_so(pair, what):
     """A direct call is an error that says what is missing and what to use; tables get the sentence from ``lacks``."""
     machine = gru()
-    assert lacks(machine, "pattern") == "not applicable: gru has no attention heads"
+    assert describe_lacking(machine, "pattern") == "not applicable: gru has no attention heads"
     with pytest.raises(
         InputError,
         match=r"^not applicable: gru has no attention heads, .* use interp.*patching.sweep",

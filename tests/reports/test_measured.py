@@ -6,7 +6,7 @@ import pytest
 
 from interp.results.measure import UNTRAINED, Control, Measure
 from interp.stats.intervals import Interval
-from reports.blocks import Measures, colour, counts, plain
+from reports.blocks import Measures, colour, counts, make_unjudged
 
 NAN = float("nan")
 
@@ -77,6 +77,6 @@ def test_the_table_has_the_columns_that_say_something() -> None:
     drawn = Measures([measure(Interval(0.9, 0.8, 1.0), chance=0.1)], sections=[("s", "S")])
     names = ["claim", "number", "threshold", "side", "control", "control_number", "verdict", "see"]
     assert list(drawn.table.shown.columns) == names
-    shown = plain("a", Interval(0.5, 0.4, 0.6), {"b": 0.2})
+    shown = make_unjudged("a", Interval(0.5, 0.4, 0.6), {"b": 0.2})
     assert Measures([shown]).marks(shown)[-1] == ("dot", 50.0, 0.0)
     assert not Measures([shown]).judged

@@ -28,7 +28,7 @@ from scipy import special
 
 from interp.core.algorithm import Algorithm, refuse_missing
 from interp.support.checks import array_of, checked, checked_result
-from interp.support.errors import require, theirs
+from interp.support.errors import convert_errors, require
 from interp.tasks.experts import (
     Bounds,
     ExpertEpisodes,
@@ -206,7 +206,7 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
         advice: label that each expert advises, 0 or 1, ``[..., expert]``.
     """
     accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)
-    with theirs(
+    with convert_errors(
         f"accuracies and advice are [..., expert] both, got shapes {accuracies.shape} and {advice.shape}",
         of=ValueError,
     ):
