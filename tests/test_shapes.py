@@ -21,12 +21,12 @@ def test_another_shape_or_kind_is_refused(y, folds):
 
 def test_what_says_shapes_is_wrapped_and_nothing_else():
     """Results, aliases and dataclasses count; plain types do not."""
-    assert {"Float", "_Keep"} <= shape_names()
+    assert {"Float", "_EdgeMask"} <= shape_names()
     source = (
         "from __future__ import annotations\n"
         "def plain(n: int) -> str: ...\n"
         "def given(x: Float[Array, 'a'] | None): ...\n"
-        "def gives() -> list[_Keep]: ...\n"
+        "def gives() -> list[_EdgeMask]: ...\n"
         "class Held:\n    x: Int[Array, 'a']\n"
         "class Plain:\n    n: int\n"
     )

@@ -58,8 +58,8 @@ from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import (
     NO_NUMBER,
     Interval,
+    average_by_participant,
     mean_interval,
-    of_each,
     ratio_interval,
     resample_weights,
 )
@@ -607,7 +607,7 @@ def _score_families(
             for name, (_, episodes) in sets.items():
                 guessed = asked_rounds(guess(episodes), episodes)
                 by_episode = divergence(to_score[name], guessed, task.kind)
-                divergences[name] = of_each(by_episode, participants_of(episodes))
+                divergences[name] = average_by_participant(by_episode, participants_of(episodes))
             score = FamilyScore(
                 key=family.key,
                 name=family.name,
@@ -647,7 +647,9 @@ def _score_constant_guess(
 
     divergences = {}
     for name, predictions in to_score.items():
-        divergences[name] = of_each(measure(predictions), participants_of(sets[name][1]))
+        divergences[name] = average_by_participant(
+            measure(predictions), participants_of(sets[name][1])
+        )
     nats_on_fit = [measure(predictions).mean() for predictions in to_fit]
     return FamilyScore(
         key=_CONSTANT_GUESS,
@@ -1073,7 +1075,7 @@ def _measure_likeness(
     for name, differences in divergences.items():
         mean_gain[name] = (gain[name] + other_gain[name]) / 2
         _, scored_on = sets[name]
-        nats[name] = of_each(differences.mean(1), participants_of(scored_on))
+        nats[name] = average_by_participant(differences.mean(1), participants_of(scored_on))
     return _pooled_ratio(nats, mean_gain, seed).complement
 
 

@@ -23,7 +23,7 @@ from circuits.compare.question import HALF, Budget, Compared, Participant, Quest
 from interp.choices.fitting import Array
 from interp.core.algorithm import participants_of
 from interp.core.display import describe_lacking
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.experiment import Edit, Experiment, Outcome, Outputs, batches
 from interp.interventions.sites import Place, Site, head_address
 from interp.model.config import LatentTransformerConfig
@@ -507,7 +507,7 @@ def _explain_why_not_ablated(machine: Machine) -> str:
     can.
     """
     missing = describe_lacking(machine, "pattern")
-    if missing or runs_from(machine):
+    if missing or can_resume_rounds(machine):
         return missing
     return f"{machine.name} has attention, but no residual stream to be run on from"
 

@@ -32,7 +32,7 @@ from interp.model.run import Rollout
 from interp.results.measure import Measure
 from interp.stats import refit
 from interp.stats.decoder import N_FOLDS, RIDGE, Decoder, is_wide
-from interp.stats.intervals import NO_NUMBER, Interval, of_each
+from interp.stats.intervals import NO_NUMBER, Interval, average_by_participant
 from interp.support.checks import checked, checked_fields, checked_result, integer
 from interp.support.errors import require
 from interp.support.session import remembered
@@ -380,7 +380,10 @@ def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) ->
     >>> print(score_maps([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
     """
-    missed, whole = of_each(missed, participants), of_each(whole, participants)
+    missed, whole = (
+        average_by_participant(missed, participants),
+        average_by_participant(whole, participants),
+    )
     if not np.isfinite(np.sum(missed) + np.sum(whole)):
         return NO_NUMBER
     quantile = float(stdtrit(len(missed) - 1, 0.975))  # of Student's t, for a 95 % interval

@@ -607,6 +607,7 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     is d for s_t and 0 for other states.
     """
     buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
+    # The coordinate Qcurr holds -Q(s_t, a_t), and Select the largest value of the next state.
     td_error = buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"]
     d = wiring.alpha * td_error
     # The reward and Q(s_t, a_t) are at most M in size, and the discounted maximum gamma M.
@@ -616,7 +617,7 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
         for sign in (1.0, -1.0):
             read, write = sign * d + D * buf2[state], sign * buf1[state]
             neurons.append(wire.Neuron("4.4 add TD error", 3, read, bias=-D, write=write))
-    # A neuron erases a coordinate of its own sign; Qcurr is -Q(s_t, a_t).
+    # A neuron erases a coordinate that has its own sign; without negative rewards, Qcurr is <= 0.
     signs = [(state, 1.0) for state in wiring.states]
     signs += [("Qcurr", -1.0), ("r", 1.0), ("Select", 1.0)]
     if wiring.signed:

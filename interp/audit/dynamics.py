@@ -184,6 +184,7 @@ class _HeldRound:
         # About the cube root of the rounding error, the best step of central differences.
         relative = 1e-5 if model.dtype == torch.float64 else 1e-3
         live = carried_mask(trial.model).flatten()
+        # Any state of the run: only entries that are not carried, such as padding, are read from it.
         template = run.latents[0, 1].to(model.dtype)
         run_of_round = replace(run, predictions=predictions, latents=latents, fed=fed)
         return cls(

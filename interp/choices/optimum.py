@@ -651,7 +651,8 @@ class PlayerFits:
         points = candidates[leaders, players]  # [leader, player, parameter + 1]
         flat_points = points.reshape(-1, points.shape[-1])  # [problem, parameter + 1]
         flat_players = np.tile(players, len(leaders))
-        problems = self._make_problems(flat_players, np.zeros_like(flat_players), most_lapse=0.0)
+        masks = np.zeros_like(flat_players)  # each problem is fitted to all choices
+        problems = self._make_problems(flat_players, masks, most_lapse=0.0)
         flat_solutions, flat_losses = minimise(problems, flat_points)
         losses = flat_losses.reshape(leaders.shape)
         solutions = flat_solutions.reshape(points.shape)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine, can_resume_rounds
 from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write
 
@@ -97,6 +97,7 @@ def _patch(
             the task defines it, steering.
     """
     require_known("direction", direction, ("denoising", "noising"))
+    _check_rounds(at, read, rounds)
     chosen = options.study(say, model, sizes, True, **how)
     loaded = chosen.model
     from interp.interventions import causal_tables
@@ -187,7 +188,7 @@ def _write_tables(
     from interp.interventions import causal_tables
 
     smooth = None  # machines without heads have no softmax-only variant
-    if runs_from(model):
+    if can_resume_rounds(model):
         smooth = differentiable(cast(Any, model))
     makers = causal_tables.table_makers(model, round_, smooth=smooth, sample=sample)
     settings = {"model": model.name, "digest": model.digest(), "round": round_, **asdict(sample)}
@@ -195,3 +196,23 @@ def _write_tables(
     with options.in_shares(say, folder, makers, settings, shard) as parts:
         for by_name in parts.values():
             say.tables(folder, by_name)
+
+
+def _check_rounds(patched_round: int | None, read_round: int | None, rounds: int | None) -> None:
+    """Refuse rounds that the episodes do not have, and a read round before the patched round.
+
+    Args:
+        patched_round: the patched round; None for the default.
+        read_round: the round of the prediction that is read; None for the default.
+        rounds: number of rounds of an episode; None for the default.
+    """
+    for number in (patched_round, read_round):
+        if number is not None and rounds is not None:
+            require(
+                number < rounds,
+                f"round {number} is out of range: the episodes have rounds 0 to {rounds - 1}",
+            )
+    require(
+        patched_round is None or read_round is None or patched_round <= read_round,
+        f"--read {read_round} comes before --round {patched_round}, which it cannot show",
+    )

@@ -232,7 +232,7 @@ class Machine(Protocol):
         """
 
 
-def runs_from(machine: Machine) -> bool:
+def can_resume_rounds(machine: Machine) -> bool:
     """Return True if a machine has the method ``run_from``, which resumes a round at any layer's
     residual stream.
     """

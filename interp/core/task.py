@@ -302,8 +302,9 @@ class BaseEpisodes:
 
     def __post_init__(self) -> None:
         if self.missing is not None:
+            mask = array_of("missing", self.missing)  # refused before the shape is asked for
             shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
-            missing = check_mask("missing", self.missing, shape)
+            missing = check_mask("missing", mask, shape)
             empty = np.flatnonzero(missing.all(1)).tolist()
             require(
                 not empty,

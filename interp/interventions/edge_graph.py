@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.core.display import describe_lacking
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.experiment import Tabulated, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.interventions.sites import Site, freeze_parameters, head_address, tile
@@ -52,7 +52,7 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
         model: the model.
         what: what needs heads, in the plural, for the error message, such as "edges".
     """
-    if runs_from(model):
+    if can_resume_rounds(model):
         return cast(HookedLatentTransformer, model)
     missing = (
         describe_lacking(model, "pattern")

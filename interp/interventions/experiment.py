@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.core.algorithm import participants_of
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Place, Site, tile, write
 from interp.model.hooked import FiringCounter
@@ -344,7 +344,7 @@ def run_one_round(
 
     counter = FiringCounter([(name, partial(visit, name)) for name in names])
     with torch.set_grad_enabled(gradient), model.hooks(fwd_hooks=counter.hooks):
-        run_step = model.stepper() if runs_from(model) else None
+        run_step = model.stepper() if can_resume_rounds(model) else None
         if before is not None:
             run_step = partial(model.step, before=before)  # type: ignore[call-arg]
         step = run_round(model, rows.fed, rows.latents, layout, commit, step=run_step)
@@ -1126,7 +1126,7 @@ def _run_later_rounds(
     predictions[:, :, :, 0] = prediction
     stepper = None
     with torch.no_grad():
-        if runs_from(experiment.model):
+        if can_resume_rounds(experiment.model):
             stepper = experiment.model.stepper()
     carried_by_lag = [carried]
     for lag in range(1, n_lags):
@@ -1212,7 +1212,7 @@ def _run_following_rounds(
                 model, Rows(latents, fed), base.layout, changes, commit=experiment.commit
             )
             prediction, latents = step.prediction, step.latents
-        elif only_predicts and runs_from(model) and model.is_quiet():
+        elif only_predicts and can_resume_rounds(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
             prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)
         else:

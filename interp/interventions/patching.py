@@ -63,7 +63,7 @@ from interp.interventions.sites import (
 )
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
-from interp.stats.intervals import of_each, percentile_bounds, resample_weights
+from interp.stats.intervals import average_by_participant, percentile_bounds, resample_weights
 from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require_known, unknown_name
 from interp.support.provenance import provenance
@@ -266,7 +266,7 @@ class PatchingResult(Result):
         if players is None or len(set(players)) == len(self.base):
             return metrics
         # Transposed twice: of_each averages over the first axis, which is that of sites.
-        means = [of_each(x.numpy(force=True).T, players) for x in metrics]
+        means = [average_by_participant(x.numpy(force=True).T, players) for x in metrics]
         values, base, source = (torch.from_numpy(mean.T) for mean in means)
         return values, base, source
 

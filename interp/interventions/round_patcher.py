@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.sites import Site, mark_absent, tile
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -96,7 +96,7 @@ class RoundPatcher:
         self.base, self.latents = run.fed.at(round), run.latents[:, round]
         on_cpu = run.tokens.device.type == "cpu"
         self.chunk = self.base.at_once(_CHUNK_CPU if on_cpu else _CHUNK_ACCELERATOR)
-        is_plain = runs_from(model) and runs_quietly(model)
+        is_plain = can_resume_rounds(model) and runs_quietly(model)
         # A hook that is attached to the model may act at some positions: it has to see all of them.
         self.transformer = cast(HookedLatentTransformer, model) if is_plain else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1

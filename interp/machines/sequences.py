@@ -27,7 +27,13 @@ from interp.model.drawing import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.taps import Point, list_parts, replace_part
 from interp.support.caches import CACHES, fill_cache, name_caches
-from interp.support.checks import checked, checked_fields, file_path, integer, plainly
+from interp.support.checks import (
+    checked,
+    checked_fields,
+    file_path,
+    integer,
+    without_inference_or_autocast,
+)
 from interp.support.errors import InputError, convert_errors, require
 from interp.support.files import naming_unreadable
 
@@ -277,7 +283,7 @@ class _Cached:
             last = self.channels[-1]
             self.start = {last.name: torch.full(last.shape, _NO_EXPONENT)}
 
-    @plainly()
+    @without_inference_or_autocast()
     def _run_for_cache(self, model: Any, n_inputs: int) -> Any:
         """Run a copy of the model on ``n_inputs`` zero vectors for a batch of two, and return its
         cache.
@@ -404,7 +410,7 @@ class _Mamba:
         return torch.stack(outputs, 1), new_state
 
 
-@plainly()
+@without_inference_or_autocast()
 def _require_same_pass(
     model: Any,
     adapted_form: Callable[[Any, Tensor], Tensor],

@@ -51,7 +51,14 @@ from interp.model.opened import OpenedCell, gates
 from interp.model.outside import OutsideReads
 from interp.model.run import room
 from interp.model.taps import Point, Tap
-from interp.support.checks import checked, fit, integer, plainly, refuse_beyond_machine, shown
+from interp.support.checks import (
+    checked,
+    fit,
+    integer,
+    refuse_beyond_machine,
+    shown,
+    without_inference_or_autocast,
+)
 from interp.support.errors import InputError, convert_errors, require, unknown_name
 
 _Tree = Mapping[str, Tensor]
@@ -555,7 +562,7 @@ class AdaptedMachine(HookedMachine):
         return json.dumps(parts, sort_keys=True, default=str)
 
     @exclusive
-    @plainly()
+    @without_inference_or_autocast()
     def _describe_behaviour(self, reads: OutsideReads | None = None) -> str:
         """Run a few rounds of two episodes, and return predictions and mean absolute states as
         text, rounded.

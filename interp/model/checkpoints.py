@@ -35,7 +35,14 @@ from interp.model.hooked import AS_REAL, REAL, bytes_of
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import sequential
 from interp.model.transformer import HookedLatentTransformer
-from interp.support.checks import MOST_GB, checked, file_path, plainly, refuse_above, shown
+from interp.support.checks import (
+    MOST_GB,
+    checked,
+    file_path,
+    refuse_above,
+    shown,
+    without_inference_or_autocast,
+)
 from interp.support.errors import InputError, convert_errors, require
 from interp.support.files import (
     digest_of,
@@ -75,7 +82,7 @@ repeated.
 """
 
 
-@plainly()
+@without_inference_or_autocast()
 def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
     """Build a model with a registered builder, and check it; the model's ``origin`` records builder
     and arguments.

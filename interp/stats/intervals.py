@@ -199,7 +199,7 @@ def number_participants(
         n_episodes: the number of episodes.
         what: word for the participants in the error message.
 
-    >>> number_participants(["bob", "ann", "bob"], 3), of_whom(None, 3)
+    >>> number_participants(["bob", "ann", "bob"], 3), number_participants(None, 3)
     (array([0, 1, 0]), array([0, 1, 2]))
     """
     if participants is None:
@@ -228,7 +228,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | float | np.number) and float(value).is_integer()
 
 
-def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
+def average_by_participant(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
     """Average values over the episodes of each participant.
 
     Args:
@@ -239,7 +239,7 @@ def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
     Returns:
         The means, ``[participant, ...]``, in order of first appearance.
 
-    >>> of_each([1.0, 5.0, 2.0], ["bob", "ann", "bob"]), of_each([1.0, 2.0], None)
+    >>> average_by_participant([1.0, 5.0, 2.0], ["bob", "ann", "bob"]), average_by_participant([1.0, 2.0], None)
     (array([1.5, 5. ]), array([1., 2.]))
     """
     of_episodes = np.asarray(values, np.float64)

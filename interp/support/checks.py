@@ -778,7 +778,7 @@ def _group_bytes(home: Path, group: str, file_name: str) -> float:
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
+def without_inference_or_autocast() -> Iterator[None]:
     """Turn off torch's inference mode and autocast, which a caller may have turned on. Usable as a
     context manager or a decorator.
     """
@@ -799,7 +799,7 @@ def checked(function: _F) -> _F:
     do not fit raise InputError; NumPy scalars become Python numbers.
 
     Arguments called ``seed`` must pass :func:`seed_of`. While the decorated function runs, torch's
-    inference mode and autocast are off (:func:`plainly`), and calls of other decorated functions
+    inference mode and autocast are off (:func:`without_inference_or_autocast`), and calls of other decorated functions
     are not checked. Applied to a class, the decorator decorates every public method.
     """
     if isinstance(function, type):
@@ -818,7 +818,7 @@ def checked(function: _F) -> _F:
             for name, (kind, default) in kinds.items():
                 if name in bound.arguments:
                     bound.arguments[name] = fit(name, bound.arguments[name], kind, default)
-            with plainly():
+            with without_inference_or_autocast():
                 return function(*bound.args, **bound.kwargs)
         finally:
             _INSIDE.reset(token)

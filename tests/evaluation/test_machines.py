@@ -206,7 +206,7 @@ def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatc
 
 def test_a_table_in_one_row_is_read_whole(monkeypatch):
     """The machine that is tabular Q-learning agrees in every untied step."""
-    monkeypatch.setattr(qlearning, "_EVALUATED", ("grid",))
+    monkeypatch.setattr(qlearning, "_EVALUATED_REGIMES", ("grid",))
     monkeypatch.setattr(returns, "PLAYED", ("grid",))
     monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
     result = suite.evaluate(learner(), n_episodes=30)

@@ -56,7 +56,7 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
     monkeypatch, learner, tmp_path
 ):
     """From the shell, on one regime and short play; the same code runs them all."""
-    monkeypatch.setattr(qlearning, "_EVALUATED", ("grid",))
+    monkeypatch.setattr(qlearning, "_EVALUATED_REGIMES", ("grid",))
     monkeypatch.setattr(returns, "PLAYED", ("grid",))
     monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
     folder = save_checkpoint(learner, tmp_path / "tiny")

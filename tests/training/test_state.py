@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from interp.support.errors import InputError
-from interp.support.files import _MACHINE, lock_folder
+from interp.support.files import _MACHINE_ID, lock_folder
 from interp.training import trainer
 from interp.training.config import override
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
@@ -123,7 +123,7 @@ def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     stale, alive = (
-        tmp_path / f".x.csv.~{_MACHINE}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid())
+        tmp_path / f".x.csv.~{_MACHINE_ID}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid())
     )
     for path in (stale, alive):
         path.write_bytes(b"half")

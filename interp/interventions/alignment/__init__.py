@@ -39,7 +39,7 @@ from transformer_lens.tools.analysis.interchange import (
 )
 
 from interp.core.algorithm import Algorithm, Episodes, participants_of
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.alignment.subspace import (
     Fit,
     Pairs,
@@ -408,7 +408,7 @@ def _explain_no_gradient(model: Machine, trained_rounds: RoundsWithSite, place: 
         trained_rounds: the rounds that subspaces are trained on.
         place: the site.
     """
-    if runs_from(trained_rounds.model):
+    if can_resume_rounds(trained_rounds.model):
         return (
             f"no gradient reaches {trained_rounds.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
@@ -454,7 +454,7 @@ def _find_site(model: Machine, base: Any, sites: Site | str | Sequence[Site | st
         f"position, got {str(place)!r}",
     )
     last = layout.predict_position
-    is_in_stream = is_at_position and runs_from(model)
+    is_in_stream = is_at_position and can_resume_rounds(model)
     if is_in_stream and layout.position(str(position)) > last:
         first_label, last_label = layout.labels[0], layout.labels[last]
         raise AlignmentError(

@@ -32,7 +32,7 @@ from transformer_lens.tools.analysis.interchange import (
 )
 
 from interp.core.algorithm import Algorithm, Values
-from interp.core.machine import Machine, runs_from
+from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.experiment import CHUNK, Rows, run_one_round
 from interp.interventions.sites import Site, carried_mask, freeze_parameters
 from interp.model.rollout import replay
@@ -594,7 +594,7 @@ def rounds_with(
         rounds: indices of the rounds.
         site: site at which activations are interchanged.
     """
-    can_start_at_site = runs_from(model) and site.kind.axes == "pos"
+    can_start_at_site = can_resume_rounds(model) and site.kind.axes == "pos"
     rounds_class = _RoundsFromSite if can_start_at_site else RoundsWithSite
     return rounds_class(model, runs, rounds, site)
 
@@ -670,16 +670,16 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
         with torch.no_grad():
             drawn = stopping.draw_pairs(_N_STOPPING_PAIRS, search.seed)
             unchanged_loss = float(_compute_loss(rounds, lambda base, _: base, stopping, drawn))
-        frame = rounds.differences(training)
-        if not frame.shape[1]:
+        span = rounds.differences(training)  # orthonormal columns, [d_model, direction]
+        if not span.shape[1]:
             # Base and source never differ at the site: every subspace acts alike.
             basis = rounds.random_basis(rank, search.seed)
-            return Fit(basis.to(frame), loss=unchanged_loss, steps=(0,))
+            return Fit(basis.to(span), loss=unchanged_loss, steps=(0,))
         solved = _SOLVED_SHARE * unchanged_loss
         for start in range(search.restarts):
             seed = search.seed + _SEED_STRIDE * start
             trained = _train_from_start(
-                rounds, frame, rank, training, stopping, search, seed, solved
+                rounds, span, rank, training, stopping, search, seed, solved
             )
             fits.append(trained)
             if trained.loss <= solved:
@@ -701,15 +701,15 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
         rank: number of dimensions of the subspace.
         seed: seed of the random subspace, and of the pairs on which its loss is computed.
     """
-    frame = rounds.differences(training)
-    if not frame.shape[1]:
+    span = rounds.differences(training)
+    if not span.shape[1]:
         return True
-    subspace = _draw_subspace(frame, rank, seed)
+    subspace = _draw_subspace(span, rank, seed)
     with freeze_parameters(rounds.model):
-        interchange = SubspaceInterchange(frame @ subspace.basis)
+        interchange = SubspaceInterchange(span @ subspace.basis)
         loss = _compute_loss(rounds, interchange, training, training.draw_pairs(_BATCH_SIZE, seed))
         # A subspace of all directions has nothing to learn: its gradient is 0 in any model.
-        if not loss.requires_grad or frame.shape[1] <= rank:
+        if not loss.requires_grad or span.shape[1] <= rank:
             return loss.requires_grad
         loss.backward()
     gradients = [parameter.grad for parameter in subspace.parameters()]
@@ -717,24 +717,24 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
 
 
 def _draw_subspace(
-    frame: Float[Tensor, "d_model direction"], rank: int, seed: int
+    span: Float[Tensor, "d_model direction"], rank: int, seed: int
 ) -> LearnedSubspace:
-    """Draw a random subspace of the space that the columns of ``frame`` span, in their coordinates.
+    """Draw a random subspace of the space that the columns of ``span`` span, in their coordinates.
 
     Args:
-        frame: orthonormal directions, as columns.
+        span: orthonormal directions, as columns.
         rank: number of dimensions; at most the number of columns is used.
         seed: seed of the draw.
     """
-    n = frame.shape[1]
+    n = span.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return LearnedSubspace(n, min(rank, n)).to(frame)
+        return LearnedSubspace(n, min(rank, n)).to(span)
 
 
 def _train_from_start(
     rounds: RoundsWithSite,
-    frame: Float[Tensor, "d_model direction"],
+    span: Float[Tensor, "d_model direction"],
     rank: int,
     training: Pairs,
     stopping: Pairs,
@@ -747,26 +747,26 @@ def _train_from_start(
 
     Args:
         rounds: runs rounds with the subspace interchanged.
-        frame: orthonormal directions that the subspace lies in.
+        span: orthonormal directions that the subspace lies in.
         rank: number of dimensions of the subspace.
         training, stopping: pairs to train on, and pairs on which the loss decides when to stop.
         search: settings.
         seed: seed of the start.
         solved: stopping loss that is low enough to end the training.
     """
-    subspace = _draw_subspace(frame, rank, seed)
+    subspace = _draw_subspace(span, rank, seed)
     optimizer = torch.optim.Adam(subspace.parameters(), lr=_LEARNING_RATE)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
     batches = training.draw_pairs(search.steps * _BATCH_SIZE, seed).split(_BATCH_SIZE)
     # The same pairs for every start, so that their losses can be compared.
     stopping_pairs = stopping.draw_pairs(_N_STOPPING_PAIRS, search.seed)
-    best = Fit(frame @ subspace.basis.detach(), loss=float("inf"), steps=(0,))
+    best = Fit(span @ subspace.basis.detach(), loss=float("inf"), steps=(0,))
     n_steps = 0
     # After the last batch, the loss is evaluated once more (None).
     for i, batch in enumerate([*batches, None]):
         if i % _STEPS_PER_CHECK == 0 or batch is None:
             with torch.no_grad():
-                basis = frame @ subspace.basis
+                basis = span @ subspace.basis
                 loss = float(
                     _compute_loss(rounds, SubspaceInterchange(basis), stopping, stopping_pairs)
                 )
@@ -778,7 +778,7 @@ def _train_from_start(
             break
         optimizer.zero_grad()
         _compute_loss(
-            rounds, SubspaceInterchange(frame @ subspace.basis), training, batch
+            rounds, SubspaceInterchange(span @ subspace.basis), training, batch
         ).backward()
         optimizer.step()
         scheduler.step()
