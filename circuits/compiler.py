@@ -29,7 +29,8 @@ _NO_HEAD = "-"  # name of the heads without weights that fill up a layer
 
 
 @checked
-@torch.random.fork_rng(devices=[])  # draws weights, which are overwritten, from no one's generator
+# The initial weights are drawn and then overwritten; torch's global generator stays as it was.
+@torch.random.fork_rng(devices=[])
 def compile_circuit(
     circuit: Circuit, dtype: torch.dtype = torch.float64, max_gb: float = MOST_GB
 ) -> HookedLatentTransformer:

@@ -34,9 +34,8 @@ from probes.values import When
 OF_LATENTS = ("latents", "written", "change")
 UPDATE = "update"
 
-_ROUNDING_ULPS = (
-    8.0  # units in the last place of the largest activation; what varies less is not read
-)
+_ROUNDING_ULPS = 8.0
+"""Units in the last place of the largest activation; what varies less is not read."""
 
 
 @dataclass(frozen=True)

@@ -202,10 +202,8 @@ def _complete_target(
     """
     sources: list[Any] = [episodes]
     if run is not None:
-        sources += [
-            run.episodes,
-            run,
-        ]  # a run from a file has no episodes, but knows which rounds are missing
+        # A run from a file has no episodes, but knows which rounds are missing.
+        sources += [run.episodes, run]
     for source in sources:  # the first that has a value counts
         if target.missing is None:
             target = replace(target, missing=missing_rounds(source))
@@ -444,9 +442,8 @@ def untrained_runs(
                     n_rounds=run.n_rounds,
                     commit=run.commit,
                 )
-            _CACHED_RUNS[key] = (
-                run_of_copy  # moved to the end: the least recently used are deleted first
-            )
+            # Moved to the end: the least recently used are deleted first.
+            _CACHED_RUNS[key] = run_of_copy
             runs.append(replace(run_of_copy, model=untrained_model))
         copies.append(partial(Rollout.join, runs))
     while sum(map(_count_bytes, _CACHED_RUNS.values())) > _MAX_CACHED_BYTES:

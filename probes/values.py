@@ -420,9 +420,8 @@ def as_groups(
             "are not independent",
         )
         what, groups = "episodes", np.arange(n_episodes)
-    number_participants(
-        groups, n_episodes, what
-    )  # refuses ids that are no labels, or not one per episode
+    # Refuses ids that are no labels, or not one per episode.
+    number_participants(groups, n_episodes, what)
     ids = groups.tolist() if hasattr(groups, "tolist") else groups
     _, numbers = np.unique(ids, return_inverse=True)
     sizes = np.bincount(numbers)

@@ -325,9 +325,7 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
         failed: undecided measures of the parts that failed.
     """
     pairs = []
-    for key in sorted(
-        context.measures, key=lambda key: (key not in _MECHANISM_PARTS, key == "compared")
-    ):
+    for key in sorted(context.measures, key=lambda part: part not in _MECHANISM_PARTS):
         pairs += [(key, measure) for measure in context.measures[key]]
     pairs += [("", measure) for measure in failed]
     if not pairs:

@@ -380,10 +380,8 @@ def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) ->
     >>> print(score_maps([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
     """
-    missed, whole = (
-        average_by_participant(missed, participants),
-        average_by_participant(whole, participants),
-    )
+    missed = average_by_participant(missed, participants)
+    whole = average_by_participant(whole, participants)
     if not np.isfinite(np.sum(missed) + np.sum(whole)):
         return NO_NUMBER
     quantile = float(stdtrit(len(missed) - 1, 0.975))  # of Student's t, for a 95 % interval

@@ -431,7 +431,8 @@ def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict
         ``{"no": reason}``, which replaces the verdict "no" by "undecided"; an empty mapping if
         there is no such doubt.
     """
-    half = np.nan  # stays so if there are too few to halve: the comparison is False, hence a doubt
+    # NaN if there are too few participants to halve: `expected` is then NaN, and the doubt remains.
+    half = np.nan
     if trial.whose.max() + 1 >= 2 * N_FOLDS:
         half = _score_decoding(trial, memory, trial.first_half).estimate
     expected = 2 * number.estimate - half

@@ -517,9 +517,8 @@ class PlayerFits:
         masks = np.arange(n_masks)
         whole = self._minimise_whole(starts)
         # The best point on all choices (mask 0) is a good start for the masks that omit a fold.
-        points_of_whole = np.repeat(
-            whole.points[:, :1], n_masks, 1
-        )  # [player, mask, parameter + 1]
+        # Axes are [player, mask, parameter + 1].
+        points_of_whole = np.repeat(whole.points[:, :1], n_masks, 1)
         near_whole = whole.better_of(self._evaluate(points_of_whole, masks))
         omits_fold = np.broadcast_to(masks > 0, near_whole.nats.shape)
         without_lapse = self._minimise(

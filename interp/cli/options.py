@@ -24,7 +24,7 @@ from interp.cli.command import Say
 from interp.core.algorithm import with_parameters
 from interp.core.machine import Machine
 from interp.support import shares
-from interp.support.checks import NO, convert_value, find_device
+from interp.support.checks import NO, convert_value, find_device, kind_of
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import digest_of
 from interp.support.session import Finished
@@ -187,15 +187,16 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
             f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python"
         )
     columns = settings_of(recorded[1:], "--recorded")
-    parameters = dict(inspect.signature(reader, eval_str=True).parameters)
+    parameters = dict(inspect.signature(reader).parameters)
     parameters.pop("path", None)
-    for name, value in columns.items():
-        if "columns" in parameters:
-            continue
-        require_known("column of --recorded", name, parameters)
-        is_number = type(value) in (int, float)
-        if is_number and convert_value(parameters[name].annotation, value) is NO:
-            columns[name] = str(value)  # a column may be called 1
+    if "columns" not in parameters:
+        names_of_module = getattr(inspect.unwrap(reader), "__globals__", {})
+        for name, value in columns.items():
+            require_known("column of --recorded", name, parameters)
+            kind = kind_of(parameters[name].annotation, names_of_module)
+            is_number = type(value) in (int, float)
+            if is_number and convert_value(kind, value) is NO:
+                columns[name] = str(value)  # a column may be called 1
     return reader(recorded[0], **columns)
 
 
@@ -226,8 +227,8 @@ def span(text: str) -> tuple[int, int]:
 
 def name_folder(model: str) -> str:
     """Return the name of the folder for the results of a model: the model's name, or its path with
-    "_" for each slash, so that every checkpoint folder called "model" has its own. Paths that
-    differ only in "/" and "_" have the same one.
+    "_" for each slash, since many checkpoint folders are called "model". Paths that differ only in
+    "/" and "_" share a folder.
 
     >>> name_folder("wma-learned"), name_folder("output/training/mine/model")
     ('wma-learned', 'output_training_mine_model')

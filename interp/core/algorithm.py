@@ -619,11 +619,11 @@ class Algorithm:
         if element is not None:
             value = base[key].copy()
             index = (element,) if isinstance(element, int) else element
-            # The element's index is the caller's, so that its errors are explained.
+            one_value = np.empty(value.shape[2:])  # of one episode and round
             with convert_errors(
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):
-                n_left = value[0, 0][index].ndim
+                n_left = one_value[index].ndim
             require(
                 n_left == 0,
                 f"{key!r} has {n_left} more axes than the element {element}; name one number of it",

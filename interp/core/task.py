@@ -302,7 +302,7 @@ class BaseEpisodes:
 
     def __post_init__(self) -> None:
         if self.missing is not None:
-            mask = array_of("missing", self.missing)  # refused before the shape is asked for
+            mask = array_of("missing", self.missing)  # first: what is no array is refused
             shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
             missing = check_mask("missing", mask, shape)
             empty = np.flatnonzero(missing.all(1)).tolist()

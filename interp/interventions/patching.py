@@ -265,7 +265,7 @@ class PatchingResult(Result):
         players = self.participants
         if players is None or len(set(players)) == len(self.base):
             return metrics
-        # Transposed twice: of_each averages over the first axis, which is that of sites.
+        # average_by_participant averages over the first axis: episodes are put first, then back.
         means = [average_by_participant(x.numpy(force=True).T, players) for x in metrics]
         values, base, source = (torch.from_numpy(mean.T) for mean in means)
         return values, base, source

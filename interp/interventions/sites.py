@@ -330,9 +330,9 @@ def sites(
         if kind.has_layer:
             layer_choices = range(kind.n_layers) if wanted_layers is None else wanted_layers
         head_choices = range(kind.n_heads) if kind.n_heads else [None]
-        example = Site(
-            kind.key, 0 if kind.has_layer else None, kind=kind
-        )  # labels: as in any layer
+        # Positions have the same labels in every layer.
+        example_layer = 0 if kind.has_layer else None
+        example = Site(kind.key, example_layer, kind=kind)
         labels = _list_position_labels(example, layout, positions)
         for layer, head, label in product(layer_choices, head_choices, labels):
             every.append(Site(kind.key, layer, head=head, position=label, kind=kind))

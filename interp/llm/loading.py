@@ -173,8 +173,7 @@ def _remove_duplicates(
         instance = (*run.group, run.advice.tobytes(), run.labels.tobytes())
         group = by_instance.setdefault(instance, [])
         # Equal bytes mark a copy: two plays with the same choices differ in the times of their calls.
-        content = run.path.read_bytes()
-        originals = [known for known in group if known.path.read_bytes() == content]
+        originals = [known for known in group if known.path.read_bytes() == run.path.read_bytes()]
         if originals:
             _set_aside(rows, run, why=f"a copy of {str(originals[0].path)!r}")
         else:

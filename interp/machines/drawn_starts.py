@@ -215,7 +215,9 @@ def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> N
                 states[first_starts, episode] - states[start, episode], axis=-1
             )
             near_groups = np.flatnonzero(distances <= _SAME_STATE * mean_distance)
-            groups[start, episode] = near_groups[0] if len(near_groups) else len(first_starts)
-            if not len(near_groups):
+            if len(near_groups):
+                groups[start, episode] = near_groups[0]
+            else:
+                groups[start, episode] = len(first_starts)
                 first_starts.append(start)
     return groups

@@ -143,7 +143,7 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
         torch.default_generator.manual_seed(0)
         token = TRUSTED.set(is_checked)
         try:
-            # theirs: an error in the builder becomes an InputError that names the builder.
+            # An error in the builder becomes an InputError that names the builder.
             machine = convert_errors(f"the builder of {builder!r}")(build)(**values)
         finally:
             TRUSTED.reset(token)

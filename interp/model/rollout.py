@@ -511,7 +511,9 @@ def _settings(
 
 
 def runs_quietly(model: Machine) -> bool:
-    """Return whether no hook is attached to a model, so that its runs are its own."""
+    """Return whether a model's runs are its own: no hook is attached to it and, in a transformer, no
+    module was replaced and no flag switches on further hook points.
+    """
     with torch.no_grad():
         return model.is_quiet()
 

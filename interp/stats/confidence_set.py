@@ -117,8 +117,8 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
     n_units = len(losses)
     differences = losses - losses.mean(1, keepdims=True)
     means = differences.mean(0)
-    # A difference that is the same for every unit has a standard error of exactly 0 and is told apart
-    # (models that are equal up to rounding were merged before).
+    # Rounding is set to 0: a difference that is the same for every unit then has a standard error of
+    # exactly 0. Models that are equal up to rounding were merged before.
     rounding = _ROUNDING * np.abs(losses).max()
     centred = differences - means
     centred[np.abs(centred) <= rounding] = 0.0

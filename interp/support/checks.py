@@ -799,8 +799,9 @@ def checked(function: _F) -> _F:
     do not fit raise InputError; NumPy scalars become Python numbers.
 
     Arguments called ``seed`` must pass :func:`seed_of`. While the decorated function runs, torch's
-    inference mode and autocast are off (:func:`without_inference_or_autocast`), and calls of other decorated functions
-    are not checked. Applied to a class, the decorator decorates every public method.
+    inference mode and autocast are off (:func:`without_inference_or_autocast`), and calls of other
+    decorated functions are not checked. Applied to a class, the decorator decorates every public
+    method.
     """
     if isinstance(function, type):
         _check_methods(function)
@@ -841,8 +842,8 @@ def _check_methods(cls: type) -> None:
 
 
 def checked_fields(cls: type[_T], finite: bool = True) -> type[_T]:
-    """Decorate a dataclass so that its fields are checked against their annotations when an instance
-    is made, and the arguments of its public methods when they are called. A misfit raises
+    """Decorate a dataclass so that its fields are checked against their annotations when an
+    instance is made, and the arguments of its public methods when they are called. A misfit raises
     InputError.
 
     Write the decorator below ``@dataclass``.

@@ -72,9 +72,8 @@ class Model:
         self.memory, self.written = algorithm.memory, algorithm.written
         self._state = algorithm.state
         self._labels = machine.layout.labels
-        self.has_layers = not describe_lacking(
-            machine, "embed", "resid_post"
-        )  # which only transformers have
+        # Only transformers have both points.
+        self.has_layers = not describe_lacking(machine, "embed", "resid_post")
         self.last = machine.points["resid_post"].n_layers - 1 if self.has_layers else 0
         self.layers = range(self.last)
         # Machines without this setting replace the latent.

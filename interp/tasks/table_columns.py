@@ -131,11 +131,9 @@ def choose_columns(
         if not names and role not in optional:
             takes_all = role in lists and role not in _MAY_HAVE_NO_COLUMN
             # A list takes columns named for other roles, too: the conflict is refused below.
-            taken = (
-                _collect_names(by_role)
-                if takes_all
-                else _collect_names(by_role) | _collect_names(named_columns)
-            )
+            taken = _collect_names(by_role)
+            if not takes_all:
+                taken = taken | _collect_names(named_columns)
             names = _guess_columns(table, role, takes_all, taken)
             guessed.add(role)
         _check_names(table, role, names, by_role)

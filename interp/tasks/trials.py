@@ -384,7 +384,7 @@ class TrialTable:
             spelling = _merge_spellings(_count_in_first_frame(frames))
             frames = [frame.replace(spelling) for frame in frames]
         counts = _count_in_first_frame(frames)
-        if NONE not in self.options.codes:  # the user did not say that there are no such codes
+        if NONE not in self.options.codes:  # codes="none" says that there are none
             self._refuse_codes(place, kind, counts)
         self._refuse_lookalikes(place, counts)
         self._refuse_many(place, kind, counts)
@@ -505,7 +505,7 @@ class TrialTable:
         """
         columns = self.numbers("reward").where(counted, axis=0)
         for name in columns:
-            if NONE not in self.options.codes:  # the user did not say that there are no codes
+            if NONE not in self.options.codes:  # codes="none" says that there are none
                 self._refuse_reward_code(str(name), columns[name])
         if columns.shape[1] == 1:
             return columns.iloc[:, 0]
@@ -927,7 +927,7 @@ def _count_in_first_frame(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
 
 
 def _count_labels(labels: Iterable[str], cells: pd.DataFrame) -> dict[str, int]:
-    """Return {label: number of cells with it} for each of some labels, which may be 0."""
+    """Return {label: number of cells with this label}; the number is 0 if no cell has it."""
     counts = cells.stack().value_counts()
     return {label: int(counts.get(label, 0)) for label in labels}
 
@@ -961,8 +961,8 @@ def suspicious_label(counts: Mapping[str, int]) -> str | None:
     """
     for label in counts:
         is_word = normalize_name(label) in _MISSED_WORDS
-        has_no_letter = not re.search(r"\w", label)
-        if is_word or has_no_letter or _NEGATIVE_NINES.fullmatch(label):
+        has_no_character = not re.search(r"\w", label)  # neither a letter nor a digit, as in "--"
+        if is_word or has_no_character or _NEGATIVE_NINES.fullmatch(label):
             return label
     values = {label: _parse_number(label) for label in counts}
     numbers = {label: value for label, value in values.items() if not np.isnan(value)}
@@ -1051,7 +1051,7 @@ def _describe_counting(cells: pd.Series, people: pd.Series) -> str:
     """
     values = pd.to_numeric(cells, errors="coerce")
     is_whole = values % 1 == 0
-    if len(values) < 8 or not is_whole.all():  # too few rows to tell
+    if len(values) < 8 or not is_whole.all():  # too few rows to tell, or no count
         return ""
     changes = values.groupby(people).diff().dropna()
     changes_if_sorted = values.sort_values().groupby(people).diff().dropna()

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.circuit import Circuit
+from interp.evaluation.plan import patterns as pattern_hooks
 from interp.model.rollout import rollout
 from interp.results import figures
 from reports.attention import (
@@ -82,8 +83,7 @@ def _attend(context: Context) -> AttentionView:
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
-    hook_points = context.model.points["pattern"]  # one point in every layer
-    hooks = [hook_points.hook.format(layer=layer) for layer in range(hook_points.n_layers)]
+    hooks = pattern_hooks(context.model)
     chosen = context.episodes.select(episodes)
     run = rollout(context.model, chosen, names_filter=hooks, rounds=rounds)
     view = show(run, heads_of(context.model))

@@ -74,9 +74,8 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
             n_quick = QUICK_EPISODES // 2
         patched_episodes = context.episodes.select(slice(n_quick if context.quick else n_episodes))
         components = tuple(_HEATMAP_TITLES)
-        if describe_lacking(
-            model, *_HEATMAP_TITLES
-        ):  # not a transformer: all hook points are patched
+        lacking = describe_lacking(model, *_HEATMAP_TITLES)
+        if lacking:  # not a transformer: all hook points are patched
             components = tuple(model.points)
         default_metric = "probability" if context.task.kind == "classes" else "prediction"
         chosen = list(differences) or _list_corruptions(context)

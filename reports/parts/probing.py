@@ -175,7 +175,7 @@ class Trajectory:
             return largest
         mean = number(float(difference.mean()))
         how_well = "roughly" if r2 >= _POOR_BELOW else "poorly"
-        at_most = largest[7:]  # without "differ "
+        at_most = largest.removeprefix("differ ")
         return f"agree {how_well} (R² {r2:.2f} over all episodes): they differ by {mean} on average, {at_most}"
 
 

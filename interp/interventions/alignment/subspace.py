@@ -298,11 +298,11 @@ def identified_rank(
     n_shifts = 2 * n_elements
     low, high = (np.repeat(crossing + sign * _BRACKET, n_shifts) for sign in (-1, 1))
     # [pair * element * sign, ...]
-    before_shifts, paths, starts = (
+    choices_before, paths, starts = (
         np.repeat(of_pairs, n_shifts, axis=0) for of_pairs in (choice_before, path, start)
     )
     shifted_starts = starts + np.tile(shifts, (n_pairs, 1))
-    shifted, bracketed = _find_crossings(choose, before_shifts, shifted_starts, paths, low, high)
+    shifted, bracketed = _find_crossings(choose, choices_before, shifted_starts, paths, low, high)
     first_minus_second = np.array([1.0, -1.0])
     # [pair, element]: crossing at +h minus crossing at -h
     differences = shifted.reshape(n_pairs, n_elements, 2) @ first_minus_second
@@ -670,7 +670,7 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
         with torch.no_grad():
             drawn = stopping.draw_pairs(_N_STOPPING_PAIRS, search.seed)
             unchanged_loss = float(_compute_loss(rounds, lambda base, _: base, stopping, drawn))
-        span = rounds.differences(training)  # orthonormal columns, [d_model, direction]
+        span = rounds.differences(training)  # orthonormal columns, [width, direction]
         if not span.shape[1]:
             # Base and source never differ at the site: every subspace acts alike.
             basis = rounds.random_basis(rank, search.seed)

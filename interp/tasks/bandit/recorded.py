@@ -473,7 +473,9 @@ def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) ->
     """
     counts = labels.value_counts()
     is_decided = NONE in table.options.codes or "options" in table.columns
-    n_rewards = rewards.groupby(labels).nunique(dropna=False)  # different ones, by choice
+    n_rewards = rewards.groupby(labels).nunique(
+        dropna=False
+    )  # label -> number of different rewards
     with_one_reward = n_rewards.index[n_rewards == 1].tolist()
     if is_decided or len(counts) < 3 or len(with_one_reward) != 1:
         return

@@ -116,8 +116,8 @@ def _apply_once_per_record(
     """
     if hits.dtype.kind == "f":
         return function(hits, misses)
-    # One number for each pair, as if hits and misses were its digits. Misses are counted from the
-    # smallest number, which may be negative after an intervention on hits.
+    # One number for each pair, as if hits and misses were its digits. Misses can be negative after an
+    # intervention on hits; they are then counted from the smallest, otherwise from 0.
     fewest = misses.min(initial=0)
     base = int(misses.max(initial=0) - fewest) + 1
     codes, code_index = np.unique(hits * base + misses - fewest, return_inverse=True)

@@ -532,7 +532,7 @@ def _select_depths(
         is_pair = at_depth[rows]
         # The largest of uniform numbers is at a random one of the allowed pairs.
         scores = np.where(is_pair, rng.random(is_pair.shape), -1.0)
-        best = scores.reshape(len(rows), -1).argmax(-1)  # n_nodes target + negative
+        best = scores.reshape(len(rows), -1).argmax(-1)  # n_nodes * target + negative
         candidates = np.stack(np.divmod(best, n_nodes), -1)
         roots = np.zeros(len(rows), np.int64)
         batches.append(_Drawn(edges[rows], roots, candidates))
