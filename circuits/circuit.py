@@ -42,7 +42,7 @@ class Location:
     """A place in a circuit's activations where a variable of its algorithm is stored.
 
     The variable is flattened; its element k is stored at the token position ``labels[k]``. A
-    location may cover several positions: ``circuits.compiler.places`` returns one activation site
+    location may cover several positions: ``circuits.compiler.activation_sites`` returns one activation site
     for each.
 
     Attributes:
@@ -670,7 +670,7 @@ class Circuit(Result):
         edges = pd.DataFrame(list(self.edges), columns=[field.name for field in fields(Edge)])
         layers = [list(of_layer["head"]) for _, of_layer in heads.groupby("layer")]
         is_between_heads = edges["source"].isin(heads["head"])
-        return figures.wiring(layers, edges[is_between_heads])
+        return figures.draw_wiring(layers, edges[is_between_heads])
 
     def ground_truth(self) -> pd.DataFrame:
         """Return a table of where the algorithm's variables are stored, one row per location.

@@ -207,13 +207,13 @@ def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "di
     return torch.from_numpy(np.stack(vectors))
 
 
-def places(circuit: Circuit, location: Location) -> list[Place]:
+def activation_sites(circuit: Circuit, location: Location) -> list[Place]:
     """Return the activation sites that together store a variable at one location of the circuit,
     one site per token position.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
-    >>> [str(place.site) for place in places(circuit, circuit.location("votes", "embed"))]
+    >>> [str(place.site) for place in activation_sites(circuit, circuit.location("votes", "embed"))]
     ['embed@p_1', 'embed@p_2']
     """
     hook = location.hook
@@ -249,7 +249,7 @@ def list_wired_claims(circuit: Circuit) -> list[Claim]:
     for row in circuit.carried:
         together: list[Place] = []
         for location in circuit.locations(row.located, *row.locations):
-            together += places(circuit, location)
+            together += activation_sites(circuit, location)
         claims.append(Claim(row.variable, tuple(together), row.outcome))
     for site, (key, outcome) in circuit.not_carried.items():
         claims.append(Claim.at(key, [site], outcome, control=True))

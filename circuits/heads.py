@@ -220,7 +220,7 @@ def read_variant_rows(path: Path, form: Collection[str]) -> list[dict[str, str]]
     return rows
 
 
-def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
+def add_descriptions(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
     """Return the heads with their ``reads`` and ``writes`` filled in from a table.
 
     Args:
@@ -295,7 +295,9 @@ def softmax_only(
     return tuple(softened)
 
 
-def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
+def approximate_linear_head(
+    head: Head, sink: Direction, scale: float, match_logit: float, heavy: float
+) -> Head:
     """Return a softmax head that computes nearly the same as a linear head. The linear head's
     scores must be 0 or, for a matching key, ``scale``.
 

@@ -19,14 +19,14 @@ from interp import tasks
 from interp.model import library
 from interp.support.checks import (
     MOST_GB,
+    check_number,
     checked,
     checked_fields,
     fit,
+    index_by_key,
     integer,
     kind_of,
-    number,
     refuse_above,
-    unique,
 )
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import read_tables
@@ -112,7 +112,7 @@ _WEIGHTS: dict[str, Callable[[Mapping[str, int]], float]] = {
 }
 """Approximate number of weights of each model, as a function of its task's sizes."""
 _TABLES = read_tables(Path(__file__).with_suffix(".toml"))
-RECORDS: dict[str, CircuitRecord] = unique(
+RECORDS: dict[str, CircuitRecord] = index_by_key(
     [CircuitRecord(key, **_TABLES[key], weights=weights) for key, weights in _WEIGHTS.items()],
     "handwired model",
 )
@@ -162,7 +162,7 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
         value = arguments.get(size.name, size.default)
         sizes[size.name] = integer(size.name, value, size.minimum)
     sizes_in_words = ", ".join(f"{size}={value}" for size, value in sizes.items())
-    n_weights = number(f"weights of {name!r} with {sizes_in_words}", record.weights(sizes), 0)
+    n_weights = check_number(f"weights of {name!r} with {sizes_in_words}", record.weights(sizes), 0)
     n_bytes = 8 * n_weights
     refuse_above(f"{name!r} with {sizes_in_words}", n_bytes, max_gb)
     return builder(**arguments)

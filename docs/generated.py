@@ -90,7 +90,7 @@ def registries() -> str:
     from interp.interventions.sites import COMPONENTS
     from probes.activations import OF_LATENTS, UPDATE
 
-    known, models = list(interp.tasks.every()), list(interp.models())
+    known, models = list(interp.tasks.list_tasks()), list(interp.models())
     wired = [(m.name, _arguments(m.name)) for m in models if m.kind == "handwired"]
     sizes = [
         (f"`{t.key}`", t.what, f"`{s.name}`", f"`--{s.option}`", s.minimum, s.default)

@@ -20,7 +20,7 @@ from interp.model.rollout import rollout
 from interp.results.figures import curves, heatmaps, intervals, trajectories
 from interp.results.measure import Measure
 from interp.results.palette import INK
-from interp.results.style import WIDTH, styled
+from interp.results.style import WIDTH, in_house_style
 from interp.stats.intervals import Interval
 from interp.support.files import read_json, write_csv, write_figure
 from interp.tasks import experts
@@ -73,7 +73,7 @@ def _turned(frame: pd.DataFrame, apart: pd.Series) -> pd.DataFrame:
     return frame.assign(**{name: frame[name].mask(apart, alike[name]) for name in numbers})
 
 
-@styled
+@in_house_style
 def words(frame: pd.DataFrame) -> Figure:
     """The words on several models, a panel a measure: each number, at least 0, with its interval and threshold."""
     names = list(dict.fromkeys(frame["model"]))

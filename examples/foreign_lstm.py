@@ -182,7 +182,7 @@ def patch(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
     Returns:
         P(speech) in round ``t``, ``[episode]``.
     """
-    site = sites.resolve("latent@h", silero, silero.layout)
+    site = sites.resolve_site("latent@h", silero, silero.layout)
     clean_latents = interp.rollout(silero, clean).latents[:, t]
     clean_h = site.read(clean_latents, silero.layout)
 

@@ -18,7 +18,7 @@ import torch
 
 import interp.tasks
 import probes
-from interp.core.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.core.algorithm import Algorithm, AlgorithmRecord, Values, Variable, number_elements
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -98,7 +98,7 @@ class PullRound(RoundLayout):
 
 def laplace() -> Algorithm:
     """Return Laplace's rule for each arm: P(win) = (wins + 1) / (pulls + 2)."""
-    arms = numbered("arm_#")
+    arms = number_elements("arm_#")
 
     def pulled(v: Values) -> np.ndarray:
         return np.eye(2)[v["arm"]]

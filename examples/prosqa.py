@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 import interp
-from interp.evaluation.reachability import answers, reading
+from interp.evaluation.reachability import answers, make_reader_and_writer
 from interp.support.errors import InputError, require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
@@ -111,7 +111,7 @@ def measure(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
     episodes = read_prosqa(
         path, n_rounds, n_nodes=model.layout.n_nodes, n_edges=model.layout.n_edges, seed=seed
     )
-    read, write = reading(model, seed)
+    read, write = make_reader_and_writer(model, seed)
     accuracies = answers(model, episodes, read, write, seed)
     in_time = accuracies[accuracies["round"] == accuracies["depth"]]
     cells = [f"{row.estimate:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in in_time.itertuples()]

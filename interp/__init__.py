@@ -15,23 +15,25 @@ logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
 import logging
 import warnings
 
-from interp.support.lazy import defer, enter, facade, strangers
+from interp.support.lazy import defer_import, facade, register_modules, warn_of_other_copies
 
 __version__ = "0.2.0"
 
 logging.getLogger("interp").addHandler(logging.NullHandler())
-for sentence in strangers():
+for sentence in warn_of_other_copies():
     warnings.warn(sentence, stacklevel=2)
 
 # Of transformer_lens we use some modules; its __init__ imports tokenizers, data sets and pytest.
-defer("transformer_lens", "transformer_lens.utilities", "transformer_lens.tools.analysis")
+defer_import("transformer_lens", "transformer_lens.utilities", "transformer_lens.tools.analysis")
 
-enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners")
-enter(
+register_modules(
+    tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners"
+)
+register_modules(
     evaluation="interp.evaluation",
     goals="interp.training.goals",
     task_checks="interp.model.task_checks",
 )
-enter(rollouts="interp.model.rollout")
+register_modules(rollouts="interp.model.rollout")
 
 __getattr__, __dir__, __all__ = facade(__name__)

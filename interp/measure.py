@@ -2,6 +2,6 @@
 with an interval, controls and a verdict.
 """
 
-from interp.results.measure import Control, Measure, Result, best_of
+from interp.results.measure import Control, Measure, Result, merge_copies
 
-__all__ = ["Control", "Measure", "Result", "best_of"]
+__all__ = ["Control", "Measure", "Result", "merge_copies"]

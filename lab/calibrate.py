@@ -46,7 +46,7 @@ def calibrate(
         ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="Small tables, in an hour instead of a day.")] = False,
-    jobs: Annotated[int, options.number("Parts of tables that are worked on at once")] = 1,
+    jobs: Annotated[int, options.number_option("Parts of tables that are worked on at once")] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:

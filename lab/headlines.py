@@ -12,7 +12,7 @@ from interp.core.machine import Machine
 from interp.evaluation import reachability
 from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import latent_control
-from interp.evaluation.experts.plan import lacks_room
+from interp.evaluation.experts.plan import describe_lacking_room
 from interp.evaluation.plan import MODEL
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
@@ -129,7 +129,7 @@ def _list_late_losses(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         seed: seed of the episodes.
     """
     (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
-    lack = lacks_room(model, n_rounds)
+    lack = describe_lacking_room(model, n_rounds)
     if lack:
         return [_make_row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, lack)]
     long = by_regime.over_lengths(
@@ -228,7 +228,7 @@ def _measure_reachability(model: Machine, n_episodes: int, seed: int) -> list[Ro
         n_episodes: to sample.
         seed: seed of the episodes.
     """
-    read, write = reachability.reading(model, seed)
+    read, write = reachability.make_reader_and_writer(model, seed)
     episodes = reachability.episodes_for(model, reachability.REGIMES[0], n_episodes, seed)
     frame = reachability.answers(model, episodes, read, write, seed)
     rows: list[Row] = []

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from interp.choices.explain import ChoiceExplanation
-from interp.choices.players import by_participant, explain_each
+from interp.choices.players import explain_each, fit_participants
 from interp.core.algorithm import Algorithm, Family
 from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
@@ -136,7 +136,7 @@ def judge(player: Player, found: ChoiceExplanation, fitted: pd.Series) -> dict[s
         player: the player.
         found: the explanation of its choices.
         fitted: the fit of its true family to its choices, a row of
-            :func:`interp.choices.players.by_participant`.
+            :func:`interp.choices.players.fit_participants`.
     """
     key = player.algorithm.key
     same = {key, "constant"} if key == "fixed_bias" else {key}
@@ -190,7 +190,7 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
             of_family = list(numbers)
             part = episodes.select(of_family)
             explanations = explain_each(part, part.choices).found.values()
-            fitted = by_participant(families[key], part, part.choices)
+            fitted = fit_participants(families[key], part, part.choices)
             for place, (number, explanation) in enumerate(
                 zip(of_family, explanations, strict=True)
             ):

@@ -23,7 +23,7 @@ import pandas as pd
 
 from circuits import compare
 from interp.core.machine import Machine
-from interp.support.checks import checked, require_columns, unique
+from interp.support.checks import checked, index_by_key, require_columns
 from interp.support.errors import require, require_known
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority, late_majority, majority_window
@@ -98,7 +98,7 @@ def deviations() -> Mapping[str, Deviation]:
         Deviation("qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), discount, "a discount of {}"),
         Deviation("qlearning: rate", (0.11, 0.12, 0.15, 0.2, 0.4), rate, "a learning rate of {}"),
     )
-    return unique(records, "deviation")
+    return index_by_key(records, "deviation")
 
 
 @checked

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from interp.core.algorithm import Episodes
 from interp.core.machine import Machine
-from interp.interventions.sites import Site, resolve
+from interp.interventions.sites import Site, resolve_site
 from interp.model.run import Rollout
 from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, require, unknown_name
@@ -310,5 +310,5 @@ def places(
     probed_sites = [place(site, model) for site in sites]
     for probed in probed_sites:
         if probed.site is not None:
-            resolve(probed.site, model, layout)
+            resolve_site(probed.site, model, layout)
     return probed_sites

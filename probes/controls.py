@@ -161,7 +161,7 @@ class ProbeScore(_Difference):
         a 95 % interval above 0.
         """
         losses, references = self.graded or (self.losses, self.constant)
-        return refit.detectable(losses, references, N_FOLDS)
+        return refit.smallest_detectable_score(losses, references, N_FOLDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +213,7 @@ def score_predictions(
 
     def add_up(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
         """Sum the scored entries over the rounds and episodes of each group, ``[group, output]``."""
-        return refit.in_groups((values * is_scored).sum(1), groups)
+        return refit.sum_by_group((values * is_scored).sum(1), groups)
 
     def score_ratio(values: Shaped[Array, "episode round k"]) -> ProbeScore:
         """Return the mean of a loss over all scored entries, as a score with an interval."""
@@ -230,7 +230,7 @@ def score_predictions(
     else:
         errors = (y - predictions) * is_scored
         squares = np.einsum("etk,etk->ek", errors, errors)
-        losses = refit.in_groups(squares, groups)
+        losses = refit.sum_by_group(squares, groups)
         # R2 divides by the errors of the best constant, so both are equal.
         references = constant = refit.totals(y, target.mask, groups)
     score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), graded)
@@ -284,7 +284,7 @@ def _grade(
     indicators = np.eye(n_classes)[y].reshape(predicted.shape)
     scored = np.repeat(used, n_classes, -1)
     errors = np.square((predicted - indicators) * scored)
-    losses = refit.in_groups(errors.sum(1), groups)
+    losses = refit.sum_by_group(errors.sum(1), groups)
     references = refit.totals(indicators, scored, groups)
     return losses.sum(1), references.sum(1)
 

@@ -51,8 +51,8 @@ from probes.values import (
     as_groups,
     as_inputs,
     check,
+    expected_low_score,
     fill_missing,
-    leans_low,
     overflows,
     warn_of_few,
 )
@@ -68,7 +68,7 @@ _LEANS_LOW_WARNING = (
     "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
     "fits on four fifths of them, is likely below that of a fit on all, so that it cannot be a 'no'"
 )
-"""The warning for a result if :func:`probes.values.leans_low` is not 0."""
+"""The warning for a result if :func:`probes.values.expected_low_score` is not 0."""
 
 
 @checked
@@ -616,7 +616,7 @@ def fit_targets(
             probe: the cross-validated probe.
             controls: controls by name.
         """
-        n_features = leans_low(x, target, group_of_episode)
+        n_features = expected_low_score(x, target, group_of_episode)
         measure = measure_of(
             target,
             site_name,

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp.core.algorithm import Episodes, counted_of
+from interp.core.algorithm import Episodes, describe_counted
 from interp.model.run import Rollout
 from interp.results.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Verdict
 from interp.stats.intervals import Interval
@@ -86,7 +86,7 @@ def measure_of(
     for key, control in controls.items():
         estimate = control.score.skill.estimate
         numbers[DESCRIPTIONS[key]] = Control(estimate, control.counts)
-    notes = [counted_of(target.missing)]
+    notes = [describe_counted(target.missing)]
     if score.kind != "skill":
         notes.insert(0, f"accuracy {score}")
     unit = "R2" if score.kind == "skill" else "skill"
@@ -415,7 +415,7 @@ class ProbeResult(Measured):
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
         if self.target.missing is not None:
-            lines.append(f"  {counted_of(self.target.missing)}")
+            lines.append(f"  {describe_counted(self.target.missing)}")
         metric = "R2" if self.metric == "r2" else "accuracy"
         n_groups = len(self.score.losses)
         units = "episodes" if n_groups == len(self.predictions) else "groups of episodes"

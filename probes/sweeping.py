@@ -23,7 +23,7 @@ import pandas as pd
 from joblib.parallel import get_active_backend
 from torch import Tensor
 
-from interp.core.algorithm import Episodes, counted_of
+from interp.core.algorithm import Episodes, describe_counted
 from interp.core.machine import Machine
 from interp.interventions.sites import Site, select_sites
 from interp.interventions.sites import sites as list_sites
@@ -36,7 +36,7 @@ from interp.support.errors import require, unknown_name
 from interp.support.files import writable
 from interp.support.provenance import provenance
 from interp.support.session import Finished, session
-from interp.support.shares import divide, note
+from interp.support.shares import divide, write_note
 from interp.support.workers import bar, one_thread, run_on_workers
 from probes import estimators
 from probes.activations import without_rounding
@@ -50,8 +50,8 @@ from probes.values import (
     TargetValues,
     as_groups,
     check,
+    expected_low_score,
     fill_missing,
-    leans_low,
     overflows,
     warn_of_few,
 )
@@ -333,12 +333,12 @@ def sweep(
                 rows[cell] = stores[window].save(str(site), list[_Row], scored)
                 ended = time.monotonic()
                 if folder is not None:
-                    note(folder, _name_cell(cell), ended - began)
+                    write_note(folder, _name_cell(cell), ended - began)
                 began = ended
                 advance(1)
     frame = pd.DataFrame([row for cell in cells for row in rows[cell] or ()])
     if run.missing is not None:
-        settings["counted"] = counted_of(run.missing)
+        settings["counted"] = describe_counted(run.missing)
     if estimator is None:
         settings["alphas"] = list(ALPHAS)
     else:
@@ -577,7 +577,7 @@ def _compute_cell(
             controls,
             untrained="the activations of the untrained model overflow",
             hidden=rounding_warning,
-            n_features=leans_low(x, target, problem.sample.groups),
+            n_features=expected_low_score(x, target, problem.sample.groups),
             probe=describe_probe(problem.kind),
         )
         row: _Row = {"target": target.key, "site": str(site)}

@@ -32,7 +32,7 @@ from interp.core.algorithm import NEXT, AlgorithmRecord, Episodes, Variable, mis
 from interp.core.machine import Machine
 from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, require, unknown_name
-from interp.support.session import once, session
+from interp.support.session import compute_once, session
 from interp.tasks import Task
 from probes.values import TargetValues, When, check, fill_missing
 
@@ -96,7 +96,7 @@ class Target:
         is_same_in_all = bool((values == values[:1]).all())
         if is_same_in_all:  # the round index gives it away, and so does another episode
             implied_by += ["round", "shuffled"]
-        inputs, types = once("round inputs", episodes, make=lambda: round_inputs(episodes))
+        inputs, types = compute_once("round inputs", episodes, make=lambda: round_inputs(episodes))
         return TargetValues(
             key=key,
             values=values,
@@ -183,7 +183,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
     >>> get("prediction").variable.meaning, get("bayes.prediction").variable.meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
     """
-    tasks = interp.tasks.every() if task is None else (_find_task(task),)
+    tasks = interp.tasks.list_tasks() if task is None else (_find_task(task),)
     known: dict[str, Target] = {}
     algorithm, _, variable = key.rpartition(".")
     for candidate in tasks:
@@ -266,7 +266,9 @@ def _compute_values(
         values = np.broadcast_to(rounds, (len(episodes), len(rounds)))
     else:
         name = ("algorithm", record.key, *sorted(parameters.items()))
-        algorithm = once(name, episodes, make=lambda: record.for_episodes(episodes, **parameters))
+        algorithm = compute_once(
+            name, episodes, make=lambda: record.for_episodes(episodes, **parameters)
+        )
         computed = algorithm.run(episodes)
         key = NEXT + variable.key if moment == "after" else variable.key
         values = computed[key]
@@ -367,6 +369,6 @@ def __getattr__(name: str) -> Target:
 
 def __dir__() -> list[str]:
     names = {*__all__}
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         names |= {target.key for target in every(task) if target.key.isidentifier()}
     return sorted(names)

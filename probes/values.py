@@ -341,7 +341,7 @@ def warn_of_few(n: int) -> str | None:
     return text
 
 
-def leans_low(
+def expected_low_score(
     x: Float[Array, "episode round d"],
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
@@ -350,7 +350,7 @@ def leans_low(
     probe is biased low, and the number of features that vary is returned.
 
     This can only happen to a target that is nearly constant within episodes
-    (:func:`interp.stats.refit.leans_low`).
+    (:func:`interp.stats.refit.expected_low_score`).
 
     Args:
         x: activations ``[episode, round, feature]``.
@@ -366,7 +366,7 @@ def leans_low(
         mask = None if mask is None else mask[first_of_group]
     varies = (x != x[:1, :1]).any((0, 1))  # [feature]
     n_features = int(varies.sum())
-    return n_features if refit.leans_low(values, n_features, mask) else 0
+    return n_features if refit.is_biased_low(values, n_features, mask) else 0
 
 
 def equal_episodes(arrays: Sequence[Any]) -> Int[Array, " episode"] | None:

@@ -186,7 +186,7 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
     require(hooks, f"the run caches no attention; give {example}")
     cached = list(run.cached_rounds)
-    chosen = {cached[i] for i in spread(len(cached), N_ROUNDS)}
+    chosen = {cached[i] for i in space_evenly(len(cached), N_ROUNDS)}
     if round is not None:
         why = f"the attention of round {round} is not cached; cached rounds: {cached}"
         require(round in cached, why)
@@ -222,7 +222,7 @@ def _find_layer(hook: str) -> int:
     return int(hook.split(".")[1])
 
 
-def spread(n: int, wanted: int) -> list[int]:
+def space_evenly(n: int, wanted: int) -> list[int]:
     """Return a list of evenly spaced indices from 0 to ``n - 1``, with both ends; all indices if
     ``n`` is at most ``wanted``.
 

@@ -27,7 +27,7 @@ from interp.results import palette
 from interp.results.measure import UNTRAINED, VERDICTS, Control, Measure, claims, to_frame
 from interp.stats.intervals import Interval
 from interp.support import foreign
-from interp.support.checks import checked, checked_fields, shown
+from interp.support.checks import checked, checked_fields, format_value
 from interp.support.errors import convert_errors, require, require_known
 from reports.claims import CLAIMS
 
@@ -54,7 +54,7 @@ def link(text: str, target: str) -> str:
     >>> Prose(f"See {link('the edges', '#edges')}.").kind
     'prose'
     """
-    return f"{_LINK}{foreign.plain(text)}\ue001{foreign.plain(target)}\ue002"
+    return f"{_LINK}{foreign.escape_invisible(text)}\ue001{foreign.escape_invisible(target)}\ue002"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Figure:
     def __post_init__(self) -> None:
         require(
             hasattr(self.figure, "savefig"),
-            f"figure must be a matplotlib.figure.Figure, got {shown(self.figure)}",
+            f"figure must be a matplotlib.figure.Figure, got {format_value(self.figure)}",
         )
 
 
@@ -188,7 +188,7 @@ def curves(
     ends = ""
     if quantity:
         described_rows = frame[frame[options["by"]] == of] if of else frame
-        ends = figures.ends(described_rows, quantity, options.get("x", "round"))
+        ends = figures.describe_curves(described_rows, quantity, options.get("x", "round"))
     text = caption.format(ends=ends, bands=figures.BANDS, **words)
     if paper:
         text = add_figure_number(paper, text)
@@ -208,7 +208,7 @@ class Table:
             bounds of the column ``X``.
         caption: what the numbers are.
         formats: name of a column -> format of its numbers, such as ``".2%"``; other columns are
-            formatted by :func:`number`.
+            formatted by :func:`format_number`.
         collapsed: True if the table is folded behind its caption.
     """
 
@@ -327,7 +327,7 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
 
     Args:
         value: the value.
-        spec: format of numbers, such as ".2f"; :func:`number` formats them when None.
+        spec: format of numbers, such as ".2f"; :func:`format_number` formats them when None.
 
     >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
     ['0.00', '0.954 [0.939, 0.966]', '1.000 [1.000, 1.000]']
@@ -345,7 +345,7 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
     if spec is not None and not isinstance(value, str):
         return _format_sign(convert_errors(f"the format {spec!r}")(format)(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):
-        return number(value)
+        return format_number(value)
     return str(value)
 
 
@@ -366,7 +366,7 @@ def _write_interval(value: Interval, spec: str | None) -> str:
         decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
     texts = [_format_sign(format(x, spec or f".{decimals}f")) for x in numbers]
     if spec is None and 0 < max(map(abs, numbers)) < _FIXED_POINT_FROM:
-        texts = [number(x) for x in numbers]
+        texts = [format_number(x) for x in numbers]
     estimate, low, high = texts
     if not math.isfinite(value.low + value.high):
         return estimate
@@ -378,12 +378,12 @@ def _format_sign(text: str) -> str:
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
-def number(value: float | np.number[Any]) -> str:
+def format_number(value: float | np.number[Any]) -> str:
     """Format a number as text, with four significant digits and thousands separators.
 
     Very small and very large numbers are written as powers of ten.
 
-    >>> [number(x) for x in (0.0, 12, 123456, 0.78912, -3.2e-13, 25.0)]
+    >>> [format_number(x) for x in (0.0, 12, 123456, 0.78912, -3.2e-13, 25.0)]
     ['0', '12', '123,456', '0.7891', '−3.2e−13', '25']
     """
     if isinstance(value, int | np.integer):
@@ -539,14 +539,14 @@ class Measures:
         parts = [f"{cell(measure.number)} {measure.unit}".strip()]
         threshold = measure.threshold
         if not math.isnan(threshold):
-            bound = f"at most {number(threshold)}"
+            bound = f"at most {format_number(threshold)}"
             if measure.side == "above":
-                bound = f"at least {number(threshold)}"
+                bound = f"at least {format_number(threshold)}"
                 if 0 < threshold < 1e-6:  # so small a threshold stands for "not 0"
                     bound = "more than 0"
             parts.append(bound)
         for name, value in self.controls(measure).items():
-            parts.append(f"{name}: {number(value)}")
+            parts.append(f"{name}: {format_number(value)}")
         return "; ".join(parts)
 
 
@@ -588,7 +588,7 @@ def environment() -> Environment:
     from markupsafe import Markup, escape
 
     def mark_up(text: str) -> Markup:
-        escaped = str(escape(foreign.plain(text)))
+        escaped = str(escape(foreign.escape_invisible(text)))
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
         return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
 
@@ -610,7 +610,7 @@ def environment() -> Environment:
 
     def finalize(value: Any) -> Any:
         if isinstance(value, str) and not isinstance(value, Markup):
-            return foreign.plain(value)
+            return foreign.escape_invisible(value)
         return value
 
     def download(frame: pd.DataFrame) -> str:

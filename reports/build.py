@@ -23,7 +23,7 @@ from interp.core.machine import Machine
 from interp.core.task import Task
 from interp.model.library import models
 from interp.results.measure import Measure, sentence
-from interp.support.checks import checked, fit, refuse_endless, unique
+from interp.support.checks import checked, fit, index_by_key, refuse_endless
 from interp.support.errors import convert_errors, require
 from interp.support.files import digest_of, file_to_write, writable
 from interp.support.provenance import provenance
@@ -118,7 +118,7 @@ def write(
         quick=quick,
         folder=writable(out),
     )
-    parts_by_key = unique(candidates, "part of a report")
+    parts_by_key = index_by_key(candidates, "part of a report")
     _ = context.episodes  # what cannot be sampled is refused here, before any work
     _choose_parts(context, list(parts_by_key.values()))
     path = _write_page(context)

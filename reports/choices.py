@@ -106,7 +106,9 @@ def _draw_choices(network: Machine, episodes: BanditEpisodes, seed: int) -> NDAr
     return np.where(episodes.counted, chosen_arms, np.nan)
 
 
-def makers_of(players: Mapping[str, Player], seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
+def divide_explanations(
+    players: Mapping[str, Player], seed: int
+) -> dict[str, Callable[[], dict[str, Any]]]:
     """Divide the work of explaining each participant's choices into jobs, which can be computed and
     stored separately, in any order.
 
@@ -172,7 +174,7 @@ def write(
             simulated players.
         seed: seed of bootstraps, the GRU and simulated players.
         players: the players that :func:`players_of` returns; only those of the table when None.
-        parts: results of the jobs that :func:`makers_of` returns, {name of a job: result}; computed
+        parts: results of the jobs that :func:`divide_explanations` returns, {name of a job: result}; computed
             when None.
         beside: the further players as texts of the option ``--beside``, for the command that the
             page shows. It adds no players to the page; ``players`` does.
@@ -187,7 +189,7 @@ def write(
     if players is None:
         players = players_of(bandit.read(path, **columns))
     if parts is None:
-        makers = {} if quick else makers_of(players, seed)
+        makers = {} if quick else divide_explanations(players, seed)
         parts = {name: make() for name, make in makers.items()}
     parts_of: dict[str, list[Any]] = defaultdict(list)
     for job, part in parts.items():

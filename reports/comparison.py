@@ -24,7 +24,7 @@ from interp import tasks
 from interp.core.algorithm import format_parameters
 from interp.results.measure import Measure, Verdict, pick_number_column
 from interp.results.palette import INK, LIGHT, PAPER
-from interp.results.style import styled
+from interp.results.style import in_house_style
 from interp.stats.intervals import Interval
 from interp.support.checks import file_path
 from reports.blocks import Figure, Measures, Prose, Table, counts, join_intervals, make_unjudged
@@ -269,7 +269,7 @@ width of a box, and its height.
 """
 
 
-@styled
+@in_house_style
 def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
     """Draw two machines as two stacks of boxes, one box for each part of a machine, such as its
     state. A line between two boxes shows the verdict on whether both machines have this part in

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from interp.support import files
-from interp.support.checks import checked_fields, file_path, shown
+from interp.support.checks import checked_fields, file_path, format_value
 from interp.support.errors import require
 from interp.support.foreign import parse_json
 from reports import attention
@@ -102,7 +102,7 @@ class Section:
         names = ", ".join(kind.__name__ for kind in _BLOCKS)
         for block in self.blocks:
             is_block = isinstance(block, _BLOCKS)
-            require(is_block, f"a section is made of blocks ({names}), got {shown(block)}")
+            require(is_block, f"a section is made of blocks ({names}), got {format_value(block)}")
 
     @property
     def slug(self) -> str:

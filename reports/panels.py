@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from interp.results.figures import band, colour_bar, draw_cells, name_ends
-from interp.results.palette import LIGHT, looks
-from interp.results.style import WIDTH, styled
+from interp.results.palette import LIGHT, choose_line_styles
+from interp.results.style import WIDTH, in_house_style
 from interp.support.checks import require_columns
 from interp.support.errors import require
 
@@ -24,7 +24,7 @@ _MOST_HEADS_IN_ROW = 8  # heads, at most
 _SMALLEST_TEXT = 7.5  # points: the smallest text in a panel
 
 
-@styled
+@in_house_style
 def attention(
     patterns: Sequence[NDArray[Any]],
     labels: Sequence[str],
@@ -85,7 +85,7 @@ def _scale(patterns: Sequence[NDArray[Any]]) -> Normalize:
     return Normalize(-largest if is_signed else 0, largest)
 
 
-@styled
+@in_house_style
 def curves(
     frame: pd.DataFrame,
     *,
@@ -120,7 +120,7 @@ def curves(
     legend_height = 0.35 + 0.22 * math.ceil(len(keys) / names_in_row)
     figure = Figure(figsize=(width, (height + 0.25) * n_rows + legend_height))
     grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
-    look = looks(keys)
+    look = choose_line_styles(keys)
     title_width = int(10 * width / columns)
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         shown = frame[frame[by] == panel]

@@ -310,7 +310,7 @@ class Context:
         return self._results[key]
 
 
-def needing(*components: str) -> Callable[[Context], str]:
+def require_components(*components: str) -> Callable[[Context], str]:
     """Return a function for the field ``lacking`` of a :class:`Part` that needs some components of
     a machine.
 
@@ -321,7 +321,7 @@ def needing(*components: str) -> Callable[[Context], str]:
         *components: the components that a part needs, such as "pattern" (attention patterns).
 
     >>> import interp
-    >>> needing("pattern")(Context(interp.load("wma-handwired", n_experts=2), "", 5, 10, 0))
+    >>> require_components("pattern")(Context(interp.load("wma-handwired", n_experts=2), "", 5, 10, 0))
     ''
     """
     return lambda context: describe_lacking(context.model, *components)
@@ -343,7 +343,7 @@ wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
 """True if the model is handwired, for :attr:`Part.applies`."""
 
 
-def learned(context: Context) -> bool:
+def is_learned(context: Context) -> bool:
     """Return True if the model is learned, not handwired. It is a function for the field
     ``applies`` of a :class:`Part` that is only about learned models.
     """

@@ -86,7 +86,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     from interp import tasks
     from interp.core import catalog
 
-    tasks.every()
+    tasks.list_tasks()
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
 
 

@@ -98,7 +98,7 @@ class Sample:
 class Coverage:
     """One cell: how often an interval held the truth of its data set, on which side it missed, and its mean width.
 
-    ``leaning`` is the share of data sets of which :func:`interp.stats.refit.leans_low` says so:
+    ``leaning`` is the share of data sets of which :func:`interp.stats.refit.is_biased_low` says so:
     there no probe is told that
     something is not represented.
     """
@@ -289,7 +289,7 @@ def coverage(
 
 def _leans_low(sample: Sample) -> bool:
     n_features = sample.x.shape[-1]
-    return refit.leans_low(sample.y[..., None], n_features, sample.mask[..., None])
+    return refit.is_biased_low(sample.y[..., None], n_features, sample.mask[..., None])
 
 
 def _cell(

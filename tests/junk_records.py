@@ -142,11 +142,11 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
             benchmark.register(spoiled(known, draw))
 
     def of_question(draw: Random) -> None:
-        from circuits.benchmark.question import QUESTIONS, pose
+        from circuits.benchmark.question import QUESTIONS, register_questions
 
         known = next(iter(QUESTIONS.values()))
         with kept(QUESTIONS):
-            pose(spoiled(replace(known, key="mine"), draw))
+            register_questions(spoiled(replace(known, key="mine"), draw))
 
     def of_answer(draw: Random) -> None:
         truth = {"a": "content", "b": ""}

@@ -209,14 +209,14 @@ def test_no_neutral_room_asks_which_task_it_is() -> None:
 
 @pytest.mark.long
 def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
-    """A task's record names its goal and its evaluation by kind (``interp.support.lazy.above``),
+    """A task's record names its goal and its evaluation by kind (``interp.support.lazy.lazy_registered``),
     its claims as texts."""
     upward = []
     for module, named in arrows().items():
         if module.startswith("interp.tasks"):
             upward += [(module, name) for name in named if name.startswith(ABOVE_THE_TASKS)]
     assert upward == []
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         assert task.training() is not None
         assert task.key == "bandit" or task.evaluation() is not None
 

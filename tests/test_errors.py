@@ -155,7 +155,7 @@ MISTAKES["channel 'h'"] = lambda: adapt_and_check(another_channel)
 MISTAKES["steps_are_pure"] = lambda: adapt_and_check(change_in_place)
 MISTAKES["rollout_is_step"] = lambda: adapt_and_check(mix_rows)
 MISTAKES["unknown preset"] = lambda: goal.preset("experts", "latop")
-MISTAKES["unknown training"] = lambda: config.override(
+MISTAKES["unknown training"] = lambda: config.replace_fields(
     goal.preset("experts", "laptop"), {"learning_rate": 1}
 )
 MISTAKES["cannot read"] = lambda: experts.read("missing.csv")

@@ -216,7 +216,7 @@ JUNK_OF_FUNCTIONS = {
         "measures needs the columns key",
     ),
     "interp.results.figures.draw_measures": ({"measures": ["x"]}, "measures must be"),
-    "interp.results.measure.best_of": ({"values": [None]}, "values must be a number"),
+    "interp.results.measure.merge_copies": ({"values": [None]}, "values must be a number"),
     "reports.ledger.book.write": ({"ledger": [], "folder": "out"}, "ledger must be a Ledger"),
     "interp.core.catalog.using": ({"algorithm": 2.5}, "algorithm must be"),
     "interp.tasks.experts.episodes.ExpertEpisodes": (

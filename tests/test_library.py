@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import interp
-from interp.support.lazy import defer
+from interp.support.lazy import defer_import
 from tests.refusals import refuses
 
 
@@ -71,7 +71,7 @@ def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(
         (tmp_path / "put_off" / f"{name}.py").write_text(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        defer("put_off")
+        defer_import("put_off")
         put_off, thing = import_module("put_off"), import_module("put_off.Thing").Thing
         assert put_off.__doc__ == "What it is."
         assert put_off.Thing is thing
@@ -85,7 +85,7 @@ def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(
         ran = put_off.ran
         assert type(put_off) is ModuleType
         assert put_off.Other is thing
-        defer("put_off")  # imported before
+        defer_import("put_off")  # imported before
         assert import_module("put_off").ran is ran
         assert not hasattr(put_off, "nothing")
     for name in [name for name in sys.modules if name.partition(".")[0] == "put_off"]:
@@ -100,7 +100,7 @@ def test_an_unknown_model_is_refused_with_the_nearest():
 
 def test_models_are_listed_task_by_task():
     listed = [record.task for record in interp.models()]
-    in_order = [task.key for task in interp.tasks.every()]
+    in_order = [task.key for task in interp.tasks.list_tasks()]
     assert listed == sorted(listed, key=in_order.index)
     names = {record.name for record in interp.models()}
     assert {

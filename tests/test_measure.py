@@ -28,9 +28,9 @@ from interp.results.measure import (
     Measured,
     Side,
     _is_clear,
-    best_of,
     claims,
-    decisive,
+    conjoin,
+    merge_copies,
     sentence,
     to_frame,
 )
@@ -236,16 +236,16 @@ def test_the_strongest_control_comes_closest_to_the_claim() -> None:
     )
     assert unknown_first.strongest == "c"
     assert replace(HELD, controls={"d": Control(nan)}).strongest == ""
-    assert best_of([nan, 0.1, 0.3]).number == 0.3
+    assert merge_copies([nan, 0.1, 0.3]).number == 0.3
 
 
 def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> None:
     yes, no = replace(HELD, claim="one"), replace(HELD, claim="two", number=Interval(0.1, 0.0, 0.2))
     spans = replace(HELD, claim="three", number=Interval(0.5, 0.3, 0.7))
-    assert decisive([yes, spans, no]).claim == "two"
-    assert decisive([yes, spans]).reason == SPANS
-    assert decisive([yes, replace(yes, claim="other")]).about == "one"
-    assert decisive([yes, no], key="all", claim="All of it").claim == "All of it"
+    assert conjoin([yes, spans, no]).claim == "two"
+    assert conjoin([yes, spans]).reason == SPANS
+    assert conjoin([yes, replace(yes, claim="other")]).about == "one"
+    assert conjoin([yes, no], key="all", claim="All of it").claim == "All of it"
 
 
 def test_tables_and_json_have_one_form() -> None:

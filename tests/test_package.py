@@ -10,15 +10,15 @@ import pytest
 
 import interp
 from interp.support import provenance
-from interp.support.lazy import _PACKAGES, strangers
+from interp.support.lazy import _PACKAGES, warn_of_other_copies
 from tests import package
 
 PROJECT = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_a_room_that_belongs_to_somebody_else_is_told_in_a_sentence(tmp_path: Path) -> None:
-    assert strangers() == []
-    assert len(strangers(tmp_path)) == len(_PACKAGES)
+    assert warn_of_other_copies() == []
+    assert len(warn_of_other_copies(tmp_path)) == len(_PACKAGES)
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "__init__.py").touch()
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import interp"

@@ -70,14 +70,14 @@ def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(
 
 def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     """All alike: all of them; halves of which one is twice the other: (3 / 2)^2 / (5 / 2) of 4; fewer than 2 are 2."""
-    assert refit.effective([7.0] * 5) == 5
-    assert refit.effective([0.0] * 5) == 5
+    assert refit.effective_sample_size([7.0] * 5) == 5
+    assert refit.effective_sample_size([0.0] * 5) == 5
     halves = [1e-300, 1e-300, 2e-300, 2e-300]
-    assert refit.effective(halves) == pytest.approx(4 * 9 / 10)
-    assert refit.effective([1.0, 0, 0, 0]) == 2
-    assert refit.effective([1.0, 1, 0, 0]) == 2
+    assert refit.effective_sample_size(halves) == pytest.approx(4 * 9 / 10)
+    assert refit.effective_sample_size([1.0, 0, 0, 0]) == 2
+    assert refit.effective_sample_size([1.0, 1, 0, 0]) == 2
     outputs = [[1.0, 1], [2, 0], [0, 2]]  # they are summed
-    assert refit.effective(outputs) == pytest.approx(3)
+    assert refit.effective_sample_size(outputs) == pytest.approx(3)
     inflation = refit._inflation(9, 3, n_effective=3.0)
     t = stats.t.ppf(0.975, 2)
     assert inflation == pytest.approx(t * sqrt(2.5) * 3 / 2)
@@ -97,32 +97,32 @@ def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
     signs = np.array([1.0, -1] * 4)[:, None, None]
     constant = signs * np.ones((8, 6, 1))
     changing = signs * np.resize([1.0, -1], (8, 6))[..., None]
-    assert not refit.leans_low(constant, 4)
-    assert refit.leans_low(constant, 5)
-    assert not refit.leans_low(changing, 500)
-    assert not refit.leans_low(np.ones((8, 6, 1)), 500)
-    assert refit.leans_low(np.concatenate([changing, constant], -1), 5)  # some output does
+    assert not refit.is_biased_low(constant, 4)
+    assert refit.is_biased_low(constant, 5)
+    assert not refit.is_biased_low(changing, 500)
+    assert not refit.is_biased_low(np.ones((8, 6, 1)), 500)
+    assert refit.is_biased_low(np.concatenate([changing, constant], -1), 5)  # some output does
     # 90 % of the squares are those of means: 2 of 3 rounds of noise is too much, and unscored rounds do not count.
     mixed = np.concatenate([constant[:, :4], changing[:, :2]], 1)
-    assert not refit.leans_low(mixed, 5)
+    assert not refit.is_biased_low(mixed, 5)
     is_scored = np.ones((8, 6, 1), bool)
     is_scored[:, 4:] = False
-    assert refit.leans_low(mixed, 5, is_scored)
+    assert refit.is_biased_low(mixed, 5, is_scored)
     for noise, leans in ((0.32, True), (0.35, False)):  # shares 1 / (1 + noise^2) of .907 and .891
-        assert refit.leans_low(constant + noise * changing[:1], 5) is leans
+        assert refit.is_biased_low(constant + noise * changing[:1], 5) is leans
     mask = np.ones((8, 6, 1), bool)
     mask[4:] = False  # four episodes are scored
-    assert not refit.leans_low(constant, 2, mask)
-    assert refit.leans_low(np.where(mask, constant, nan), 3, mask)
+    assert not refit.is_biased_low(constant, 2, mask)
+    assert refit.is_biased_low(np.where(mask, constant, nan), 3, mask)
     one_value = np.zeros((8, 6, 1), bool)
     one_value[0, 0] = True
-    assert not refit.leans_low(constant, 500, one_value)  # it is its own mean
-    assert refit.leans_low(0.1 * constant[:, :1], 5)  # in one round, of whatever size
-    assert refit.leans_low(np.resize(constant, (18, 6, 1)), 10)  # two a feature
+    assert not refit.is_biased_low(constant, 500, one_value)  # it is its own mean
+    assert refit.is_biased_low(0.1 * constant[:, :1], 5)  # in one round, of whatever size
+    assert refit.is_biased_low(np.resize(constant, (18, 6, 1)), 10)  # two a feature
     unequal = np.ones((1, 18, 1))  # 18 of 20 squares are the mean's
     unequal[0, 0] = 2
     unequal[0, 1] = 0
-    assert refit.leans_low(signs * unequal, 5)
+    assert refit.is_biased_low(signs * unequal, 5)
 
 
 def test_sizes_without_an_interval_are_refused():
@@ -199,7 +199,7 @@ def test_differences_of_accuracies_join_both_intervals_and_their_correlation(dat
 def test_what_would_have_been_shown_is_where_the_lower_bound_is_zero(data, n_folds):
     losses, _, references, _ = data
     *_, h, _ = part(losses, references, n_folds)
-    detectable = refit.detectable(losses, references, n_folds)
+    detectable = refit.smallest_detectable_score(losses, references, n_folds)
     assert detectable == pytest.approx(1 - exp(-h))
 
 
@@ -208,9 +208,9 @@ def test_what_shows_where_there_is_no_doubt_and_where_there_is_nothing_to_show()
     zeros = np.zeros(4)
     losses = np.arange(4.0)
     references = np.full(4, 8.0)
-    assert refit.detectable(even, references, 2) == 0
-    assert refit.detectable(zeros, references, 2) == 0
-    assert isnan(refit.detectable(losses, zeros, 2))
+    assert refit.smallest_detectable_score(even, references, 2) == 0
+    assert refit.smallest_detectable_score(zeros, references, 2) == 0
+    assert isnan(refit.smallest_detectable_score(losses, zeros, 2))
 
 
 def test_two_episodes_by_hand():
@@ -280,7 +280,7 @@ def test_sums_are_finite_and_not_negative_and_zero_is_allowed(bad):
 def test_sums_are_per_episode_of_the_same_episodes():
     refuses("got one number", ratio, 2.0, [4, 4], 2)
     refuses(r"at least one; got shape \(0,\)", ratio, [], [4, 4], 2)
-    assert refit.effective([3.0]) == 2
+    assert refit.effective_sample_size([3.0]) == 2
     refuses("losses are of 2 episodes and references of 3", ratio, [1, 2], [4, 4, 4], 2)
     refuses("more misses than steps", refit.interval, [1, 5], [4, 4], 2, "accuracy")
     refuses(

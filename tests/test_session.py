@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import interp
-from interp.support.session import once, session
+from interp.support.session import compute_once, session
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 
@@ -16,19 +16,21 @@ def test_only_an_open_session_remembers_and_one_inside_another_is_the_same():
         calls.append(len(calls))
         return calls[-1]
 
-    assert [once("a", make=make), once("a", make=make)] == [0, 1]
+    assert [compute_once("a", make=make), compute_once("a", make=make)] == [0, 1]
     with session():
-        assert once("a", make=make) == 2
+        assert compute_once("a", make=make) == 2
         with session():
-            assert once("a", make=make) == 2
-        assert once("a", make=make) == 2
-        assert once("b", make=make) == 3
-    assert once("a", make=make) == 4
+            assert compute_once("a", make=make) == 2
+        assert compute_once("a", make=make) == 2
+        assert compute_once("b", make=make) == 3
+    assert compute_once("a", make=make) == 4
 
 
 def test_results_are_told_apart_by_object_and_not_by_an_address_that_is_used_again():
     with session():
-        assert [once("kind", [i], make=lambda i=i: i) for i in range(100)] == list(range(100))
+        assert [compute_once("kind", [i], make=lambda i=i: i) for i in range(100)] == list(
+            range(100)
+        )
 
 
 def test_a_session_shares_runs_values_and_digests_and_what_it_gives_is_what_is_computed_without_one():

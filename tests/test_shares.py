@@ -83,10 +83,10 @@ def test_shares_of_a_table_or_a_checkpoint_that_changed_are_refused(tmp_path: Pa
     table.write_text("choice\n0\n")
     (folder / "weights").write_text("1")
     words = [str(table), str(folder), "wma-gru", "choice=key"]
-    before = options.contents_of(words)
+    before = options.digest_files(words)
     assert set(before) == {f"the content of {table}", f"the content of {folder}"}
     (folder / "weights").write_text("2")
-    after = options.contents_of(words)
+    after = options.digest_files(words)
     out = tmp_path / "out"
     shares.divide(out, FILES, before, "1/2")
     refuses(f"were made with the content of {folder}=", shares.divide, out, FILES, after, "2/2")
@@ -125,7 +125,7 @@ def test_shares_of_scores_beside_a_checkpoint_that_changed_are_refused(tmp_path:
 def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     files = {"first": "first/model", "second": "second/model", "third": "third/model"}
     shares.divide(tmp_path, files, {}, "1/1")
-    with shares.doing(tmp_path, "first"):
+    with shares.marked_as_running(tmp_path, "first"):
         (tmp_path / "first" / "model").mkdir(parents=True)
     (tmp_path / "second").mkdir()
     table = shares.status(tmp_path)
@@ -134,7 +134,7 @@ def test_a_status_tells_done_from_partial_and_absent(tmp_path: Path) -> None:
     status = json.loads(invoked("status", tmp_path, "--json").stdout)
     assert [part["state"] for part in status["parts"]] == table["state"].tolist()
     assert shares.divide(tmp_path, files, {}, shares.PLAN) == ["second"]
-    assert list(shares.undone(tmp_path, files, {})) == ["second", "third"]
+    assert list(shares.iterate_undone(tmp_path, files, {})) == ["second", "third"]
 
 
 def test_a_result_from_before_the_work_was_divided_is_made_again(tmp_path: Path) -> None:
@@ -143,12 +143,12 @@ def test_a_result_from_before_the_work_was_divided_is_made_again(tmp_path: Path)
     result.parent.mkdir()
     result.write_text("of seed 0")
     work = {"folder": tmp_path, "files": {"first": "first/audit.json"}, "settings": {"seed": 1}}
-    assert next(shares.undone(**work, shard="1/1")) == "first"
+    assert next(shares.iterate_undone(**work, shard="1/1")) == "first"
     assert shares.divide(**work, shard=shares.PLAN) == ["first"]
     assert shares.status(tmp_path)["state"].tolist() == ["partial"]
-    assert list(shares.undone(**work, shard="1/1")) == ["first"]
+    assert list(shares.iterate_undone(**work, shard="1/1")) == ["first"]
     assert shares.status(tmp_path)["state"].tolist() == ["done"]
-    assert list(shares.undone(**work, shard="1/1")) == []
+    assert list(shares.iterate_undone(**work, shard="1/1")) == []
 
 
 @pytest.mark.long

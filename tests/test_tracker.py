@@ -17,10 +17,10 @@ from circuits.compare.question import Budget
 from interp.choices.fitting import checked_distributions, predictor
 from interp.core import catalog
 from interp.core.algorithm import Algorithm, Family, Searched
-from interp.core.task import exchanged
+from interp.core.task import shift_by_one_episode
 from interp.interventions.alignment import AlignmentError, align
 from interp.interventions.interchange import interchange
-from interp.interventions.pairs import exits, find_metric
+from interp.interventions.pairs import find_metric, name_output_metrics
 from interp.interventions.patching import round_map, sweep
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.batches import RoundsLoss, encode, measure_progress
@@ -68,7 +68,9 @@ def transformer(layout: Any, **options: Any) -> Any:
 
 def exchange(episodes: Any, t: int) -> Any:
     return replace(
-        episodes, sensors=exchanged(episodes.sensors, t), readings=exchanged(episodes.readings, t)
+        episodes,
+        sensors=shift_by_one_episode(episodes.sensors, t),
+        readings=shift_by_one_episode(episodes.readings, t),
     )
 
 
@@ -181,7 +183,7 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     layout = request.getfixturevalue("of_means") if kind == "mean" else tracker.TrackerRound()
     model, clean = transformer(layout, output="value"), tracker.sample(6, 8, seed=1)
     corrupted, sites = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
-    assert exits(layout) == ("prediction", "state")
+    assert name_output_metrics(layout) == ("prediction", "state")
     assert find_metric(None, layout).key == "prediction"
     clean_choices = interp.rollout(model, clean, commit="target").choices[:, 4]
     corrupted_choices = interp.rollout(model, corrupted, commit="target").choices[:, 4]

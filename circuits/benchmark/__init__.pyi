@@ -1,8 +1,8 @@
 """What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
 from circuits.benchmark.grading import BenchmarkResult as BenchmarkResult
-from circuits.benchmark.grading import builders as builders
 from circuits.benchmark.grading import run as run
+from circuits.benchmark.grading import subject_builders as subject_builders
 from circuits.benchmark.known_machine import KnownMachine as KnownMachine
 from circuits.benchmark.known_machine import build as build
 from circuits.benchmark.material import FULL as FULL
@@ -14,4 +14,4 @@ from circuits.benchmark.methods import Method as Method
 from circuits.benchmark.methods import register as register
 from circuits.benchmark.question import Answer as Answer
 from circuits.benchmark.question import Challenge as Challenge
-from circuits.benchmark.question import pose as pose
+from circuits.benchmark.question import register_questions as register_questions

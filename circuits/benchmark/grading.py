@@ -38,7 +38,7 @@ from interp.support.errors import InputError, convert_errors, require, require_k
 from interp.support.files import json_values, writable, write_csv, write_json
 from interp.support.provenance import provenance
 from interp.support.session import Finished
-from interp.support.shares import divide, doing
+from interp.support.shares import divide, marked_as_running
 from interp.support.workers import bar, one_thread, run_on_workers
 
 _N_ITEMS_NAMED = 3  # so many items are named in a sentence
@@ -320,7 +320,7 @@ class BenchmarkResult(Result):
 _Builder = Callable[[], KnownMachine]
 
 
-def builders() -> dict[str, _Builder]:
+def subject_builders() -> dict[str, _Builder]:
     """Return the functions that build the subjects (machines with known mechanisms).
 
     A subject is only built when its function is called. The function takes no argument. Every call
@@ -329,7 +329,7 @@ def builders() -> dict[str, _Builder]:
     Returns:
         Name of a subject -> its function.
 
-    >>> len(builders()), list(builders())[:2]
+    >>> len(subject_builders()), list(subject_builders())[:2]
     (55, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
     subjects: dict[str, _Builder] = {}
@@ -364,7 +364,7 @@ def run(
     known mechanism), and grade the answers.
 
     Args:
-        subjects: names from :func:`builders`; or, for new subjects, a mapping from names to
+        subjects: names from :func:`subject_builders`; or, for new subjects, a mapping from names to
             functions without arguments that build them. When empty, all known subjects.
         methods: keys of registered methods, or :class:`~circuits.benchmark.methods.Method` objects;
             when empty, all registered methods. The oracle, which knows the truth, and a random
@@ -441,7 +441,7 @@ def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder
     """Return the builders of the named subjects, by name; without names, those of all subjects, or
     in a quick run of a few.
     """
-    known = builders()
+    known = subject_builders()
     for name in names:
         require_known("subject", name, known, limit=60)
     chosen = names or (_QUICK_SUBJECTS if is_quick else list(known))
@@ -537,7 +537,7 @@ def _grade_subject(
             isinstance(subject, KnownMachine),
             f"the builder of {name!r} must give a KnownMachine, got {subject!r}",
         )
-        with doing(folder, file):
+        with marked_as_running(folder, file):
             failed = _grade(subject, seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
         finished.save(file, dict[str, Any], part)

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from circuits.circuit import EMBEDDINGS, EXITS, Circuit, Kind
-from circuits.compiler import compile_circuit, list_wired_claims, places
+from circuits.compiler import activation_sites, compile_circuit, list_wired_claims
 from circuits.registry import build as build_circuit
 from circuits.registry import get_record
 from interp import tasks
@@ -193,11 +193,11 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
         if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
             return place
         basis = change(place.basis)
-        return replace(place, basis=span(basis) if variant == "simplex" else basis)
+        return replace(place, basis=orthonormal_basis(basis) if variant == "simplex" else basis)
 
     moved_places = {}
     for key, locations in circuit.sites.items():
-        unmoved = [place for location in locations for place in places(circuit, location)]
+        unmoved = [place for location in locations for place in activation_sites(circuit, location)]
         moved_places[key] = tuple(move(place) for place in unmoved)
     claims = []
     for claim in list_wired_claims(circuit):
@@ -242,11 +242,11 @@ def _make_variant(
     if variant == "simplex":
         sums = []
         for location in circuit.sites["log_weights"]:
-            for place in places(circuit, location):
+            for place in activation_sites(circuit, location):
                 if place.basis is not None:
                     sums.append(place.basis.sum(1))
         lost = torch.stack(sums).to(model.W_E)
-        return without(model, lost), _drop_columns(lost).double().T.matmul
+        return remove_directions(model, lost), _drop_columns(lost).double().T.matmul
     return model, None
 
 
@@ -268,7 +268,9 @@ def variants(form: str) -> tuple[str, ...]:
     return tuple(variant for variant in VARIANTS if variant != "simplex")
 
 
-def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension rank"]:
+def orthonormal_basis(
+    columns: Float[Tensor, "dimension vector"],
+) -> Float[Tensor, "dimension rank"]:
     """Return an orthonormal basis, as the columns of a matrix ``[dimension, rank]``, of the space
     that the columns of the argument span.
     """
@@ -294,7 +296,7 @@ def rotate_residual_stream(
     )
 
 
-def without(
+def remove_directions(
     model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
 ) -> HookedLatentTransformer:
     """Return a copy of the model without some directions of its residual stream. The stream's width
@@ -309,7 +311,7 @@ def without(
 
     >>> import interp
     >>> model = interp.load("wma-handwired", n_experts=2)
-    >>> model.config.d_model - without(model, model.state_map.sum(0, keepdim=True)).config.d_model
+    >>> model.config.d_model - remove_directions(model, model.state_map.sum(0, keepdim=True)).config.d_model
     1
     """
     require(

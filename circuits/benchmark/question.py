@@ -127,7 +127,7 @@ QUESTIONS: dict[str, Challenge] = {}
 """Questions by key; filled by :mod:`circuits.benchmark.questions`, and by users."""
 
 
-def pose(*questions: Challenge) -> None:
+def register_questions(*questions: Challenge) -> None:
     """Register questions of the benchmark; raise InputError if another question has the same key."""
     for question in questions:
         free = QUESTIONS.get(question.key, question) == question

@@ -12,10 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.benchmark.known_machine import KnownMachine, span
+from circuits.benchmark.known_machine import KnownMachine, orthonormal_basis
 from circuits.benchmark.material import ANOTHER, EXITS, Material
 from circuits.benchmark.question import QUESTIONS as QUESTIONS
-from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
+from circuits.benchmark.question import (
+    Answer,
+    Challenge,
+    Truth,
+    ranking,
+    register_questions,
+    scores_of,
+)
 from interp.core.display import describe_lacking
 from interp.interventions.ablation import SHARES, find_areas
 from interp.interventions.sites import Place, Site
@@ -218,7 +225,7 @@ def _list_bases(subject: KnownMachine, material: Material) -> dict[tuple[str, st
             if place.basis is not None:
                 item = key, str(place.site)
                 parts.setdefault(item, []).append(place.basis.double())
-    return {item: span(torch.cat(bases, 1)) for item, bases in parts.items()}
+    return {item: orthonormal_basis(torch.cat(bases, 1)) for item, bases in parts.items()}
 
 
 def _list_subspaces(subject: KnownMachine, material: Material) -> Truth:
@@ -248,7 +255,7 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
         rank = true.shape[1]
         nothing = true[:, :0]  # a subspace without directions, which scores 0
         answered = answer.subspaces.get(item, nothing)[:, :rank]
-        squared_cosines = (true.T @ span(answered)).square()
+        squared_cosines = (true.T @ orthonormal_basis(answered)).square()
         overlaps.append(float(squared_cosines.sum()) / rank)
     return {"cosine2": float(np.mean(overlaps))}
 
@@ -270,7 +277,7 @@ def _draw_subspaces(
     subspaces = {}
     for item, basis in _list_bases(subject, material).items():
         normal = generator.standard_normal(tuple(basis.shape))
-        subspaces[item] = span(torch.from_numpy(normal))
+        subspaces[item] = orthonormal_basis(torch.from_numpy(normal))
     return Answer({}, subspaces=subspaces)
 
 
@@ -338,7 +345,7 @@ def _grade_families(subject: KnownMachine, material: Material, answer: Answer) -
     return ranking(material.truth("algorithm"), answer, "computed")
 
 
-pose(
+register_questions(
     Challenge(
         key="edges",
         name="which edges",

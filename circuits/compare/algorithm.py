@@ -26,20 +26,20 @@ from circuits.compare.question import (
     Participant,
     Question,
 )
-from circuits.compare.response import Cell, Edits, cells, edits_of, responses
+from circuits.compare.response import Cell, Edits, cells, edits_of, measure_responses
 from interp import tasks
 from interp.choices.fitting import (
     Array,
     OnDemand,
     Predict,
-    asked_rounds,
-    by_round,
     checked_distributions,
     divergence,
+    divergence_by_round,
     fit,
+    make_distributions,
     predictor,
-    probable,
     read_out,
+    select_scored_rounds,
     task_of,
 )
 from interp.core.algorithm import (
@@ -53,7 +53,7 @@ from interp.core.algorithm import (
 )
 from interp.core.task import Task
 from interp.interventions.experiment import make_interval_table
-from interp.results.measure import UNTRAINED, Control, Measure, Result, best_of, decisive
+from interp.results.measure import UNTRAINED, Control, Measure, Result, conjoin, merge_copies
 from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import (
     NO_NUMBER,
@@ -63,11 +63,11 @@ from interp.stats.intervals import (
     ratio_interval,
     resample_weights,
 )
-from interp.support.checks import checked, checked_result, unique
+from interp.support.checks import checked, checked_result, index_by_key
 from interp.support.errors import require, require_known
 from interp.support.files import json_values
 from interp.support.provenance import provenance
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 from interp.support.workers import bar
 
 RATIO = 0.25
@@ -340,7 +340,7 @@ def explain(
         "the sets must have equally many episodes to fit on, and to score on, since their i-th ones are resampled "
         f"together; got {n_episodes}",
     )
-    candidates = task.rivals() if families is None else unique(families, "family")
+    candidates = task.rivals() if families is None else index_by_key(families, "family")
     require(candidates, "no family of algorithms to ask; give families=None for all of the task's")
     scores = _score_families(subject, task, sets, candidates.values())
     part = _choose_family(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
@@ -369,7 +369,7 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
 
     Args:
         part: the result so far.
-        subject: the model, or whatever :func:`responses` takes.
+        subject: the model, or whatever :func:`measure_responses` takes.
         edits: changes of single inputs.
 
     Returns:
@@ -378,7 +378,7 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
     """
     algorithm = part.algorithm
     assert algorithm is not None
-    compared = cells(edits, responses(subject, edits), responses(algorithm, edits))
+    compared = cells(edits, measure_responses(subject, edits), measure_responses(algorithm, edits))
     if not compared:
         return part
     worst = compared[0]
@@ -487,8 +487,11 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
     changed = {key: np.stack([state[key] for state in states], 2) for key in algorithm.state}
     # What comes after the prediction is not needed.
     changed_p = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
-    p = asked_rounds(algorithm.distribution(values), episodes)
-    slopes = [(asked_rounds(of_change, episodes) - p) / _DERIVATIVE_STEP for of_change in changed_p]
+    p = select_scored_rounds(algorithm.distribution(values), episodes)
+    slopes = [
+        (select_scored_rounds(of_change, episodes) - p) / _DERIVATIVE_STEP
+        for of_change in changed_p
+    ]
     return p, np.nan_to_num(np.stack(slopes, -1)), names
 
 
@@ -558,7 +561,7 @@ def _share_plainly_apart(divergences: Mapping[str, Array], sets: _Sets, seed: in
     return mean_interval(is_apart.mean(1), seed=seed, participants=participants_of(scored_on))
 
 
-@remembered
+@cached_in_session
 def _measure_gain_from_memory(compared: Compared, subject: Any) -> _Divergences:
     """Return what a model gains from its memory: the divergence of its predictions from the best
     memoryless algorithm.
@@ -605,7 +608,7 @@ def _score_families(
             nats, searched = fit(family, fitted_on, to_fit)
             guess, divergences = predictor(family.make(**searched)), {}
             for name, (_, episodes) in sets.items():
-                guessed = asked_rounds(guess(episodes), episodes)
+                guessed = select_scored_rounds(guess(episodes), episodes)
                 by_episode = divergence(to_score[name], guessed, task.kind)
                 divergences[name] = average_by_participant(by_episode, participants_of(episodes))
             score = FamilyScore(
@@ -857,7 +860,7 @@ class _Agreement:
                 needs_control=False,
             )
             measures.append(response)
-        return decisive(measures)
+        return conjoin(measures)
 
 
 @dataclass(frozen=True, repr=False)
@@ -901,7 +904,7 @@ class Behaviour(Result):
         (sizes of the two responses).
         """
         rows = self._list_rows("", self.plain)
-        rows[0]["untrained"] = best_of(self.untrained).number
+        rows[0]["untrained"] = merge_copies(self.untrained).number
         if self.fitted is not None:
             rows += self._list_rows(format_parameters(self.read_out), self.fitted)
         return pd.DataFrame(rows)
@@ -933,7 +936,7 @@ class Behaviour(Result):
         fitted and the fitted models do not refute the claim, the measure is about the fitted
         models, and its condition says so. Otherwise it is about the models as they are.
         """
-        control = best_of(self.untrained)
+        control = merge_copies(self.untrained)
         fitted = self.fitted
         if fitted is None or fitted.measure().verdict == "no":
             return self.plain.measure(control)
@@ -997,7 +1000,9 @@ def _compare_predictions(
     agreement = _Agreement(
         alike=_measure_likeness(differences, gain, other_gain, sets, seed),
         apart=_share_plainly_apart(differences, sets, seed),
-        cells=cells(edits, responses(subject.model, edits), responses(other, edits)),
+        cells=cells(
+            edits, measure_responses(subject.model, edits), measure_responses(other, edits)
+        ),
     )
     return agreement, failures
 
@@ -1044,7 +1049,7 @@ def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]
         # Defaults, since results are cached on the function after the loop has gone on. What an
         # untrained copy predicts need not be a distribution.
         def guess(episodes: Any, predict: Predict = predict, kind: Predicted = kind) -> Array:
-            return probable(predict(episodes), kind)
+            return make_distributions(predict(episodes), kind)
 
         differences, _ = _measure_differences(guess, predictor(other), compared.sets)
         gain = _measure_gain_from_memory(compared, guess)
@@ -1099,7 +1104,7 @@ def _measure_differences(
     for name, (_, episodes) in sets.items():
         p = checked_distributions(model(episodes), episodes)
         q = checked_distributions(reference(episodes), episodes)
-        nats = by_round(p, q, kind)
+        nats = divergence_by_round(p, q, kind)
         nats_by_set[name] = nats
         first_round = episodes.n_rounds - p.shape[1]  # earlier rounds are not scored
         largest_first = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]

@@ -28,7 +28,7 @@ from interp.interventions.experiment import Edit, Experiment, Outcome, Outputs, 
 from interp.interventions.sites import Place, Site, head_address
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
-from interp.results.measure import UNTRAINED, Measure, Result, best_of
+from interp.results.measure import UNTRAINED, Measure, Result, merge_copies
 from interp.stats.intervals import NO_NUMBER, Interval, resample_weights
 from interp.support.checks import checked_result
 from interp.support.errors import require
@@ -454,7 +454,7 @@ class CircuitPart(Result):
             self.similarity,
             HALF,
             unit="similarity of roles",
-            controls={UNTRAINED: best_of(self.untrained)},
+            controls={UNTRAINED: merge_copies(self.untrained)},
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -467,7 +467,7 @@ class CircuitPart(Result):
         such as reads and feeds.
         """
         row = {"name": "similarity of roles", **self.similarity.columns("number")}
-        row["untrained"] = best_of(self.untrained).number
+        row["untrained"] = merge_copies(self.untrained).number
         return pd.DataFrame([row, *({"name": "head", **asdict(head)} for head in self.heads)])
 
 

@@ -26,7 +26,7 @@ from interp.core.algorithm import Predicted
 from interp.core.machine import Machine
 from interp.evaluation.plan import cut
 from interp.model.rollout import rollout
-from interp.results.style import styled
+from interp.results.style import in_house_style
 from interp.support.checks import checked, checked_fields, require_columns
 from interp.training.runs import load_run
 from probes.fitting import probe
@@ -141,7 +141,7 @@ def _measure_loss(truth: np.ndarray, predictions: np.ndarray, kind: Predicted) -
     return float(special.rel_entr(truth, possible).sum(-1).mean())
 
 
-@styled
+@in_house_style
 def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str]) -> Figure:
     """Draw three panels over training steps: the loss above the lowest possible one, the scores of
     probes, and the divergence of the model's predictions from those of algorithms.

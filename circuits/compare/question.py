@@ -35,7 +35,7 @@ from interp.stats.decoder import N_FOLDS, RIDGE, Decoder, is_wide
 from interp.stats.intervals import NO_NUMBER, Interval, average_by_participant
 from interp.support.checks import checked, checked_fields, checked_result, integer
 from interp.support.errors import require
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 
 _CERTAIN = Interval(1.0, 1.0, 1.0)
 _ALLOWANCE = sqrt(
@@ -244,14 +244,14 @@ class Participant:
         algorithm = getattr(self.model, "algorithm", None)
         return self.model.is_handwired or isinstance(algorithm, Algorithm)
 
-    @remembered
+    @cached_in_session
     def run(self, episodes: Any) -> Rollout:
         """Run the model on one of the three batches of episodes (known, test or other); the run is
         cached.
         """
         return rollout(self.model.eval(), episodes)
 
-    @remembered
+    @cached_in_session
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
         """Fit a linear decoder from the model's latents to a state variable of an algorithm, on the
         known episodes (those that maps are fitted on).
@@ -264,7 +264,7 @@ class Participant:
         latents, values = self.run(known).latents[:, :-1], algorithm.run(known)
         return Decoder.fit(latents, values[variable], ridge=RIDGE)
 
-    @remembered
+    @cached_in_session
     def penalty(self, algorithm: Algorithm) -> float:
         """Choose the ridge penalty of decoders of the algorithm's state: the standard one or none.
 
@@ -286,13 +286,13 @@ class Participant:
         varied = float(((steps - steps.mean(0)) ** 2).sum())
 
         def sum_errors(penalty: float) -> float:
-            decoder = crossed_writer(self, algorithm, (key,), penalty).decoder
+            decoder = fit_crossfitted_writer(self, algorithm, (key,), penalty).decoder
             decoded = decoder(latents[:, :-1]).numpy(force=True)
             return float(((np.diff(decoded, axis=1) - steps) ** 2).sum())
 
         return choose_penalty(sum_errors, varied)
 
-    @remembered
+    @cached_in_session
     def writer(
         self, algorithm: Algorithm, keys: tuple[str, ...] = (), penalty: float | None = None
     ) -> Writer:
@@ -388,7 +388,7 @@ def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) ->
     return refit.interval(missed, whole, N_FOLDS, width=_ALLOWANCE * quantile)
 
 
-@remembered
+@cached_in_session
 def pool_runs(subject: Participant) -> Rollout:
     """Run the model on the known episodes (those that maps are fitted on) and on the test episodes,
     and return both runs as one rollout, with the known episodes first.
@@ -501,8 +501,8 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
     return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
 
 
-@remembered
-def crossed_writer(
+@cached_in_session
+def fit_crossfitted_writer(
     subject: Participant, algorithm: Algorithm, keys: tuple[str, ...], penalty: float = RIDGE
 ) -> Writer:
     """Fit a cross-fitted writer of state variables on the known and test episodes.

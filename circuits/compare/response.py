@@ -1,7 +1,7 @@
 """Do the predictions of two models respond equally to a changed input? One input of one round is
 changed at a time.
 
-:func:`cells` compares the :func:`responses` of two models in all later rounds: a similarity of 1 is
+:func:`cells` compares the :func:`measure_responses` of two models in all later rounds: a similarity of 1 is
 the same response, 0 none or an unrelated one. :class:`ResponsePart` compares the response with the
 effect of changing the model's state as the algorithm would. ``docs/method/naming-an-algorithm.md``
 says how two responses are compared.
@@ -40,7 +40,7 @@ from interp.model.rollout import rollout
 from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval, resample_weights
 from interp.support.checks import checked_fields, checked_result
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 
 _SMALLEST_RESPONSE = 0.03
 """Root mean squared change of a probability below which there is no response.
@@ -148,7 +148,7 @@ class Edits:
         return np.repeat(by_part, [len(part.rows) for part in self.parts])
 
 
-@remembered
+@cached_in_session
 def edits_of(compared: Compared, times: int) -> Edits:
     """Return edits of the model's test episodes; each changes one input of one round of one
     episode.
@@ -161,7 +161,7 @@ def edits_of(compared: Compared, times: int) -> Edits:
     return Edits.of(subject.task, subject.samples.test, times * compared.budget.edits)
 
 
-def responses(
+def measure_responses(
     subject: Machine | Algorithm | Predict, edits: Edits
 ) -> Float[np.ndarray, "edit round outcome"]:
     """Return how a subject's predictions change if an input changes: for each edit, the prediction
@@ -196,9 +196,9 @@ def responses(
     return np.concatenate(changes)
 
 
-@remembered
+@cached_in_session
 def _measure_responses(edits: Edits, model: Machine) -> Array:
-    """Return the :func:`responses` of a machine, ``[edit, round, outcome]``. To save time, a run
+    """Return the :func:`measure_responses` of a machine, ``[edit, round, outcome]``. To save time, a run
     with an edit starts at the edited round, from the state of the run without edits.
     """
     base = rollout(model.eval(), edits.episodes)
@@ -347,7 +347,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
 
     Args:
         edits: the changes of inputs that both subjects respond to.
-        ours, theirs: responses of the two subjects (:func:`responses`), ``[edit, round, outcome]``.
+        ours, theirs: responses of the two subjects (:func:`measure_responses`), ``[edit, round, outcome]``.
             Rounds where one of them is NaN are left out.
         level: level of the intervals, from 0 to 1. It is high because there are many cells.
 
@@ -499,7 +499,7 @@ def _compare_responses(compared: Compared) -> ResponsePart:
         edits = edits_of(compared, times)
         if not edits.parts:
             return ResponsePart(algorithm.key, later=_correlate_with_next_state(subject, algorithm))
-        ours = responses(subject.model, edits)
+        ours = measure_responses(subject.model, edits)
         theirs = _measure_responses_to_state(subject, algorithm, edits)
         compared_cells = cells(edits, ours, theirs, _CELL_LEVEL)
         if not any(cell.alike.low < HALF <= cell.alike.high for cell in compared_cells):

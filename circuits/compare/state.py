@@ -35,11 +35,11 @@ from interp.choices.fitting import Array, distributions, divergence
 from interp.core.algorithm import Predicted
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
-from interp.results.measure import FEW, NOTHING, UNTRAINED, Measure, Result, best_of
+from interp.results.measure import FEW, NOTHING, UNTRAINED, Measure, Result, merge_copies
 from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, solve_ridge, units
 from interp.stats.intervals import Interval
 from interp.support.checks import checked_result
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 
 _WITH_ROUND = ("round",)
 _LEAST_WORTH = 0.01
@@ -166,7 +166,7 @@ class StatePart(Result):
             worst.score,
             SAME,
             unit="share of the memory's worth",
-            controls={UNTRAINED: best_of(self.untrained)},
+            controls={UNTRAINED: merge_copies(self.untrained)},
             about=f"{where}, in {rounds}",
         )
         if little:
@@ -593,7 +593,7 @@ def _map_latents(
     return torch.where(is_carried, mapped, target_latents[:, budget.at].to(mapped))
 
 
-@remembered
+@cached_in_session
 def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
     """Return a dictionary that caches matrix products of the source's latents, which are needed for
     the map to every target.

@@ -34,7 +34,7 @@ from circuits.compare.question import (
     centre_states,
     centred_states,
     columns,
-    crossed_writer,
+    fit_crossfitted_writer,
     pool_runs,
     pool_values,
     score_maps,
@@ -52,13 +52,13 @@ from interp.results.measure import (
     Measure,
     Result,
     Verdict,
-    best_of,
-    decisive,
+    conjoin,
+    merge_copies,
 )
 from interp.stats.decoder import RIDGE, Affine
 from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import checked_fields, checked_result
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 
 ON, OFF = "on", "off"
 _SAME_STEPS = 0.975
@@ -182,7 +182,9 @@ class UpdatePart(Result):
                 r2="number",
                 untrained="",
             )
-            rows.append({"name": "step R2", **row, "untrained": best_of(score.untrained).number})
+            rows.append(
+                {"name": "step R2", **row, "untrained": merge_copies(score.untrained).number}
+            )
         for update in self.fitted:
             row = {
                 "name": "fitted update",
@@ -302,7 +304,7 @@ class _Steps:
             rows: slice of the pool of episodes: all known episodes, or all test episodes. Each
                 episode is decoded by a fit on other folds.
         """
-        writer = crossed_writer(subject, self.algorithm, self.keys, self.penalty)
+        writer = fit_crossfitted_writer(subject, self.algorithm, self.keys, self.penalty)
         assert isinstance(writer.decoder, CrossFitted)
         is_known = rows.start is None  # the pool begins with the known episodes
         episodes = subject.samples.known if is_known else subject.samples.test
@@ -402,7 +404,7 @@ def _measure_nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequ
     return min(scores)
 
 
-@remembered
+@cached_in_session
 def _make_random_features(subject: Participant) -> tuple[Tensor, Tensor]:
     """Return standardised latents with 600 random cosine features appended, for a non-linear
     decoder.
@@ -680,7 +682,7 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
         _SAME_STEPS,
         no_threshold=SAME,
         unit="step R2",
-        controls={UNTRAINED: best_of(worst_of_copies)},
+        controls={UNTRAINED: merge_copies(worst_of_copies)},
         about=f"{' + '.join(worst.state)}, {rounds}, from {start}",
     )
     return [measure]
@@ -875,7 +877,7 @@ def judge(evidence: Evidence) -> Measure:
         if rule.require is not None:
             note = _describe_decision(rule)
             measures += [replace(measure, note=note) for measure in rule.require(evidence)]
-    decided = decisive(measures)
+    decided = conjoin(measures)
     for rule in RULES:
         if rule.doubt is None or decided.verdict != rule.doubts:
             continue

@@ -184,7 +184,7 @@ def q_learning(
     head_form = {variant, "boltzmann"} if beta else {variant}
     head_rows = wire.read_variant_rows(_FOLDER / "heads.csv", head_form)
     heads = wire.softmax_only(
-        wire.in_words(exact_heads, head_rows),
+        wire.add_descriptions(exact_heads, head_rows),
         eta,
         lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy),
     )

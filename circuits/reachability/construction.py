@@ -189,7 +189,7 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> tuple
     form = {"marks" if layout.marks else "unmarked"}
     if is_mean:
         form.add("mean")
-    return wire.in_words(heads, wire.read_variant_rows(_FOLDER / "heads.csv", form))
+    return wire.add_descriptions(heads, wire.read_variant_rows(_FOLDER / "heads.csv", form))
 
 
 def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:

@@ -94,7 +94,7 @@ def weighted_majority(
         """Return the softmax heads that replace a linear head: two in variant P, one in variant R."""
         if variant == "P":
             return wire.softmax_pair(head, ids["w"], epsilon, heavy)
-        return (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
+        return (wire.approximate_linear_head(head, ids["w"], log_gamma, match_logit, heavy),)
 
     heads = wire.softmax_only(
         _make_heads(basis, n_experts, variant, log_gamma), eta, make_softmax_heads
@@ -202,7 +202,7 @@ def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[w
     ]
     name, layer = ("3.3 clean up", 2) if is_r else ("4.1 clean up", 3)
     heads.append(wire.content_chooser(name, layer, ((update, update),), tuple(cleared), sink))
-    return wire.in_words(heads, wire.read_variant_rows(_FOLDER / "heads.csv", {variant}))
+    return wire.add_descriptions(heads, wire.read_variant_rows(_FOLDER / "heads.csv", {variant}))
 
 
 _STATE_KEYS = ("log_weights", "next_log_weights", "carried_state")

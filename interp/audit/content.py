@@ -28,13 +28,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.trial import THRESHOLDS, Array, Trial
-from interp.audit.used import Change, change_states, draw_donors, worth_of_content
+from interp.audit.used import Change, change_states, draw_donors, measure_worth_of_content
 from interp.interventions.interchange import flatten_elements
 from interp.results.measure import FEW, Control, Measure, Verdict
 from interp.stats.decoder import N_FOLDS, RIDGE, predict_across_folds
 from interp.stats.intervals import Interval, ratio_interval
 from interp.stats.refit import PLATEAU
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 
 _DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
 _RANKS = (1, 2, 4, 8, 16, 32, 64)  # numbers of directions that are tried, besides all directions
@@ -115,7 +115,7 @@ class _ByRank(NamedTuple):
     whole: Float[np.ndarray, " episode"]
 
 
-@remembered
+@cached_in_session
 def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
     """Measure the effects of replacing the part of a state in k directions, for several k.
 
@@ -338,7 +338,7 @@ def _share_of_copy(copy: Trial, n_directions: int) -> Interval | None:
     Returns:
         The share; None if the copy does not use its state.
     """
-    if worth_of_content(copy).share.estimate < THRESHOLDS["worth"].value:
+    if measure_worth_of_content(copy).share.estimate < THRESHOLDS["worth"].value:
         return None
     return _measure_losses_by_directions(copy, n_directions).share(copy)
 

@@ -23,7 +23,7 @@ from interp.model.rollout import sequential
 from interp.results.measure import Measure
 from interp.stats.intervals import Interval, mean_interval
 from interp.support.checks import checked_result
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 
 _MAX_FOUND = 48  # adversarial episodes to find, but at most the audit's number of episodes
 _MAX_REGIMES = 7  # most regimes to sample from
@@ -159,7 +159,7 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     )
 
 
-@remembered
+@cached_in_session
 def _sample_batch(trial: Trial, regime: str, i: int) -> Trial:
     """Sample a further batch of episodes from a regime. The batch is cached, so that all heuristics
     share it.
@@ -172,7 +172,7 @@ def _sample_batch(trial: Trial, regime: str, i: int) -> Trial:
     return Trial.of(trial.model, trial.budget, regime, _SEED_OFFSET + i, trial.shape[1])
 
 
-@remembered
+@cached_in_session
 def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
     """Find, for every heuristic of the task, episodes on which the heuristic is wrong in the last
     round and the algorithm is right. A heuristic is an algorithm that carries no state.

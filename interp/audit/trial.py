@@ -31,7 +31,7 @@ from interp.interventions.experiment import Again, run_on
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, room
 from interp.model.transformer import untrained
-from interp.results.measure import UNTRAINED, Control, best_of
+from interp.results.measure import UNTRAINED, Control, merge_copies
 from interp.stats.intervals import Interval
 from interp.support.checks import checked_fields, integer
 from interp.support.errors import InputError, require
@@ -371,7 +371,7 @@ class Trial:
         for copy in self.copies:
             score = number(copy)
             scores.append(0.0 if score is None else score.estimate)
-        return {UNTRAINED: best_of(scores)} if scores else {}
+        return {UNTRAINED: merge_copies(scores)} if scores else {}
 
 
 def _list_rows_by_channel(model: Machine) -> dict[str, list[int]]:

@@ -34,7 +34,7 @@ from torch import Tensor
 from interp.audit.trial import ALL, THRESHOLDS, Trial
 from interp.results.measure import Measure
 from interp.stats.intervals import Interval, mean_interval, ratio_interval
-from interp.support.session import remembered
+from interp.support.session import cached_in_session
 
 
 class Change(StrEnum):
@@ -184,8 +184,8 @@ class _Influence(NamedTuple):
     cost: Float[np.ndarray, "write episode lag"]
 
 
-@remembered
-def influence(trial: Trial, channel: str, change: str) -> _Influence:
+@cached_in_session
+def measure_influence(trial: Trial, channel: str, change: str) -> _Influence:
     """Measure how changing a channel of the state once affects all later predictions. The model is
     run again for each of the rounds ``trial.writes``; in each run only this round reads a changed
     state.
@@ -301,7 +301,7 @@ class _Worth(NamedTuple):
     effect: Interval
 
 
-def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
+def measure_worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
     """Measure how much the content of the state (its information about the episode) lowers the
     loss.
 
@@ -318,11 +318,11 @@ def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
         ``change``, the replacement; ``share``, its worth; and ``effect``, the mean distance between
         predictions with the replacement and with the unchanged state. The last two have intervals.
     """
-    worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
+    worths = [measure_worth(trial, change, channel) for change in _WITHOUT_CONTENT]
     return max(worths, key=lambda worth: worth.share.low)
 
 
-def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
+def measure_worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
     """Measure how much the state lowers the loss. The share is (loss with a replacement in every
     round - loss with the unchanged state) / loss with the replacement.
 
@@ -341,20 +341,20 @@ def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
         between predictions with this replacement and with the unchanged state. The last two have
         intervals.
     """
-    content_worth = worth_of_content(trial, channel)
+    content_worth = measure_worth_of_content(trial, channel)
     if content_worth.share.low >= THRESHOLDS["worth"].value:
         return content_worth
-    return worth_by(trial, Change.INITIAL, channel)
+    return measure_worth(trial, Change.INITIAL, channel)
 
 
-@remembered
-def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
+@cached_in_session
+def measure_worth(trial: Trial, change: str, channel: str = ALL) -> _Worth:
     """Measure how much the state lowers the loss, compared with a replacement in every round. The
     share is (loss with the replacement - loss with the unchanged state) / loss with the
     replacement.
 
     If the replacement is another episode's state or the mean state, a part of the numerator is
-    subtracted: what it would be with the labels of other episodes (:func:`weigh`).
+    subtracted: what it would be with the labels of other episodes (:func:`share_of_loss`).
 
     Args:
         trial: the model with its run.
@@ -366,10 +366,10 @@ def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
         ``change``, the replacement; ``share``; and ``effect``, the mean distance between
         predictions with the replaced and with the unchanged state. The last two have intervals.
     """
-    return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
+    return share_of_loss(trial, predict_with(trial, change, channel), change, trial.scored)
 
 
-def weigh(
+def share_of_loss(
     trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
 ) -> _Worth:
     """Compute the share of the loss that the state removes, from predictions with a changed state.
@@ -441,7 +441,7 @@ def check_use(trial: Trial, channel: str) -> Measure:
 
     The replacement is another episode's state or the mean state over episodes, whichever shows the
     larger share; or the initial state, if neither share is clearly above the threshold
-    (:func:`worth_of_state`).
+    (:func:`measure_worth_of_state`).
 
     Args:
         trial: the model with its run.
@@ -453,12 +453,12 @@ def check_use(trial: Trial, channel: str) -> Measure:
         replacement that the unchanged state removes. Its ``unit`` names the replacement.
     """
     what = "what it carries" if channel == ALL else f"its {channel}"
-    worth = worth_of_state(trial, channel)
+    worth = measure_worth_of_state(trial, channel)
     number_of = f"share of the loss {trial.horizon} that it takes away"
     denial = _choose_denial(
         worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
     )
-    controls = trial.score_copies(lambda copy: worth_by(copy, worth.change, channel).share)
+    controls = trial.score_copies(lambda copy: measure_worth(copy, worth.change, channel).share)
     threshold = THRESHOLDS["worth"].value
     channel_or_none = "" if channel == ALL else channel
     note = f"Predictions move by {worth.effect} with {worth.change}."
@@ -490,11 +490,11 @@ def check_content(trial: Trial) -> Measure:
     Returns:
         A measure, with controls and verdict. Its number is the share of the loss under one of these
         replacements that the unchanged state removes, for the replacement with the larger share
-        (:func:`worth_of_content`).
+        (:func:`measure_worth_of_content`).
     """
     threshold = THRESHOLDS["worth"].value
-    initial = worth_by(trial, Change.INITIAL).share
-    worth = worth_of_content(trial)
+    initial = measure_worth(trial, Change.INITIAL).share
+    worth = measure_worth_of_content(trial)
     note = f"Predictions move by {worth.effect} with {worth.change}."
     # Then it is no information that a round needs, only some state that is not the initial one.
     if initial.low >= threshold > worth.share.high:
@@ -505,7 +505,7 @@ def check_content(trial: Trial) -> Measure:
         unpaid="predicts no better for the content of its state",
     )
     unit = f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}"
-    controls = trial.score_copies(lambda copy: worth_by(copy, worth.change).share)
+    controls = trial.score_copies(lambda copy: measure_worth(copy, worth.change).share)
     return Measure(
         key="content",
         claim="The content of its state counts, not its mere presence",
@@ -548,7 +548,7 @@ def check_duration(trial: Trial) -> Measure:
     claim = "The effect of its state lasts"
     threshold = THRESHOLDS["worth"].value
     has_later = trial.shape[1] >= 3  # round 1 reads another state, round 2 is the later one
-    if not has_later or worth_of_content(trial).share.high < threshold:
+    if not has_later or measure_worth_of_content(trial).share.high < threshold:
         lacking = "no state whose replacement costs answers"
         return Measure(key="lasts", claim=claim, lacking=lacking)
     worths = [_measure_worth_later(trial, change) for change in _WITHOUT_CONTENT]
@@ -591,7 +591,7 @@ def _measure_worth_later(trial: Trial, change: str) -> _Worth:
         later[:, t + 1] = predictions[i, :, t + 1]
     first_later = 2  # round 1 is the first that reads a changed state
     scored = slice(max(first_later, trial.task.data.first_asked), None)
-    return weigh(trial, later, change, scored)
+    return share_of_loss(trial, later, change, scored)
 
 
 def _describe_decay(trial: Trial) -> str:
@@ -601,7 +601,7 @@ def _describe_decay(trial: Trial) -> str:
     Args:
         trial: the model with its run.
     """
-    effect = influence(trial, ALL, Change.DONOR).effect
+    effect = measure_influence(trial, ALL, Change.DONOR).effect
     parts = []
     for lag in _LAGS[1:]:  # the first is 0: at once
         if lag >= trial.shape[1] - trial.writes[0]:
@@ -632,7 +632,7 @@ def table(trial: Trial) -> pd.DataFrame:
     rows = []
     for channel in trial.channels:
         for change in Change if channel == ALL else EITHER:
-            changed = influence(trial, channel, change)
+            changed = measure_influence(trial, channel, change)
             for lag in _LAGS:
                 if lag >= trial.shape[1]:
                     continue
@@ -662,7 +662,7 @@ def by_round(trial: Trial) -> pd.DataFrame:
     """
     rows = []
     for channel in trial.channels:
-        effects = influence(trial, channel, Change.DONOR).effect[..., 0]  # at lag 0
+        effects = measure_influence(trial, channel, Change.DONOR).effect[..., 0]  # at lag 0
         for t, effect in zip(trial.writes, effects, strict=True):
             interval = mean_interval(effect, participants=trial.whose)
             rows.append({"channel": channel, "round": t, **interval.columns("effect")})
@@ -680,7 +680,7 @@ def without(trial: Trial) -> pd.DataFrame:
         A table with one row per ``channel`` (part of the state, such as h of an LSTM) and
         ``change`` (the replacement, in words: the initial state, another episode's state, or the
         mean state of the round). ``worth`` is (loss with the replacement - loss with the unchanged
-        state) / loss with the replacement (:func:`worth_by`). ``effect`` is the mean distance
+        state) / loss with the replacement (:func:`measure_worth`). ``effect`` is the mean distance
         between predictions with the replaced and with the unchanged state, from 0 to 1; for classes
         it is the total variation distance (:meth:`~interp.audit.trial.Trial.distance`). Both have
         the ends of their intervals in columns such as ``worth_low``.
@@ -688,7 +688,7 @@ def without(trial: Trial) -> pd.DataFrame:
     rows = []
     for channel in trial.channels:
         for change in (*EITHER, Change.MEAN):
-            worth = worth_by(trial, change, channel)
+            worth = measure_worth(trial, change, channel)
             row: dict[str, Any] = {"channel": channel, "change": change}
             row |= worth.share.columns("worth")
             row |= worth.effect.columns("effect")

@@ -30,10 +30,10 @@ from interp.choices.scoring import (
     score_predictions,
 )
 from interp.core.algorithm import Algorithm, Family, format_parameters
-from interp.results.measure import NOT_RUN, Measure, Result, decisive, join_words
+from interp.results.measure import NOT_RUN, Measure, Result, conjoin, join_words
 from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.checks import array_of, checked, checked_result, unique
+from interp.support.checks import array_of, checked, checked_result, index_by_key
 from interp.support.errors import InputError, require
 from interp.tasks.trials import usual_size
 
@@ -119,7 +119,7 @@ class BesideMachine:
             is_share=False,
             needs_control=False,
         )
-        return decisive(
+        return conjoin(
             [over_memoryless, over_untrained, remaining],
             claim="The player chooses as the machine does",
             yes="chooses as the machine does",
@@ -461,7 +461,7 @@ def explain_choices(
     task = tasks.of(episodes)
     chosen = checked_choices(episodes, choices)
     rows = np.flatnonzero(~np.isnan(chosen).all(1))  # the episodes with a choice
-    chosen_families = asked_families(episodes, families)
+    chosen_families = select_families(episodes, families)
     data = ChoiceData(episodes.select(rows), chosen[rows], task.data.first_asked)
     (scores,) = scores_of_players(data, chosen_families)  # without names, all are one player
     machines = {}
@@ -546,7 +546,7 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
     return chosen
 
 
-def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
+def select_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[str, Family]:
     """Return the candidate families, with the ranges of their parameters converted to the scale of
     the data, such as the usual size of rewards.
 
@@ -559,7 +559,7 @@ def asked_families(episodes: Any, families: Sequence[Family] | None) -> Mapping[
         Key of a family -> family.
     """
     chosen_families = (
-        tasks.of(episodes).rivals() if families is None else unique(families, "family")
+        tasks.of(episodes).rivals() if families is None else index_by_key(families, "family")
     )
     require(
         chosen_families,

@@ -80,7 +80,7 @@ def predictor(subject: Machine | Algorithm | Predict) -> Predict:
     )
 
 
-def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
+def make_distributions(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
     """Turn any predictions into valid ones. An untrained copy of a handwired model may output
     numbers that are no probabilities, or not finite.
 
@@ -115,7 +115,7 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
     return np.asarray(p.numpy(force=True))
 
 
-def by_round(p: Array, q: Array, kind: Predicted) -> Array:
+def divergence_by_round(p: Array, q: Array, kind: Predicted) -> Array:
     """Return how far apart two predictions are in every round, ``[episode, round]``; 0 if they are
     equal.
 
@@ -189,7 +189,7 @@ def _normal_divergence(p: Array, q: Array) -> Array:
     return np.asarray(np.square(sinh_half) + squared_distance * precision_sum / 4)
 
 
-def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
+def select_scored_rounds(distributions: Array, episodes: Episodes) -> Array:
     """Return the predictions of the rounds that are scored, ``[episode, scored round, outcome]``:
     those from the task's first scored round on.
 
@@ -235,7 +235,7 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
             has_numbers,
             f"predictions of the kind {kind!r} must be {n_numbers} finite numbers a round, got shape {p.shape}",
         )
-        return asked_rounds(p, episodes)
+        return select_scored_rounds(p, episodes)
     total = p.sum(-1, keepdims=True)
     error_of_sum = np.abs(total - 1)
     # The tolerances are for predictions that were computed, or written, with few digits.
@@ -246,10 +246,10 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
         "predictions must be probabilities that sum to 1, got one of "
         f"{p.min():.4g} and a sum of {worst_sum:.6g}",
     )
-    return asked_rounds(np.asarray(np.clip(p, 0.0, None) / total), episodes)
+    return select_scored_rounds(np.asarray(np.clip(p, 0.0, None) / total), episodes)
 
 
-def enters_prediction_alone(algorithm: Algorithm, searched: Searched) -> bool:
+def affects_prediction_only(algorithm: Algorithm, searched: Searched) -> bool:
     """Return True if a parameter affects only the prediction, and not the state that the algorithm
     carries to the next round.
 
@@ -278,7 +278,7 @@ def read_out(family: Family, algorithm: Algorithm) -> Family | None:
     free: list[Searched] = []
     fixed: list[Searched] = []
     for searched in family.searched:
-        if enters_prediction_alone(algorithm, searched):
+        if affects_prediction_only(algorithm, searched):
             free.append(searched)
         else:
             fixed.append(searched)
@@ -352,7 +352,7 @@ class Distributions:
         p = np.asarray(algorithm.distribution(values), np.float64)
         self._last_parameters = dict(parameters)
         self._values = dict(values)  # with the variables that were computed on demand
-        return asked_rounds(p, self.batches[0])
+        return select_scored_rounds(p, self.batches[0])
 
     def _run_states(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:
         """Return inputs and states of an algorithm in every round, by key, ``[episode, round,
@@ -512,11 +512,11 @@ def _name_values(searched: Sequence[Searched], point: Sequence[float]) -> dict[s
 
 
 def _refine_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
-    lowest, parameters = refine(loss, searched, _name_values(searched, point))
+    lowest, parameters = minimise_locally(loss, searched, _name_values(searched, point))
     return lowest, tuple(parameters[parameter.name] for parameter in searched)
 
 
-def refine(
+def minimise_locally(
     loss: Loss, searched: Sequence[Searched], start: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
     """Find a local minimum of the loss near a starting point. Categorical parameters are not

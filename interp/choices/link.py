@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from interp.choices.fitting import Array
-from interp.choices.offers import even_guess
+from interp.choices.offers import guess_uniformly
 from interp.support.checks import checked_result
 
 HALF_CHI2 = 3.841 / 2
@@ -71,7 +71,7 @@ class Link:
             offers: index of the option in each slot (position in the list of offered options),
                 ``[..., slot]``; negative in empty slots. None if all options are offered.
         """
-        guess = even_guess(p, offers)
+        guess = guess_uniformly(p, offers)
         if self.temperature == 0:
             weights = _is_likeliest(p).astype(np.float64)
         else:
@@ -293,7 +293,7 @@ def fit_link(
         The loss per choice, including a penalty of 1.92 nats (for all choices together) if the
         lapse rate is above 0; and a :class:`Link` with the fitted temperature and lapse rate.
     """
-    guess = even_guess(p, offers)
+    guess = guess_uniformly(p, offers)
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered, guess[use])
     candidates = _fit_without_lapse(likelihood, tempered)
     best = min(candidates, default=None)
@@ -378,7 +378,9 @@ def _fit_with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
     return _Candidate(nats + HALF_CHI2, lapse, temperature)
 
 
-def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple[float, float]:
+def interpolate_profile_ends(
+    grid: Array, profile: Array, temperature: float = 1.0
+) -> tuple[float, float]:
     """Return (low, high), the ends of a parameter's 95 % profile likelihood interval, interpolated
     between grid values.
 

@@ -80,11 +80,11 @@ def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def even_guess(like: Array, offers: NDArray[np.int64] | None) -> Array:
+def guess_uniformly(like: Array, offers: NDArray[np.int64] | None) -> Array:
     """Return equal probabilities for the options that each round offered, in the shape of ``like``;
     0 in empty slots. The array is read-only.
 
-    >>> even_guess(np.zeros((1, 2, 3)), np.array([[[1, 0, 2], [2, 0, -1]]]))[0].round(2).tolist()
+    >>> guess_uniformly(np.zeros((1, 2, 3)), np.array([[[1, 0, 2], [2, 0, -1]]]))[0].round(2).tolist()
     [[0.33, 0.33, 0.33], [0.5, 0.5, 0.0]]
 
     Args:

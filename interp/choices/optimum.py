@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.choices.fitting import Array, OnDemand, enters_prediction_alone
+from interp.choices.fitting import Array, OnDemand, affects_prediction_only
 from interp.choices.link import HALF_CHI2
-from interp.choices.offers import even_guess, restrict_to_offers
+from interp.choices.offers import guess_uniformly, restrict_to_offers
 from interp.core.algorithm import Algorithm, Family, Values, keep_missing, missing_rounds
 from interp.support.checks import checked_result
 
@@ -107,7 +107,7 @@ class RowPredictor:
             outcome, ``[row, round, outcome]``, or of each offered option if not all are offered.
         """
         example = self._make_member(self.low)
-        is_read_out = [enters_prediction_alone(example, s) for s in self.family.searched]
+        is_read_out = [affects_prediction_only(example, s) for s in self.family.searched]
         grids = [searched.grid for searched in self.family.searched]
         # Two grids with the same axes; in each, the parameters of the other one have a single value,
         # which has no effect.
@@ -224,7 +224,7 @@ class Problems:
         """
         rows, places, is_fitted = self._list_rows(chosen)
         p = self.predict(rows, points[places, :-1])
-        guess = even_guess(p, self.data.offers_in(rows))
+        guess = guess_uniformly(p, self.data.offers_in(rows))
         lapse = points[places, -1:, None]  # [row, 1, 1]
         q = _mix_with_guess(p, lapse, guess)
         losses = -np.log(self.data.at_choices(q, rows))
@@ -270,7 +270,7 @@ class Problems:
         """
         rows, places, is_fitted = self._list_rows(chosen)
         p, slopes = self._differentiate(rows, places, points)
-        guess = even_guess(p, self.data.offers_in(rows))
+        guess = guess_uniformly(p, self.data.offers_in(rows))
         slope_of_lapse = guess - p  # q = lapse * guess + (1 - lapse) * p
         slopes.append(slope_of_lapse)
         lapse = points[places, -1:, None]  # [row, 1, 1]
@@ -551,7 +551,7 @@ class PlayerFits:
         rows = np.arange(len(data.episodes))
         for point, p in self.predict.on_grid(rows):
             chances = data.chances(p)
-            guess = data.chances(even_guess(p, data.offers))
+            guess = data.chances(guess_uniformly(p, data.offers))
             for lapse in LAPSES:
                 q = _mix_with_guess(chances, lapse, guess)
                 points = np.broadcast_to([*point, lapse], no_fit.points.shape)

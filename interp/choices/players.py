@@ -2,7 +2,7 @@
 
     >>> from interp.tasks import bandit
     >>> played = bandit.sample(3, 60, 2, "reversal", seed=0)
-    >>> found = by_participant(bandit.TASK.rivals()["rescorla_wagner"], played, played.choices)
+    >>> found = fit_participants(bandit.TASK.rivals()["rescorla_wagner"], played, played.choices)
     >>> list(found)[:6], len(found)
     (['participant', 'rounds', 'nats', 'rate', 'rate_low', 'rate_high'], 3)
 
@@ -24,10 +24,10 @@ from interp import tasks
 from interp.choices.explain import (
     FEWEST_CHOICES,
     ChoiceExplanation,
-    asked_families,
     checked_choices,
     explanation_of,
     scores_of_players,
+    select_families,
 )
 from interp.choices.scoring import ChoiceData, FamilyScore, add_intervals, score_families
 from interp.core.algorithm import Episodes, Family
@@ -77,7 +77,7 @@ def _count_choices(episodes: Any, choices: Any) -> tuple[NDArray[np.int64], NDAr
 
 
 @checked
-def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
+def fit_participants(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     """Fit one family of algorithms to each participant, or to each episode if the episodes name no
     participants.
 
@@ -106,7 +106,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     people, numbers = participants_of(episodes)
     data = ChoiceData(episodes, chosen, tasks.of(episodes).data.first_asked, numbers)
     rows = []
-    scaled = asked_families(episodes, [family])  # ranges of parameters in the units of the data
+    scaled = select_families(episodes, [family])  # ranges of parameters in the units of the data
     scores = score_families(data, scaled)[family.key]
     with_intervals = add_intervals(data, scaled[family.key], dict(enumerate(scores)))
     for player, score in with_intervals.items():
@@ -344,7 +344,7 @@ def explain_each(
         "the episodes name no participants; give participants, one an episode",
     )
     chosen = checked_choices(episodes, choices)
-    chosen_families = asked_families(episodes, families)
+    chosen_families = select_families(episodes, families)
     people, _ = participants_of(episodes)
     numbers, counts = _count_choices(episodes, chosen)
     fewest = int(counts.argmin())

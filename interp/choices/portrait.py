@@ -21,7 +21,7 @@ from scipy import special
 from interp.choices.fitting import Array, checked_distributions, predictor
 from interp.interventions.experiment import Tabulated
 from interp.results.palette import CYCLE
-from interp.results.style import styled
+from interp.results.style import in_house_style
 from interp.support.checks import checked, integer
 from interp.support.errors import require
 from interp.tasks.bandit import BanditEpisodes
@@ -180,7 +180,7 @@ def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
     )
 
 
-@styled
+@in_house_style
 def _draw_portrait(bins: pd.DataFrame, arm: str) -> Any:
     """Draw one panel per source: the change of the logit against the logit, one line per choice and
     reward, with the standard deviation as a band.

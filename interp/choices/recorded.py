@@ -29,7 +29,7 @@ from interp.choices.players import participants_of
 from interp.core import catalog
 from interp.machines.recurrent import Said
 from interp.model.adapted import AdaptedMachine
-from interp.model.checkpoints import built
+from interp.model.checkpoints import build_registered
 from interp.model.layout import RoundLayout
 from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import checked, integer, refuse_beyond_machine
@@ -130,7 +130,7 @@ def fit_cell(
         _BYTES_A_UNIT * n_unit_rounds,
     )
     settings = {"width": units, "sizes": task.sizes_of(episodes)}
-    blank = cast(AdaptedMachine, built(f"{kind}-{task.key}", settings))
+    blank = cast(AdaptedMachine, build_registered(f"{kind}-{task.key}", settings))
     machine = blank.untrained(seed)
     machine.name = blank.name
     fold_of_person = np.random.default_rng(seed).permutation(len(people)) % n_folds

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.choices.explain import FEWEST_CHOICES, ChoiceExplanation, asked_families
+from interp.choices.explain import FEWEST_CHOICES, ChoiceExplanation, select_families
 from interp.choices.players import EachParticipant, explain_each, participants_of
 from interp.core.algorithm import Algorithm, Family
 from interp.results.measure import Result
@@ -273,7 +273,7 @@ def recovery_of_design(
     Returns:
         The simulated players' algorithms, and what the fits found for each player.
     """
-    chosen_families = asked_families(episodes, families)
+    chosen_families = select_families(episodes, families)
     # The set may have the constant guess, which is no family that can be simulated.
     simulated_keys = [key for key in explanation.confidence_set if key in chosen_families]
     for key in explanation.scores:  # the lowest loss first

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.choices.fitting import Array, Distributions, refine
-from interp.choices.link import HALF_CHI2, FittedLink, Link, fit_link, profile_ends
-from interp.choices.offers import even_guess, offers_of, restrict_to_offers, slots_of
+from interp.choices.fitting import Array, Distributions, minimise_locally
+from interp.choices.link import HALF_CHI2, FittedLink, Link, fit_link, interpolate_profile_ends
+from interp.choices.offers import guess_uniformly, offers_of, restrict_to_offers, slots_of
 from interp.choices.optimum import Fit, PlayerFits, contained_points
 from interp.core.algorithm import Algorithm, Family, Searched
 from interp.stats.intervals import Interval
@@ -477,7 +477,7 @@ class _Search:
         starts = list(self.parameters)  # a copy: a refined point may replace those of other masks
         for mask, start in enumerate(starts):
             loss = partial(self.loss, mask=mask)
-            _, refined = refine(loss, self.family.searched, start)
+            _, refined = minimise_locally(loss, self.family.searched, start)
             self.try_point(refined)
 
     def result(self) -> _PlayerFit:
@@ -569,7 +569,7 @@ def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
         One score per player.
     """
     guess = Family(GUESS, "a guess, the same in every round", make=_no_algorithm, memoryless=True)
-    even = even_guess(like, data.offers)
+    even = guess_uniformly(like, data.offers)
     return [_score_fixed(data, guess, even, player) for player in range(data.n_players)]
 
 
@@ -772,6 +772,6 @@ def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) ->
             continue
         other_axes = tuple(i for i in range(len(grids)) if i != axis)
         profile = nats.min(other_axes)
-        ends = profile_ends(np.array(grid), profile, score.link.temperature)
+        ends = interpolate_profile_ends(np.array(grid), profile, score.link.temperature)
         intervals[parameter.name] = Interval(score.parameters[parameter.name], *ends)
     return replace(score, intervals=intervals)

@@ -20,7 +20,7 @@ def _method_names() -> str:
     return ", ".join(dict.fromkeys(method.key for method in select()))
 
 
-_subject_names = options.completing(lambda: resolve_name("circuits.benchmark:builders")())
+_subject_names = options.make_completer(lambda: resolve_name("circuits.benchmark:builders")())
 
 
 @command(
@@ -42,10 +42,12 @@ def _benchmark(
         ),
     ] = None,
     seeds: Annotated[
-        int, options.number("Number of seeds; episodes are drawn anew for each seed", most=1000)
+        int,
+        options.number_option("Number of seeds; episodes are drawn anew for each seed", most=1000),
     ] = 1,
     jobs: Annotated[
-        int, options.number("Number of machines on which methods are graded at the same time")
+        int,
+        options.number_option("Number of machines on which methods are graded at the same time"),
     ] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
@@ -74,7 +76,7 @@ def _benchmark(
         scheduler=scheduler,
         shard=shard,
     )
-    options.end_share(say, out / "parts", shard)
+    options.print_share_done(say, out / "parts", shard)
     if shard:
         return
     for key in result.scored:

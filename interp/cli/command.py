@@ -47,7 +47,7 @@ from interp.results.measure import Measured
 from interp.support import workers
 from interp.support.errors import InputError, convert_errors, require
 from interp.support.files import json_values, read_rows, read_tables, write_csv
-from interp.support.foreign import markup, one_line, plain, rich_table
+from interp.support.foreign import escape_invisible, escape_line, markup, rich_table
 from interp.support.lazy import resolve_name
 from interp.support.shares import PLAN
 from interp.support.workers import one_thread
@@ -96,7 +96,7 @@ class Commands(TyperGroup):
             # Code in C, and what reads files, can make another error of the interrupt.
             why = _STOPPED if code == 2 else why
             code = 143  # 128 + SIGTERM
-        typer.echo(f"interp: {plain(why)}", err=True)
+        typer.echo(f"interp: {escape_invisible(why)}", err=True)
         if "--json" in words:
             _refuse(ctx, words, why)
         raise typer.Exit(code)
@@ -215,7 +215,7 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record of the log as a line of text, with control characters escaped."""
-        return plain(super().format(record))
+        return escape_invisible(super().format(record))
 
 
 class _Command(TyperCommand):
@@ -406,7 +406,7 @@ def _show_warning(message: Any, *_: Any, **__: Any) -> None:
     """Print a Python warning as one line on standard error, without the file and line that raised
     it.
     """
-    typer.echo(f"interp: warning: {plain(message)}", err=True)
+    typer.echo(f"interp: warning: {escape_invisible(message)}", err=True)
 
 
 def _run(function: Callable[..., None], torch: bool, **values: Any) -> None:
@@ -421,7 +421,7 @@ def _run(function: Callable[..., None], torch: bool, **values: Any) -> None:
     if not torch:
         function(**values)
         return
-    with workers.working("importing torch"):
+    with workers.show_spinner("importing torch"):
         # What is imported stays until the process ends; looking for garbage among it would take an eighth of the time.
         gc.disable()
         import interp.model.transformer  # noqa: F401
@@ -514,7 +514,7 @@ def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
     """
     kind: Any = list[int] | None if many == "several" else int | None
     texts: dict[str, list[str]] = {}
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         for size in task.sizes:
             what = f"{size.what[0].upper()}{size.what[1:]} (task: {task.name})"
             text = f"{what}, at least {size.minimum}; {size.default} by default"
@@ -611,11 +611,11 @@ class Say:
     def line(self, text: object) -> None:
         """Print ``text`` as a line, unless ``--json`` or ``--quiet`` is set."""
         if self.is_for_people:
-            typer.echo(plain(text))
+            typer.echo(escape_invisible(text))
 
     def aside(self, text: object) -> None:
         """Print ``text`` as a line on standard error, with ``--json`` and ``--quiet``, too."""
-        typer.echo(plain(text), err=True)
+        typer.echo(escape_invisible(text), err=True)
 
     def facts(self, **values: Any) -> None:
         """Set fields of the JSON object that ``--json`` prints. Without ``--json``, nothing is
@@ -678,7 +678,7 @@ class Say:
         for path in paths:
             self._files.append(str(path))
             if not self.as_json:
-                typer.echo(one_line(path))
+                typer.echo(escape_line(path))
 
     def close(self) -> None:
         """Print the JSON object if ``--json`` was given; to be called once, at the end."""

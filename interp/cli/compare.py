@@ -40,13 +40,13 @@ def _compare(
     report: bool = False,
     episodes: Annotated[
         int | None,
-        options.number(
+        options.number_option(
             "Episodes that are scored; maps between states are fitted on two or three times as many",
             8,
         ),
     ] = None,
     rounds: Annotated[
-        int | None, options.number("Rounds per episode; 30 by default, 20 with --quick", 3)
+        int | None, options.number_option("Rounds per episode; 30 by default, 20 with --quick", 3)
     ] = None,
     recorded: list[str] | None = None,
     hypothesis: list[str] | None = None,
@@ -109,10 +109,10 @@ def _compare_several(
     settings = dict(compare_one.keywords)
     settings.pop("device")  # shares may be computed on different devices
     out = settings.pop("out")
-    settings |= options.contents_of([*models, reference, *(settings["recorded"] or [])])
-    for name in shares.undone(out, files, settings, shard):
+    settings |= options.digest_files([*models, reference, *(settings["recorded"] or [])])
+    for name in shares.iterate_undone(out, files, settings, shard):
         compare_one(name, reference)
-    options.end_share(say, out, shard)
+    options.print_share_done(say, out, shard)
 
 
 def _pair(model: str, reference: str) -> str:
@@ -148,7 +148,7 @@ def _compare_machines(
     builders = {record.name for record in models() if record.kind != "learned"}
     is_built = model in builders  # then --set is about it, otherwise about the reference
     subject = options.load(model, sizes, arguments if is_built else None, device).model
-    options.use(say, subject, recorded, hypothesis)
+    options.use_options(say, subject, recorded, hypothesis)
     reference_arguments = {} if is_built else options.settings_of(arguments or ())
     from circuits import compare as room
 

@@ -25,11 +25,14 @@ def _develop(
     runs: list[Path],
     reference: str = "",
     targets: list[str] | None = None,
-    every: Annotated[int, options.number("Measure only every N-th checkpoint of a run")] = 1,
+    every: Annotated[int, options.number_option("Measure only every N-th checkpoint of a run")] = 1,
     episodes: Annotated[
-        int, options.number("Number of episodes on which probes and predictions are measured", 16)
+        int,
+        options.number_option(
+            "Number of episodes on which probes and predictions are measured", 16
+        ),
     ] = 64,
-    rounds: Annotated[int, options.number("Number of rounds of an episode", 3)] = 30,
+    rounds: Annotated[int, options.number_option("Number of rounds of an episode", 3)] = 30,
     seed: int = 0,
     out: Path = Path("output/development"),
     shard: options.Shard = "",
@@ -63,8 +66,8 @@ def _develop(
             makers[name] = partial(development.measure_state, path, questions)
     settings = dict(vars(questions))
     if reference:
-        settings |= options.contents_of([reference])
-    with options.in_shares(say, out, makers, settings, shard, keeps=True) as parts:
+        settings |= options.digest_files([reference])
+    with options.compute_in_shares(say, out, makers, settings, shard, keeps=True) as parts:
         if shard:
             return
         tables = options.join_tables(parts.values())

@@ -21,7 +21,7 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support import shares
 from interp.support.files import folder_to_write, read_json, write_json
-from interp.support.foreign import plain
+from interp.support.foreign import escape_invisible
 
 
 @command(example="interp audit wma-learned wma-gru --quick", torch=True, **options.OF_A_MACHINE)
@@ -48,15 +48,15 @@ def _audit(
         quick: Use a third of the episodes; intervals are wider.
     """
     files = {name: f"{options.name_folder(name)}/audit.json" for name in models}
-    contents = options.contents_of([*models, *(how.get("recorded") or [])])
+    contents = options.digest_files([*models, *(how.get("recorded") or [])])
     settings = {"quick": quick, "seed": seed, "sizes": sizes, **how, **contents}
-    for name in shares.undone(out, files, settings, shard):
+    for name in shares.iterate_undone(out, files, settings, shard):
         _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
     if not shard:
         audits = [read_json(out / file) for file in files.values()]
         facts = audits[0] if len(audits) == 1 else {"audits": audits}
         say.facts(**facts)
-    options.end_share(say, out, shard)
+    options.print_share_done(say, out, shard)
 
 
 def _audit_one(
@@ -80,7 +80,7 @@ def _audit_one(
     from interp.audit import Budget
     from interp.audit import audit as run_audit
 
-    machine = options.study(say, model, sizes, sampled=False, **how).model
+    machine = options.load_for_analysis(say, model, sizes, sampled=False, **how).model
     folder = folder_to_write(out / options.name_folder(model))
     budget = Budget.quick() if quick else Budget()
     result = run_audit(machine, budget=replace(budget, seed=seed))
@@ -118,7 +118,9 @@ def _evaluate(
     model: options.ModelName,
     episodes: Annotated[
         int | None,
-        options.number("Number of episodes of each regime, 128 by default, 32 with --quick", 16),
+        options.number_option(
+            "Number of episodes of each regime, 128 by default, 32 with --quick", 16
+        ),
     ] = None,
     quick: bool = False,
     arguments: options.Set = None,
@@ -126,7 +128,7 @@ def _evaluate(
     device: str = "cpu",
     out: Path = Path("output/evaluation"),
     jobs: Annotated[
-        int, options.number("Number of regimes or tables that are measured at the same time")
+        int, options.number_option("Number of regimes or tables that are measured at the same time")
     ] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
@@ -144,7 +146,7 @@ def _evaluate(
     with bar(f"evaluating {loaded.name}", n_parts) as done:
         result = suite.evaluate(
             loaded,
-            n_episodes=options.size_of_work(episodes, quick, 32, 128),
+            n_episodes=options.choose_size(episodes, quick, 32, 128),
             seed=seed,
             done=done,
             n_jobs=jobs,
@@ -153,7 +155,7 @@ def _evaluate(
             shard=shard,
         )
     if result is None:
-        options.end_share(say, folder / "parts", shard)
+        options.print_share_done(say, folder / "parts", shard)
         return
     result.write(folder)
     from reports.evaluation import save
@@ -181,7 +183,7 @@ def _models(say: Say) -> None:
             say.line(f"  {record.name:{width}} {record.kind:10} {record.description}")
     if say.quiet and not say.as_json:
         for record in known:
-            typer.echo(plain(record.name))
+            typer.echo(escape_invisible(record.name))
 
 
 def _list_model_rows(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -47,7 +47,7 @@ def _ledger(
     sizes = Sizes.quick(seed) if quick else Sizes(seed=seed)
     models = [options.load(name, {}, None, "cpu").model for name in model or MODELS]
     result = room.make(models, out, sizes=sizes, claims=claim or (), shard=shard)
-    options.end_share(say, out / "parts", shard)
+    options.print_share_done(say, out / "parts", shard)
     if shard:
         return
     say.line(result.sentence)

@@ -20,7 +20,7 @@ from interp.llm.transcripts import import_rounds
 from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.files import folder_to_write, write_csv
 from interp.support.foreign import json_in
-from interp.support.workers import display, working
+from interp.support.workers import display, show_spinner
 
 if TYPE_CHECKING:
     from interp.core.machine import Machine
@@ -130,21 +130,23 @@ def _open(
     model: str,
     out: Path = Path("output/llm-open"),
     regime: str = "stratified",
-    episodes: Annotated[int, options.number("Number of episodes that the model plays", 10)] = 32,
-    rounds: Annotated[int, options.number("Number of rounds of an episode")] = 10,
+    episodes: Annotated[
+        int, options.number_option("Number of episodes that the model plays", 10)
+    ] = 32,
+    rounds: Annotated[int, options.number_option("Number of rounds of an episode")] = 10,
     condition: str = "online-no-note",
     every: Annotated[
-        int, options.number("Probe the residual stream at every N-th transformer block only")
+        int, options.number_option("Probe the residual stream at every N-th transformer block only")
     ] = 1,
     expert: Annotated[
         int,
-        options.number(
+        options.number_option(
             "Number of the expert, counted from 0, whose vote and count are patched in the last round",
             0,
         ),
     ] = 2,
     device: str = "cpu",
-    batch: Annotated[int, options.number("Number of episodes in one batch")] = 8,
+    batch: Annotated[int, options.number_option("Number of episodes in one batch")] = 8,
     seed: int = 0,
 ) -> None:
     """Look inside a chat model while it plays expert advice.
@@ -163,7 +165,7 @@ def _open(
 
     played = Opened.sample(episodes, rounds, regime=regime, seed=seed)
     folder_to_write(out)
-    with working(f"opening {model}"):
+    with show_spinner(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
         patched = []
@@ -213,12 +215,12 @@ def _run(
     regime: list[str] | None = None,
     episodes: Annotated[
         int,
-        options.number(
+        options.number_option(
             "Number of episodes (instances) of each regime; a larger number than before extends a run"
         ),
     ] = 30,
-    rounds: Annotated[int, options.number("Number of rounds of an episode")] = 100,
-    experts: Annotated[int, options.number("Number of experts that advise")] = 4,
+    rounds: Annotated[int, options.number_option("Number of rounds of an episode")] = 100,
+    experts: Annotated[int, options.number_option("Number of experts that advise")] = 4,
     seed: int = 0,
     prompts: Path | None = None,
     temperature: str = "0",
@@ -231,7 +233,7 @@ def _run(
     extra_body: str = "{}",
     malformed_limit: Annotated[
         int,
-        options.number(
+        options.number_option(
             "Stop the run if its first N answers are all malformed; 0 never stops it", 0
         ),
     ] = 20,
@@ -366,11 +368,11 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     for name, description in PLAYERS.items():
         say.line(f"{name}: {description}")
     traces = out / "traces"
-    with working("playing the scripted agents"):
+    with show_spinner("playing the scripted agents"):
         played = play_demo(traces, seed)
     for name, done in played.items():
         say.line(f"{name}: {done.sentence}")
-    with working("scoring and drawing"):
+    with show_spinner("scoring and drawing"):
         runs = load(traces)
         acts = behaviour(runs, seed)
         scores, written = write_tables(runs, out / "scores", seed=seed, more=behaviour_tables(acts))
@@ -459,8 +461,8 @@ def _score(
     for group, runs in group_runs(reading.runs).items():
         makers[", ".join(group)] = partial(_explain_group, runs, seed, machines)
     settings = {"seed": seed, "models": models, "runs": joblib.hash(reading.runs)}
-    settings |= options.contents_of(models or [])
-    with options.in_shares(say, out, makers, settings, shard) as explained:
+    settings |= options.digest_files(models or [])
+    with options.compute_in_shares(say, out, makers, settings, shard) as explained:
         if shard:
             return
         explained_tables = options.join_tables(group["tables"] for group in explained.values())
@@ -523,6 +525,6 @@ def _report(
     from reports.llm import write
 
     folder_to_write(out)
-    with working("scoring and drawing"):
+    with show_spinner("scoring and drawing"):
         page = write(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
     say.wrote([page])

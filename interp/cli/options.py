@@ -31,7 +31,7 @@ from interp.support.session import Finished
 from interp.support.workers import bar, share
 
 
-def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
+def number_option(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
     """Make an option of a command that takes a whole number. Numbers below ``minimum`` or above
     ``most`` are refused.
 
@@ -57,7 +57,7 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
-def size_of_work(given: int | None, quick: bool, few: int, many: int) -> int:
+def choose_size(given: int | None, quick: bool, few: int, many: int) -> int:
     """Return the number of episodes or rounds that the user set, or a default if the user set none.
 
     Args:
@@ -71,7 +71,7 @@ def size_of_work(given: int | None, quick: bool, few: int, many: int) -> int:
     return few if quick else many
 
 
-def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+def make_completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """Return a function with which a shell completes an option's value. It takes the first letters,
     and returns the list of names that begin with them.
 
@@ -94,12 +94,12 @@ def _models(*kinds: str) -> list[str]:
 
 def _regimes() -> dict[str, Iterable[str]]:
     """Return the names of every task's regimes: key of a task -> names."""
-    return {task.key: task.data.regimes() for task in interp.tasks.every()}
+    return {task.key: task.data.regimes() for task in interp.tasks.list_tasks()}
 
 
-model_names = completing(lambda: _models("handwired", "learned", "built"))
-_handwired_names = completing(lambda: _models("handwired"))
-_regime_names = completing(lambda: dict.fromkeys(chain.from_iterable(_regimes().values())))
+model_names = make_completer(lambda: _models("handwired", "learned", "built"))
+_handwired_names = make_completer(lambda: _models("handwired"))
+_regime_names = make_completer(lambda: dict.fromkeys(chain.from_iterable(_regimes().values())))
 
 
 def _every_regime() -> str:
@@ -211,7 +211,7 @@ def refuse_idle(why: str, given: Mapping[str, object]) -> None:
     require(not idle, f"{why}: leave {', '.join(idle)} out")
 
 
-def span(text: str) -> tuple[int, int]:
+def parse_range(text: str) -> tuple[int, int]:
     """Return (first, after last) of a range written as "first:after-last", such as "0:10"; refuse
     an empty range.
     """
@@ -242,7 +242,7 @@ def name_folder(model: str) -> str:
     return str(path).replace("/", "_")
 
 
-def contents_of(words: Iterable[str]) -> dict[str, str]:
+def digest_files(words: Iterable[str]) -> dict[str, str]:
     """Return digests of the files and folders that a command reads. Stored results are used again
     only if the digests are equal, so a changed file is noticed.
 
@@ -263,7 +263,7 @@ def contents_of(words: Iterable[str]) -> dict[str, str]:
     return digests
 
 
-def end_share(say: Say, folder: Path, shard: str) -> None:
+def print_share_done(say: Say, folder: Path, shard: str) -> None:
     """Print how many parts are done of a work that several commands share.
 
     The last command has no share, and puts the parts of all commands together. When it calls this
@@ -284,7 +284,7 @@ def end_share(say: Say, folder: Path, shard: str) -> None:
 
 
 @contextmanager
-def in_shares(
+def compute_in_shares(
     say: Say,
     folder: Path,
     makers: Mapping[str, Callable[[], Any]],
@@ -321,7 +321,7 @@ def in_shares(
             parts[name] = finished.part(name, dict[str, Any], makers[name])
             advance(1)
     yield {} if shard else parts  # a share alone is no result
-    end_share(say, parts_folder, shard)
+    print_share_done(say, parts_folder, shard)
     if not shard and not keeps:
         finished.clear()
 
@@ -358,7 +358,7 @@ def say_what_was_read(say: Say, episodes: Any) -> None:
         say.facts(read=reading.to_dict())
 
 
-def use(
+def use_options(
     say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None
 ) -> Any:
     """Make all analyses of a command use what its options name: recorded episodes in place of
@@ -480,7 +480,7 @@ class _Loaded:
     people: Any = None
 
 
-def study(
+def load_for_analysis(
     say: Say,
     name: str,
     sizes: Mapping[str, int],
@@ -492,7 +492,7 @@ def study(
     device: str = "cpu",
 ) -> _Loaded:
     """Load a model for a command as :func:`load` does. Until the command ends, analyses use the
-    recorded episodes and the algorithm that the options name (:func:`use`).
+    recorded episodes and the algorithm that the options name (:func:`use_options`).
 
     ``recorded``, ``hypothesis``, ``arguments`` and ``device`` are the values of the options of
     these names.
@@ -511,7 +511,7 @@ def study(
         episodes, or None).
     """
     loaded = load(name, sizes, arguments, device, sampled)
-    return replace(loaded, people=use(say, loaded.model, recorded, hypothesis))
+    return replace(loaded, people=use_options(say, loaded.model, recorded, hypothesis))
 
 
 def load(
@@ -541,9 +541,9 @@ def load(
         InputError: if the model does not exist, or cannot have these sizes or arguments.
     """
     from interp.model import library
-    from interp.support.workers import working
+    from interp.support.workers import show_spinner
 
-    with working(f"loading {name}"):
+    with show_spinner(f"loading {name}"):
         place = find_device(device)
         settings = settings_of(arguments or ())
         require(
@@ -571,5 +571,9 @@ def load(
         return _Loaded(library.load(name, **settings).to(place), arguments=settings)
 
 
-OF_A_MACHINE: dict[str, Any] = {"sizes": "one", "of": {"how": study}, "more": CIRCUIT_ARGUMENTS}
-"""How a command about one machine is made: it loads it by ``study(say, model, sizes, sampled, **how)``."""
+OF_A_MACHINE: dict[str, Any] = {
+    "sizes": "one",
+    "of": {"how": load_for_analysis},
+    "more": CIRCUIT_ARGUMENTS,
+}
+"""How a command about one machine is made: it loads it by ``load_for_analysis(say, model, sizes, sampled, **how)``."""

@@ -16,7 +16,7 @@ from interp.support.files import folder_to_write
 
 _Round = Annotated[
     int | None,
-    options.number(
+    options.number_option(
         "Round that is corrupted and patched, counted from 0; by default 20, or the middle round of shorter episodes",
         0,
         "--round",
@@ -24,7 +24,7 @@ _Round = Annotated[
 ]
 _Read = Annotated[
     int | None,
-    options.number(
+    options.number_option(
         "Round whose prediction is read, counted from 0; by default the first round whose prediction the corruption "
         "can change",
         0,
@@ -32,13 +32,13 @@ _Read = Annotated[
 ]
 _Rounds = Annotated[
     int | None,
-    options.number(
+    options.number_option(
         "Number of rounds of an episode; by default as many as --round, --read and --map need"
     ),
 ]
 _MapSize = Annotated[
     int,
-    options.number(
+    options.number_option(
         "Draw a heat map over N rounds: the effect of patching each round on each round's prediction; 0 draws no map",
         0,
         "--map",
@@ -66,7 +66,7 @@ def _patch(
     direction: str = "denoising",
     episodes: Annotated[
         int | None,
-        options.number(
+        options.number_option(
             "Number of pairs of a clean and a corrupted episode, 64 by default, 16 with --quick", 2
         ),
     ] = None,
@@ -98,7 +98,7 @@ def _patch(
     """
     require_known("direction", direction, ("denoising", "noising"))
     _check_rounds(at, read, rounds)
-    chosen = options.study(say, model, sizes, True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, True, **how)
     loaded = chosen.model
     from interp.interventions import causal_tables
 
@@ -106,7 +106,7 @@ def _patch(
     if round_ is None:
         round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2
     folder = folder_to_write(out / options.name_folder(model))
-    n_episodes = options.size_of_work(episodes, quick, 16, 64)
+    n_episodes = options.choose_size(episodes, quick, 16, 64)
     say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)
     sample = causal_tables.Sample(
         corruption=corruption,
@@ -192,8 +192,8 @@ def _write_tables(
         smooth = differentiable(cast(Any, model))
     makers = causal_tables.table_makers(model, round_, smooth=smooth, sample=sample)
     settings = {"model": model.name, "digest": model.digest(), "round": round_, **asdict(sample)}
-    settings |= {**how, **options.contents_of(how.get("recorded") or [])}
-    with options.in_shares(say, folder, makers, settings, shard) as parts:
+    settings |= {**how, **options.digest_files(how.get("recorded") or [])}
+    with options.compute_in_shares(say, folder, makers, settings, shard) as parts:
         for by_name in parts.values():
             say.tables(folder, by_name)
 

@@ -11,7 +11,7 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support.errors import require
 from interp.support.files import folder_to_write, write_csv, write_figure, write_json, write_text
-from interp.support.workers import working
+from interp.support.workers import show_spinner
 
 
 def _target_names() -> str:
@@ -19,7 +19,7 @@ def _target_names() -> str:
     from probes.targets import every
 
     texts = []
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         keys = [target.key for target in every(task) if "." not in target.key]
         texts.append(f"{task.key}: {', '.join(keys)}")
     return f"KEY (after the round) or KEY:before (before the round), of {'; '.join(texts)}"
@@ -51,12 +51,12 @@ def _probe(
     sweep: bool = False,
     windows: list[str] | None = None,
     episodes: Annotated[
-        int | None, options.number("Number of episodes; 256 by default, 64 with --quick", 5)
+        int | None, options.number_option("Number of episodes; 256 by default, 64 with --quick", 5)
     ] = None,
     quick: bool = False,
     rounds: Annotated[
         int | None,
-        options.number(
+        options.number_option(
             "Number of rounds of an episode; 100 by default, 50 with --quick, or fewer if the task has fewer"
         ),
     ] = None,
@@ -82,8 +82,8 @@ def _probe(
         sweep or not (windows or shard),
         "--windows are rounds of a sweep, and --shard divides it: give --sweep, too, or leave them out",
     )
-    spans = [options.span(text) for text in windows or ()]
-    chosen = options.study(say, model, sizes, sampled=True, **how)
+    spans = [options.parse_range(text) for text in windows or ()]
+    chosen = options.load_for_analysis(say, model, sizes, sampled=True, **how)
     loaded = chosen.model
     task = interp.tasks.of(loaded)
     if chosen.people:
@@ -93,8 +93,8 @@ def _probe(
         )
         sampled = chosen.people
     else:
-        n_episodes = options.size_of_work(episodes, quick, 64, 256)
-        n_rounds = rounds or task.at_most(options.size_of_work(None, quick, 50, 100))
+        n_episodes = options.choose_size(episodes, quick, 64, 256)
+        n_rounds = rounds or task.at_most(options.choose_size(None, quick, 50, 100))
         sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)  # refuses sizes that the model cannot have
     say.facts(
@@ -109,7 +109,7 @@ def _probe(
 
     if not sweep:
         names = targets or task.analysis.probed or None
-        with working("fitting probes"):
+        with show_spinner("fitting probes"):
             results = probes.probe(loaded, sampled, names, sites=site, seed=seed)
         _write_results(say, results, folder)
         return
@@ -125,7 +125,7 @@ def _probe(
         scheduler=scheduler,
         shard=shard,
     )
-    options.end_share(say, cells_folder, shard)
+    options.print_share_done(say, cells_folder, shard)
     if shard:
         return
     write_csv(folder / "sweep.csv", swept.frame)

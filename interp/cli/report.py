@@ -39,7 +39,9 @@ def _choices(
     ],
     units: Annotated[
         int,
-        options.number("Number of hidden units of the GRU that is compared with the algorithms"),
+        options.number_option(
+            "Number of hidden units of the GRU that is compared with the algorithms"
+        ),
     ] = 2,
     quick: Annotated[
         bool,
@@ -62,7 +64,7 @@ def _choices(
     import joblib
 
     from interp.choices.players import draw_people
-    from reports.choices import PEOPLE, makers_of, players_of, write
+    from reports.choices import PEOPLE, divide_explanations, players_of, write
 
     require(
         not (quick and shard),
@@ -71,10 +73,10 @@ def _choices(
     episodes = interp.tasks.bandit.read(file, **columns)
     options.say_what_was_read(say, episodes)
     players = players_of(episodes, _read_players(say, beside or []), seed)
-    makers = {} if quick else makers_of(players, seed)
+    makers = {} if quick else divide_explanations(players, seed)
     tables = [(player.episodes, player.choices) for player in players.values()]
     settings = {"seed": seed, "table": joblib.hash(tables)}
-    with options.in_shares(say, folder_to_write(out), makers, settings, shard) as explained:
+    with options.compute_in_shares(say, folder_to_write(out), makers, settings, shard) as explained:
         if shard:
             return
         page, results = write(
@@ -164,7 +166,9 @@ def _explore(
     view: str = "",
     port: Annotated[
         int,
-        options.number("Port on which the page is served; 0 takes any free port", 0, most=65535),
+        options.number_option(
+            "Port on which the page is served; 0 takes any free port", 0, most=65535
+        ),
     ] = 0,
     seed: int = 0,
 ) -> None:
@@ -179,7 +183,7 @@ def _explore(
 
     shown = View.of(view)
     shown = replace(shown, seed=seed_of(seed) or shown.seed)
-    chosen = options.study(say, model, sizes, sampled=False, **how)
+    chosen = options.load_for_analysis(say, model, sizes, sampled=False, **how)
     reference_model = None
     if reference:
         reference_model = options.load(reference, {}, None, how.get("device", "cpu")).model
@@ -205,14 +209,14 @@ def _report(
     quick: bool = False,
     episodes: Annotated[
         int | None,
-        options.number(
+        options.number_option(
             "Number of episodes; 64 by default, 16 with --quick, but at least one of each participant with --recorded",
             5,
         ),
     ] = None,
     rounds: Annotated[
         int | None,
-        options.number("Number of rounds of an episode; 100 by default, 20 with --quick", 2),
+        options.number_option("Number of rounds of an episode; 100 by default, 20 with --quick", 2),
     ] = None,
     regime: options.Regime = "",
     seed: int = 0,
@@ -228,7 +232,7 @@ def _report(
     from reports.build import write
 
     folder_to_write(out)
-    chosen = options.study(say, model, sizes, sampled=True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, sampled=True, **how)
     n_people = interp.tasks.of(chosen.model).recorded.get("participants", 0)
     written = write(
         chosen.model,

@@ -18,12 +18,12 @@ from interp.support import shares
 from interp.support.checks import folder_name
 from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write, require_free, write_csv, write_figure
-from interp.support.workers import keep_freed_memory, one_thread, working
+from interp.support.workers import keep_freed_memory, one_thread, show_spinner
 
 if TYPE_CHECKING:
     from interp.training.config import TrainingConfig
 
-_task_keys = options.completing(lambda: [task.key for task in interp.tasks.every()])
+_task_keys = options.make_completer(lambda: [task.key for task in interp.tasks.list_tasks()])
 _Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -53,7 +53,8 @@ def _train(
     name: str = "",
     machine: list[str] | None = None,
     units: Annotated[
-        int | None, options.number("Number of hidden units of the machine that --machine names")
+        int | None,
+        options.number_option("Number of hidden units of the machine that --machine names"),
     ] = None,
     recorded: list[str] | None = None,
     config: Path | None = None,
@@ -64,11 +65,13 @@ def _train(
     out: Path = Path("output/training"),
     processes: Annotated[
         int,
-        options.number("Number of processes of this training, which torchrun must have started"),
+        options.number_option(
+            "Number of processes of this training, which torchrun must have started"
+        ),
     ] = 1,
     keep_every: Annotated[
         int,
-        options.number(
+        options.number_option(
             "Store a checkpoint in OUT/NAME/kept after every N training steps; 0 stores none", 0
         ),
     ] = 0,
@@ -126,7 +129,7 @@ def _train(
     changes = settings.merge(
         changes, _changes(task, sizes, regime, seed=seed, machine=machine_words)
     )
-    chosen = settings.override(base, changes)
+    chosen = settings.replace_fields(base, changes)
     name = folder_name("--name", name or f"{task}-{preset}")
 
     train_one = partial(
@@ -137,7 +140,9 @@ def _train(
     if not seeds:
         say.wrote(train_one(chosen, folder, name))
         return
-    _train_seeds(say, train_one, chosen, seeds=options.span(seeds), folder=folder, shard=shard)
+    _train_seeds(
+        say, train_one, chosen, seeds=options.parse_range(seeds), folder=folder, shard=shard
+    )
 
 
 def _train_seeds(
@@ -164,12 +169,12 @@ def _train_seeds(
     numbers = {f"seed {number}": number for number in range(*seeds)}
     files = {part: f"seed-{number}/model" for part, number in numbers.items()}
     settings = {**config.to_dict(), "seed": list(seeds), **train_one.keywords}
-    for part in shares.undone(folder, files, settings, shard):
+    for part in shares.iterate_undone(folder, files, settings, shard):
         number = numbers[part]
         seed_config = replace(config, seed=number)
         name = f"{folder.name}-{number}"
         say.wrote(train_one(seed_config, folder / f"seed-{number}", name))
-    options.end_share(say, folder, shard)
+    options.print_share_done(say, folder, shard)
 
 
 def _train_run(
@@ -200,7 +205,7 @@ def _train_run(
     # torchrun numbers its processes: all come here, one says so.
     is_first = os.environ.get("RANK", "0") == "0"
     require_free(folder)
-    with working("importing torch"):
+    with show_spinner("importing torch"):
         from interp.training.hardware import choose_precision, kind_of
         from interp.training.trainer import train
     precision, because = choose_precision(config, folder, kind_of(device))
@@ -312,7 +317,7 @@ def _fit_cell(
         f"{str(folder / 'model')!r} exists already; give another --name, or remove it",
     )
     episodes = options.read(interp.tasks.get(task), recorded)
-    with working("importing torch"):
+    with show_spinner("importing torch"):
         from interp.choices.recorded import fit_cell
         from interp.model.checkpoints import save_checkpoint
     keep_freed_memory()

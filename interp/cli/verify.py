@@ -31,13 +31,13 @@ def _verify(
     model: options.HandwiredName,
     episodes: Annotated[
         int | None,
-        options.number(
+        options.number_option(
             "Number of episodes for each combination of sizes, 20 by default, 5 with --quick"
         ),
     ] = None,
     rounds: Annotated[
         int | None,
-        options.number("Number of rounds of an episode, 200 by default, 100 with --quick"),
+        options.number_option("Number of rounds of an episode, 200 by default, 100 with --quick"),
     ] = None,
     quick: bool = False,
     arguments: options.Set = None,
@@ -65,8 +65,8 @@ def _verify(
     if out is not None:
         folder_to_write(out)
     run: dict[str, Any] = {
-        "n_rounds": options.size_of_work(rounds, quick, 100, 200),
-        "n_episodes": options.size_of_work(episodes, quick, 5, 20),
+        "n_rounds": options.choose_size(rounds, quick, 100, 200),
+        "n_episodes": options.choose_size(episodes, quick, 5, 20),
         "seed": seed,
     }
     kinds = {record.name: record.kind for record in library.models()}

@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.stats.intervals import number_participants
-from interp.support.checks import array_of, checked_fields, integer, number, shown
+from interp.support.checks import array_of, check_number, checked_fields, format_value, integer
 from interp.support.errors import InputError, convert_errors, require, require_known, unknown_name
 from interp.support.files import read_rows
-from interp.support.session import once
+from interp.support.session import compute_once
 
 Values = Mapping[str, NDArray[Any]]
 """Arrays of variables by key, ``[..., *elements]``, all with the same leading axes."""
@@ -105,7 +105,7 @@ def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
     return np.ones((len(episodes), episodes.n_rounds), bool)
 
 
-def counted_of(missing: NDArray[np.bool_] | None) -> str:
+def describe_counted(missing: NDArray[np.bool_] | None) -> str:
     """Return a clause for reports, such as "180 of 200 rounds of 4 episodes count"; "" if no round
     is missing.
 
@@ -409,7 +409,9 @@ class Algorithm:
             its value after the round under "next_log_weights".
         """
         if do is None:
-            return once("values", self, episodes, make=partial(self._compute_values, episodes))
+            return compute_once(
+                "values", self, episodes, make=partial(self._compute_values, episodes)
+            )
         return self._compute_values(episodes, do)
 
     def _compute_values(self, episodes: Episodes, do: Values | None = None) -> Values:
@@ -554,14 +556,14 @@ class Algorithm:
             return InputError(f"{what} of {self.key!r} must be a mapping of {names} to arrays{how}")
 
         if not isinstance(values, Mapping):
-            raise make_error(f", got {shown(values)}")
+            raise make_error(f", got {format_value(values)}")
         if not values.keys() >= set(keys):
             missing = [repr(key) for key in keys if key not in values]
             raise make_error(f"; it lacks {', '.join(missing)}")
         arrays = {key: array_of(f"{key!r} of {what}", values[key]) for key in keys}
         for key, array in arrays.items():
             if array.shape[: len(begin)] != begin:
-                raise make_error(f" that begin with {begin}; {key!r} is {shown(array)}")
+                raise make_error(f" that begin with {begin}; {key!r} is {format_value(array)}")
         return {**values, **arrays}
 
     def at(
@@ -898,7 +900,7 @@ class Family:
                 if name in truth_valued and isinstance(value, bool):
                     continue
                 bounds = (0, 1) if name in truth_valued else ()
-                number(f"{name} of {self.key!r}", value, *bounds)
+                check_number(f"{name} of {self.key!r}", value, *bounds)
             return make(*args, **parameters)
 
         object.__setattr__(self, "make", make_and_check)
@@ -914,14 +916,14 @@ def format_parameters(parameters: Mapping[str, Any]) -> str:
     return ", ".join(parts).replace("_", " ")
 
 
-def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
+def number_elements(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
     """Return a function that maps a variable's values to numbered labels of its elements, for the
     field ``outputs`` of :class:`Variable`.
 
     ``template`` has one # for each axis of the elements, the last axes of the values. Every # is
     replaced by the index, counted from 1, along its axis.
 
-    >>> numbered("e_#")(np.zeros((1, 1, 3)))
+    >>> number_elements("e_#")(np.zeros((1, 1, 3)))
     ('e_1', 'e_2', 'e_3')
     """
     n_axes = template.count("#")
@@ -944,7 +946,7 @@ def variable_table(
 
     The file has one row per variable. Its columns are ``name`` (the variable's key) and the fields
     of :class:`Variable`: symbol, meaning, units, role, parents (separated by blanks), outputs (a
-    template for :func:`numbered`) and noun. A further column, ``classes``, is empty for real
+    template for :func:`number_elements`) and noun. A further column, ``classes``, is empty for real
     numbers; for a class variable it has a word, such as "binary". A row named ``ALGORITHM.KEY``
     replaces the row ``KEY`` for the algorithm with this key.
 
@@ -972,7 +974,7 @@ def variable_table(
         for key, equation in equations.items():
             row: dict[str, Any] = dict(rows.get(f"{algorithm}.{key}") or rows[key])
             row["parents"] = tuple(row["parents"].split())
-            row["outputs"] = numbered(row["outputs"]) if row["outputs"] else None
+            row["outputs"] = number_elements(row["outputs"]) if row["outputs"] else None
             n_classes = row.pop("classes")
             if n_classes:
                 row |= {"kind": "class", "n_classes": classes[n_classes]}
@@ -982,7 +984,7 @@ def variable_table(
     return make
 
 
-def maker(
+def algorithm_builder(
     task: str,
     table: Callable[..., tuple[Variable, ...]],
     read: Mapping[str, Callable[[Any], NDArray[Any]]],

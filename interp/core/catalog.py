@@ -18,12 +18,12 @@ from interp.core.task import BaseEpisodes, Task
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
 from interp.support.lazy import entry
-from interp.support.provenance import replaced_tasks, replacing
+from interp.support.provenance import replaced_tasks, temporarily_register
 
 _REGISTERED: dict[str, Task] = {}
 
 
-def every() -> tuple[Task, ...]:
+def list_tasks() -> tuple[Task, ...]:
     """Return all tasks: first those that this package ships, in alphabetical order of their
     folders, then those that users registered.
     """
@@ -44,7 +44,7 @@ def get(key: object) -> Task:
     """Return the task called ``key``, as it was registered; refuse an unknown key. The result is
     the same within :func:`using`, a context in which analyses use a changed copy of the task.
     """
-    known = {task.key: task for task in every()}
+    known = {task.key: task for task in list_tasks()}
     require_known("task", key, list(known))
     return known[str(key)]
 
@@ -102,7 +102,7 @@ def using(
         raise InputError("nothing to use: give recorded episodes, an algorithm, or both")
     if algorithm is not None:
         task = task.held_against(algorithm)
-    with replacing(task.key, task):
+    with temporarily_register(task.key, task):
         yield task
 
 
@@ -124,7 +124,7 @@ def register(task: Task) -> Task:
         Traceback (most recent call last):
         interp.support.errors.InputError: a task 'experts' is registered already; choose another key
     """
-    taken = {known.key for known in every()}
+    taken = {known.key for known in list_tasks()}
     key = task.key
     require(key not in taken, f"a task {key!r} is registered already; choose another key")
     _REGISTERED[key] = task

@@ -20,7 +20,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from interp.support.errors import InputError, unknown_name
-from interp.support.foreign import one_line
+from interp.support.foreign import escape_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,7 @@ def format_machine(machine: Machine) -> str:
                 without_number = re.sub(r"^[0-9.]+ ", "", name)
                 labels.append(f"L{layer}H{head} {without_number}")
         lines.append(f"  heads of layer {layer}: {_abbreviate(labels)}")
-    return "\n".join(map(one_line, lines[:12]))
+    return "\n".join(map(escape_line, lines[:12]))
 
 
 def _abbreviate(names: Any) -> str:

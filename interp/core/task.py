@@ -41,12 +41,12 @@ from interp.support.checks import (
     checked,
     checked_fields,
     fit,
+    format_value,
+    index_by_key,
     integer,
-    shown,
-    unique,
 )
 from interp.support.errors import InputError, convert_errors, require, require_known, unknown_name
-from interp.support.session import once
+from interp.support.session import compute_once
 
 _SCORING_SEED = 2**31 - 1
 """Seed of the episodes that are scored when a caller fixes them for all seeds.
@@ -221,7 +221,7 @@ def _wrong_numbers(
     return InputError(text)
 
 
-def freeze(record: object, **values: Any) -> None:
+def set_frozen_fields(record: object, **values: Any) -> None:
     """Set fields of a frozen dataclass, for use in its ``__post_init__``.
 
     Args:
@@ -310,10 +310,10 @@ class BaseEpisodes:
                 not empty,
                 f"no round took place in {len(empty)} of {len(self)} episodes, such as {empty[:1]}; leave these out",
             )
-            freeze(self, missing=missing if missing.any() else None)
+            set_frozen_fields(self, missing=missing if missing.any() else None)
         if self.participants is not None:
             number_participants(self.participants, len(self))
-            freeze(self, participants=np.asarray(list(self.participants)))
+            set_frozen_fields(self, participants=np.asarray(list(self.participants)))
         check_fields(self)
 
     def __len__(self) -> int:
@@ -506,12 +506,14 @@ def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
         values: for each episode, a list of rounds.
     """
     is_list = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
-    require(is_list, f"{name} must be a list with an entry for each episode, got {shown(values)}")
+    require(
+        is_list, f"{name} must be a list with an entry for each episode, got {format_value(values)}"
+    )
     episodes = [array_of(name, episode) for episode in values]
     for episode in episodes:
         require(
             episode.ndim > 0,
-            f"{name} must be a list of rounds for each episode, got {shown(values)}",
+            f"{name} must be a list of rounds for each episode, got {format_value(values)}",
         )
     return episodes
 
@@ -560,7 +562,7 @@ def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> in
 
 
 @checked
-def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
+def shift_by_one_episode(values: NDArray[Any], t: int) -> NDArray[Any]:
     """Return a copy of ``values`` in which each episode has the next episode's entries in the
     rounds before ``t``.
 
@@ -570,7 +572,7 @@ def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
         values: array ``[episode, round, ...]`` of at least 2 episodes.
         t: index of the first round that is not exchanged.
 
-    >>> exchanged(np.array([[1, 2, 3], [7, 8, 9]]), 2)
+    >>> shift_by_one_episode(np.array([[1, 2, 3], [7, 8, 9]]), 2)
     array([[7, 8, 3],
            [1, 2, 9]])
     """
@@ -605,13 +607,14 @@ def exchange_history(
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
     with convert_errors("names are of arrays of the episodes: {error}", of=AttributeError):
         arrays = {
-            name: exchanged(held(episodes, name), t) for name in names or episodes.arrays_by_round
+            name: shift_by_one_episode(held(episodes, name), t)
+            for name in names or episodes.arrays_by_round
         }
-    arrays["missing"] = exchanged(~episodes.counted, t)
+    arrays["missing"] = shift_by_one_episode(~episodes.counted, t)
     return episodes, remade(episodes, **arrays)
 
 
-def in_one_round(
+def corrupt_one_round(
     array: str,
     edit: Callable[[Any, int], NDArray[Any]],
     held: Callable[[Any, str], NDArray[Any]] = getattr,
@@ -743,7 +746,7 @@ class Data:
             # Errors of a user's function name the record's field; ours are checked already.
             if function is not None and not module.startswith("interp."):
                 wrap = convert_errors(f"this task's record does not keep what it says: {name}")
-                freeze(self, **{name: wrap(function)})
+                set_frozen_fields(self, **{name: wrap(function)})
         unique_names = Counter(size.name for size in self.sizes)
         for name, n_sizes in unique_names.items():
             require(n_sizes == 1, f"two sizes are called {name!r}; give each a name of its own")
@@ -936,13 +939,13 @@ class Task:
             return own_algorithm
         hypothesis = self.algorithms.hypothesis
         if hypothesis is not None:
-            return once("explains", model, make=partial(hypothesis, model))
+            return compute_once("explains", model, make=partial(hypothesis, model))
         records = self.algorithms.records()
         require(
             len(records) > 0,
             f"task {self.key!r} registers no algorithm; give its record algorithms=...",
         )
-        return once("explains", model, make=records[0].make)
+        return compute_once("explains", model, make=records[0].make)
 
     def sample_for(
         self,
@@ -1059,7 +1062,7 @@ class Task:
         """Return a mapping from the key of each of the task's algorithms to its
         :class:`AlgorithmRecord`, in order of preference.
         """
-        return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
+        return index_by_key(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
         """Make the algorithm called ``key`` with ``parameters``, such as ``gain=0.5``; refuse an
@@ -1075,7 +1078,7 @@ class Task:
         """
         families: dict[str, Family] = {}
         if self.algorithms.families is not None:
-            families = unique(self.algorithms.families(), f"family of {self.key!r}")
+            families = index_by_key(self.algorithms.families(), f"family of {self.key!r}")
         else:
             records = self.algorithm_records()
             require(
@@ -1100,7 +1103,7 @@ class Task:
         """
         if self.algorithms.updates is None:
             return self.rivals()
-        return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
+        return index_by_key(self.algorithms.updates(), f"family of updates of {self.key!r}")
 
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
@@ -1138,6 +1141,6 @@ class Task:
 
     def corruption(self, key: str) -> Corruption:
         """Return the task's :class:`Corruption` with this key; refuse an unknown key."""
-        corruptions = unique(self.analysis.corruptions(), f"corruption of {self.key!r}")
+        corruptions = index_by_key(self.analysis.corruptions(), f"corruption of {self.key!r}")
         require_known(f"corruption of {self.key} episodes", key, corruptions, limit=20)
         return corruptions[key]

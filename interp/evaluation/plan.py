@@ -142,7 +142,7 @@ def round_attention(
     return pd.DataFrame(rows, columns=["layer", "head", "query", "key", "attention"])
 
 
-def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def table_or_note(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """Return a table if it applies to a model. Otherwise return a note in its place: a table with
     one column, "note", and one row, the sentence ``said``.
 

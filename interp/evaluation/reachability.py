@@ -5,13 +5,13 @@ In this task a model must say which of two candidate nodes can be reached from t
 A search carries the set of nodes reached so far; in each round (a "thought") it adds their
 neighbours. Accuracy shows what was found, not how, so there are two controls.
 
-First, *is the recurrence needed?* :func:`controlled` runs the model over the same episodes with its
+First, *is the recurrence needed?* :func:`score_with_controls` runs the model over the same episodes with its
 latent removed or replaced. A model that answers as well without it does not use it for a search.
 
     >>> import interp
     >>> from interp.tasks import reachability
     >>> model = interp.load("reachability-handwired", n_nodes=10, n_edges=14)
-    >>> runs = controlled(model, reachability.sample(8, 4, 10, 14, seed=0))
+    >>> runs = score_with_controls(model, reachability.sample(8, 4, 10, 14, seed=0))
     >>> sorted(runs)
     ['cut', 'discrete', 'frozen', 'reset', 'swapped']
     >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())   # both candidates equally likely
@@ -118,7 +118,7 @@ def _compute_sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     return sets
 
 
-def exact_sets(
+def score_decoded_sets(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
 ) -> pd.DataFrame:
     """Decode a set of nodes from a model's latents, and compute the share of episodes in which this
@@ -175,7 +175,7 @@ def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
 
 
 @checked
-def controlled(
+def score_with_controls(
     model: Machine,
     episodes: ReachabilityEpisodes,
     read: Read | None = None,
@@ -394,7 +394,9 @@ _N_FITTED, _FITTED_SEED = 256, 10_007
 """Most episodes to fit a learned model's maps on; number added to the seed for these episodes."""
 
 
-def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
+def make_reader_and_writer(
+    model: Machine, seed: int, n_episodes: int = _N_FITTED
+) -> tuple[Read, Write]:
     """Return two functions (read, write) for a model, as from :func:`codec`. The first decodes a
     set of nodes from latents, the second writes a set into latents.
 
@@ -419,7 +421,7 @@ def answers(
     model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
     """Compute the accuracy in every round of the model, of the model with its latent changed in
-    several ways (:func:`controlled`), and of every algorithm of the task.
+    several ways (:func:`score_with_controls`), and of every algorithm of the task.
 
     Args:
         model: the model.
@@ -442,7 +444,7 @@ def answers(
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
     predicted |= {
         key: predictions_of(run)
-        for key, run in controlled(model, episodes, read, write, seed).items()
+        for key, run in score_with_controls(model, episodes, read, write, seed).items()
     }
     rows = []
     for key, predictions in predicted.items():
@@ -491,7 +493,7 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     Returns:
         A table for a regime; the tables "moved" and "sets" for :data:`_SETS`.
     """
-    read, write = reading(model, seed)
+    read, write = make_reader_and_writer(model, seed)
     if part in REGIMES:
         return answers(
             model,
@@ -503,7 +505,7 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     matched = episodes_for(model, REGIMES[0], n_episodes, seed)
     return {
         "moved": measure_moved_sets(model, matched, read, write, seed),
-        "sets": exact_sets(model, matched, read, seed),
+        "sets": score_decoded_sets(model, matched, read, seed),
     }
 
 

@@ -40,7 +40,7 @@ from interp.interventions.experiment import Tabulated, make_interval_table, tabu
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.model.rollout import replay
 from interp.stats.intervals import Interval, bootstrap_mean, resample_weights
-from interp.support.checks import checked, fit, integer, non_empty, number, refuse_endless
+from interp.support.checks import check_number, checked, fit, integer, non_empty, refuse_endless
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 
@@ -465,7 +465,9 @@ def faithfulness_curve(
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
-    shares = sorted(number("each share", share, 0, 1) for share in non_empty("shares", shares))
+    shares = sorted(
+        check_number("each share", share, 0, 1) for share in non_empty("shares", shares)
+    )
     require(all(shares), "a share of 0 holds no edge; leave it out")
     graph.require_edge_values("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
@@ -534,7 +536,7 @@ def smallest(
     Returns:
         A mask ``[source, destination]``, True for the edges that the circuit has.
     """
-    number("tolerance", tolerance, 0)
+    check_number("tolerance", tolerance, 0)
     scorer.graph.require_edge_values("scores", scores)
     select_top = partial(_select_top_edges, scorer.graph, scores)
 

@@ -28,17 +28,17 @@ from interp.interventions.ablation import (
 )
 from interp.interventions.edge_graph import Ablation, attribute, with_heads
 from interp.interventions.experiment import Tabulated
-from interp.interventions.interchange import Claim, carriers, of_rounds
+from interp.interventions.interchange import Claim, carriers, variables_in_rounds
 from interp.interventions.pairs import (
     METRICS,
     corruption,
-    exits,
     find_metric,
+    name_output_metrics,
     paired_runs,
     prepare,
     run_of,
 )
-from interp.interventions.patching import PatchingResult, of_pair, round_map, sweep
+from interp.interventions.patching import PatchingResult, patch_pair, round_map, sweep
 from interp.interventions.sites import sites
 from interp.interventions.steering import Doses, steer
 from interp.model.rollout import rollout
@@ -136,7 +136,7 @@ def patch(
         f"round and the map's size must be at least 0, got {round} and {sample.n_map}",
     )
     layout = model.layout
-    measures = [find_metric(metric, layout) for metric in metrics or exits(layout)]
+    measures = [find_metric(metric, layout) for metric in metrics or name_output_metrics(layout)]
     if not propagate and record.delay > 0:
         # Only the state shows the corruption in its round; later rounds read the unpatched state.
         showing = [measure for measure in measures if measure.needs_update]
@@ -164,7 +164,7 @@ def patch(
     sweeps: list[PatchingResult] = []
     for measure, t in zip(measures, read_rounds, strict=True):
         pair = prepare(model, clean, corrupted, round, t)
-        swept = of_pair(
+        swept = patch_pair(
             pair, sites=every_site, metric=measure, direction=direction, propagate=propagate
         )
         sweeps.append(swept)
@@ -242,7 +242,7 @@ def corruption_names() -> str:
     "TASK: KEY, KEY; TASK: KEY".
     """
     by_task: list[str] = []
-    for task in catalog.every():
+    for task in catalog.list_tasks():
         keys = [record.key for record in task.analysis.corruptions()]
         if keys:
             by_task.append(f"{task.key}: {', '.join(keys)}")
@@ -328,7 +328,7 @@ def interchange_table(
         known = task.half(0).sample_for(model, n_decoded, round + 3, seed + 2, *drawn)
         # The tested rounds and two later ones, since the tested state is the one after a round.
         nearby = range(max(round - 4, 0), round + 3)
-        memory = of_rounds(algorithm, known, nearby)[algorithm.memory]
+        memory = variables_in_rounds(algorithm, known, nearby)[algorithm.memory]
         latents = rollout(model, known).latents[:, nearby.start : nearby.stop]
         decode = Decoder.fit(latents, memory, ridge=RIDGE)
     if claims is None:
@@ -503,7 +503,7 @@ def circuit_tables(
     if in_full:
         nodes: list[pd.DataFrame] = []
         scorers = [CircuitScorer(pair, ablation=ablation) for ablation in get_args(Ablation)]
-        for metric in exits(model.layout):
+        for metric in name_output_metrics(model.layout):
             nodes += [ablate(of_ablation.through(metric)) for of_ablation in scorers]
         by_name["ablation"] = pd.concat(nodes, ignore_index=True)
     return by_name

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from interp.core.display import describe_lacking
 from interp.core.machine import Machine, can_resume_rounds
-from interp.interventions.experiment import Tabulated, by_size
+from interp.interventions.experiment import Tabulated, sort_by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.interventions.sites import Site, freeze_parameters, head_address, tile
 from interp.model.hooked import FiringCounter, HookFunction, Hooks
@@ -556,7 +556,7 @@ def attribute(
     sources, destinations = graph.sources, graph.destinations
     rows = [(sources[s], destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]
     columns = ["source", "destination", "score", "std"]
-    frame = by_size(pd.DataFrame(rows, columns=columns), "score")
+    frame = sort_by_size(pd.DataFrame(rows, columns=columns), "score")
     first = frame.iloc[0]
     grid = pd.DataFrame(mean, index=sources, columns=destinations)
     axes = {"label": f"score on {measure.key}", "xlabel": "destination", "ylabel": "source"}

@@ -44,7 +44,7 @@ from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Place, Site, tile, write
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.rollout import Step, require_own, run_round, runs_quietly
+from interp.model.rollout import Step, require_own, run_round, runs_without_hooks
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
@@ -136,7 +136,7 @@ class Effects(Result):
         frame["effect"] = mean.reshape(-1)
         frame["effect_low"] = low.reshape(-1)
         frame["effect_high"] = high.reshape(-1)
-        return by_size(frame)
+        return sort_by_size(frame)
 
     def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the mean effect over episodes, the low and the high end of its 95 % interval, and
@@ -228,7 +228,7 @@ class Tabulated(Result):
         return self.picture(figures)
 
 
-def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
+def sort_by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
     """Return a table sorted by the absolute value of the column ``by``, the largest first."""
     return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
@@ -1064,7 +1064,7 @@ def _read_source(
         sites: the sites.
     """
     is_carried = all(site.component == "latent" for site in sites)
-    if is_carried and runs_quietly(model):
+    if is_carried and runs_without_hooks(model):
         # Carried states are stored in the rollout: no round has to be run to read them.
         return {site: site.read(rows.latents, layout) for site in sites}
     return run_one_round(model, rows, layout, watched=sites)[1]

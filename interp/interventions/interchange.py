@@ -245,7 +245,7 @@ def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> No
     )
 
 
-def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
+def variables_in_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
     """Run an algorithm, and return the values of its variables in some rounds.
 
     Args:
@@ -518,8 +518,8 @@ def interchange(
     require_comparable(model, algorithm, outcome.key)
     base_run, source_run = paired_runs(model, base, source, "interchange")
     rounds = select_rounds(round, base_run.n_rounds)
-    before = of_rounds(algorithm, base_run.episodes, rounds)
-    in_source = of_rounds(algorithm, source_run.episodes, rounds)
+    before = variables_in_rounds(algorithm, base_run.episodes, rounds)
+    in_source = variables_in_rounds(algorithm, source_run.episodes, rounds)
     key, element = _parse_variable(variable)
     wanted = algorithm.interchange(before, in_source, key, element)
     places = resolve_places(sites, model, base_run)

@@ -41,13 +41,13 @@ from interp.interventions.experiment import (
     Experiment,
     Outcome,
     Rows,
-    by_size,
     make_interval_table,
     run,
     run_one_round,
+    sort_by_size,
 )
 from interp.interventions.pairs import paired_runs
-from interp.interventions.sites import COMPONENTS, Places, Site, resolve, resolve_places
+from interp.interventions.sites import COMPONENTS, Places, Site, resolve_places, resolve_site
 from interp.interventions.sites import sites as every_site
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -106,7 +106,7 @@ class _Routes:
         Args:
             sites: sites or texts of sites.
         """
-        resolved = [resolve(site, self.model, self.layout) for site in sites]
+        resolved = [resolve_site(site, self.model, self.layout) for site in sites]
         mediators = tuple(dict.fromkeys(resolved))
         require(
             mediators,
@@ -415,7 +415,7 @@ class MediationResult(Result):
         """
         size = float(np.sqrt(self.total.sum() / self.n_pairs))
         rows = [self._make_row(i, size) for i in range(len(self.mediators))]
-        return by_size(pd.DataFrame(rows), "carried")
+        return sort_by_size(pd.DataFrame(rows), "carried")
 
     def _make_row(self, i: int, size: float) -> dict[str, Any]:
         """Return the table's row of one mediator.

@@ -42,8 +42,8 @@ from interp.interventions.interchange import (
     InterchangeResult,
     compare_outcomes,
     flatten_elements,
-    of_rounds,
     require_comparable,
+    variables_in_rounds,
 )
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve_one, write
@@ -52,7 +52,7 @@ from interp.model.rollout import replay
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.stats.decoder import RANK, RIDGE, Decoder
 from interp.stats.intervals import Interval, ratio_interval
-from interp.support.checks import array_of, checked, checked_result, non_empty, number
+from interp.support.checks import array_of, check_number, checked, checked_result, non_empty
 from interp.support.errors import convert_errors, require, require_known
 from interp.support.provenance import provenance
 
@@ -122,7 +122,7 @@ class Writer:
             f"{str(place)!r}, inside a head or along several axes",
         )
         _require_variables(run, values, non_empty("keys", keys, "a variable"))
-        number("ridge", ridge, 0)
+        check_number("ridge", ridge, 0)
         rounds = select_rounds(round, run.n_rounds)
         target = np.concatenate([flatten_elements(values[key][:, rounds]) for key in keys], -1)
         shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
@@ -438,7 +438,7 @@ def move(
     shape = (base.n_episodes, len(rounds))
     step = writer.step({variable: change}, shape).to(base.latents)
     state, inputs = algorithm.at(algorithm.run(base.episodes), rounds)
-    before = of_rounds(algorithm, base.episodes, rounds)
+    before = variables_in_rounds(algorithm, base.episodes, rounds)
     changed = {}  # stays empty if the algorithm has no such variable: its outcome does not change
     if variable in before:
         changed[variable] = before[variable] + array_of(variable, change, finite=True)

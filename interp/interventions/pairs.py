@@ -28,7 +28,7 @@ from interp.core.task import Corruption
 from interp.model.layout import RoundLayout
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout, select_rounds
-from interp.support.checks import checked, checked_fields, checked_result, fit, unique
+from interp.support.checks import checked, checked_fields, checked_result, fit, index_by_key
 from interp.support.errors import InputError, require, require_known
 
 
@@ -482,7 +482,7 @@ def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
 _CLASSES: tuple[Predicted, ...] = ("classes",)
 _REAL: tuple[Predicted, ...] = ("mean", "normal")
 
-METRICS: dict[str, Metric] = unique(
+METRICS: dict[str, Metric] = index_by_key(
     (
         Metric("logit_diff", "logit difference", "nats", _compute_logit_diff, kinds=_CLASSES),
         Metric("probability", "probability", "probability", _get_risen_probability, kinds=_CLASSES),
@@ -516,7 +516,7 @@ METRICS: dict[str, Metric] = unique(
 )
 
 
-def exits(layout: RoundLayout) -> tuple[str, str]:
+def name_output_metrics(layout: RoundLayout) -> tuple[str, str]:
     """Return the keys of two metrics, one for each output of a round: (metric of the prediction,
     metric of the carried state).
 
@@ -537,7 +537,7 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
             prediction is an error.
     """
     if name is None:
-        name = "logit_diff" if layout is None else exits(layout)[0]
+        name = "logit_diff" if layout is None else name_output_metrics(layout)[0]
     if isinstance(name, str):
         require_known("metric", name, METRICS)
         metric = METRICS[name]

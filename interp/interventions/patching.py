@@ -12,7 +12,7 @@ is a ratio of sums, because an episode in which the two runs agree has no fracti
 bootstraps over episodes.
 
 Effects propagate into later rounds through the carried state. With ``propagate=False``
-(:func:`of_pair`) later rounds read the base's state instead. Clean and corrupted run have different
+(:func:`patch_pair`) later rounds read the base's state instead. Clean and corrupted run have different
 histories: in the patched round, their states may already differ by what the corruption did before.
 
 :func:`round_map` patches one site in each of many rounds, and reads every later round: it shows how
@@ -41,8 +41,8 @@ from interp.interventions.experiment import (
     Experiment,
     Outputs,
     Tabulated,
-    by_size,
     run,
+    sort_by_size,
 )
 from interp.interventions.pairs import (
     Metric,
@@ -174,7 +174,7 @@ class PatchingResult(Result):
             frame = part._make_site_rows(seed)
             frames.append(frame.set_index(np.flatnonzero(is_in_part.numpy(force=True))))
         # Sites in their order again, so that it decides between equal effects.
-        return by_size(pd.concat(frames).sort_index())
+        return sort_by_size(pd.concat(frames).sort_index())
 
     def _split_by_counted_episodes(self) -> Iterator[tuple[Tensor, PatchingResult]]:
         """Divide the sites into those that are counted in the same episodes.
@@ -405,7 +405,7 @@ class RoundsResult(Result):
         the bootstrap and the permutations.
         """
         frames = [result.to_frame(seed=seed) for result in self.by_round]
-        return by_size(pd.concat(frames, ignore_index=True))
+        return sort_by_size(pd.concat(frames, ignore_index=True))
 
     def fractions(self) -> Float[Tensor, "round site"]:
         """Return the effect of each patch as a share of the difference between the runs,
@@ -530,12 +530,12 @@ def sweep(
     by_round: list[PatchingResult] = []
     for t in rounds:
         pair = replace(all_rounds, round=t, read_round=t if read_round is None else read_round)
-        by_round.append(of_pair(pair, sites=sites, metric=metric, direction=direction))
+        by_round.append(patch_pair(pair, sites=sites, metric=metric, direction=direction))
     return by_round[0] if isinstance(round, int) else RoundsResult(tuple(by_round))
 
 
 @checked
-def of_pair(
+def patch_pair(
     pair: Pair,
     *,
     sites: _Sites | None = None,

@@ -24,7 +24,7 @@ from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.sites import Site, mark_absent, tile
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.rollout import replay, run_round, runs_quietly
+from interp.model.rollout import replay, run_round, runs_without_hooks
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
@@ -96,7 +96,7 @@ class RoundPatcher:
         self.base, self.latents = run.fed.at(round), run.latents[:, round]
         on_cpu = run.tokens.device.type == "cpu"
         self.chunk = self.base.at_once(_CHUNK_CPU if on_cpu else _CHUNK_ACCELERATOR)
-        is_plain = can_resume_rounds(model) and runs_quietly(model)
+        is_plain = can_resume_rounds(model) and runs_without_hooks(model)
         # A hook that is attached to the model may act at some positions: it has to see all of them.
         self.transformer = cast(HookedLatentTransformer, model) if is_plain else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1

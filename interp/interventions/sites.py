@@ -305,7 +305,7 @@ def sites(
         model: the model.
         layout: token layout of the rounds; by default the model's.
         components: names of components; by default residual stream, attention outputs and heads, or
-            every hook point of a model that is no transformer (:func:`swept`).
+            every hook point of a model that is no transformer (:func:`default_components`).
         positions: labels of positions, or of rows (vectors) of the carried state. "all" makes a
             site for each of them, None one site for all positions together.
         layers: indices of layers, or "all".
@@ -314,7 +314,7 @@ def sites(
     task, model_task = layout.task, model.layout.task
     require(task == model_task, f"layout is of {task!r}, not of {model_task!r}")
     if components is None:
-        components = swept(model)
+        components = default_components(model)
     names = [components] if isinstance(components, str) else non_empty("components", components)
     wanted_layers = None if isinstance(layers, str) else non_empty("layers", layers)
     if not (positions is None or isinstance(positions, str)):
@@ -337,7 +337,7 @@ def sites(
         for layer, head, label in product(layer_choices, head_choices, labels):
             every.append(Site(kind.key, layer, head=head, position=label, kind=kind))
     require(every, f"no site of {', '.join(names)} is at {positions}")
-    return [resolve(site, model, layout) for site in dict.fromkeys(every)]
+    return [resolve_site(site, model, layout) for site in dict.fromkeys(every)]
 
 
 def select_sites(
@@ -370,7 +370,7 @@ def select_sites(
         if is_component and component(name, model).has_layer:
             every += sites(model, layout, name, positions=position if at_sign else "all")
         else:
-            every.append(resolve(text, model, layout))
+            every.append(resolve_site(text, model, layout))
     return every
 
 
@@ -392,8 +392,8 @@ def resolve_one(
     'latent@<z>'
     """
     if isinstance(given, Site | str):
-        return resolve(given, model, layout)
-    every = [resolve(site, model, layout) for site in non_empty("sites", given)]
+        return resolve_site(given, model, layout)
+    every = [resolve_site(site, model, layout) for site in non_empty("sites", given)]
     if len(every) == 1:
         return every[0]
     names = ", ".join(map(str, every))
@@ -404,10 +404,10 @@ def resolve_one(
         f"one site is read here, or several channels of what is carried, such as ['latent@h', 'latent@c']; got {names}",
     )
     joined = "+".join(str(row) for row in rows)
-    return resolve(replace(every[0], position=joined), model, layout)
+    return resolve_site(replace(every[0], position=joined), model, layout)
 
 
-def swept(model: Machine) -> tuple[str, ...]:
+def default_components(model: Machine) -> tuple[str, ...]:
     """Return the names of the components (kinds of activation) that analyses patch by default. For
     a transformer, these are residual stream, attention output and heads; for another model, every
     hook point.
@@ -458,7 +458,7 @@ def _list_position_labels(
     return [labels[i] for i in layout.positions(positions)]
 
 
-def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
+def resolve_site(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
     """Return the site that a text names, or the passed site, after checking that the model has it.
     A site that it lacks is an error.
 
@@ -688,7 +688,7 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
     for place in every:
         if not isinstance(place, Place):
             place = Place.of(place, model=model)
-        site = resolve(place.site, model, run.layout)
+        site = resolve_site(place.site, model, run.layout)
         resolved.append(replace(place, site=site))
     return resolved
 

@@ -39,7 +39,13 @@ from interp.interventions.sites import Site, carried_mask, resolve_one, write
 from interp.model.run import Rollout, select_rounds
 from interp.stats.decoder import RIDGE
 from interp.stats.intervals import bootstrap_mean, ratio_interval
-from interp.support.checks import array_of, checked, checked_fields, refuse_beyond_machine, shown
+from interp.support.checks import (
+    array_of,
+    checked,
+    checked_fields,
+    format_value,
+    refuse_beyond_machine,
+)
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
 
@@ -487,7 +493,7 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
     require(
         is_valid,
         f"of must be the number of an outcome from 0 to {n_outcomes - 1}, for all or one for each of the "
-        f"{base.n_episodes} episodes, got {shown(of)}",
+        f"{base.n_episodes} episodes, got {format_value(of)}",
     )
     return np.broadcast_to(indices.astype(np.int64), (base.n_episodes,))
 

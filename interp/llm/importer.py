@@ -17,7 +17,7 @@ from interp.llm.runs import LLMRun
 from interp.llm.schemes import Condition
 from interp.support.checks import checked, integer
 from interp.support.errors import require
-from interp.support.files import naming_unreadable, read_json
+from interp.support.files import convert_read_errors, read_json
 
 RECORD = "result.json"
 
@@ -36,7 +36,7 @@ def import_result(path: str | Path, regime: str | None = None) -> LLMRun:
             outcomes of different numbers of rounds.
     """
     path = Path(path)
-    with naming_unreadable(path, "it is no result that can be imported; move it away"):
+    with convert_read_errors(path, "it is no result that can be imported; move it away"):
         result = read_json(path, "meta", "input", "response")
         meta, response = result["meta"], result["response"]
         prompt = str(meta.get("prompt"))

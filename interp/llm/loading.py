@@ -22,7 +22,7 @@ from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require, require_known
-from interp.support.files import naming_unreadable
+from interp.support.files import convert_read_errors
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def from_trace(path: Path) -> LLMRun:
     Raises:
         InputError: if the file is no trace, or a record does not follow from the records before it.
     """
-    with naming_unreadable(path, "move the file away and run again"):
+    with convert_read_errors(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)
         require(
             header.get("format") == FORMAT,

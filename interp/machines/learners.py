@@ -245,7 +245,7 @@ rounds.
 
 
 # Checkpoints name their builder KIND-TASK.
-for _task in catalog.every():
+for _task in catalog.list_tasks():
     for _kind in KINDS:
         _build = partial(learner, _kind, _task.key)
         _build.__module__ = __name__  # a card says what to import to train its model again

@@ -18,7 +18,7 @@ from interp.machines.learners import KINDS
 from interp.model.checkpoints import BUILDERS
 from interp.model.library import register_machine
 
-for _task in catalog.every():
+for _task in catalog.list_tasks():
     for _kind in KINDS:
         register_machine(
             f"{_kind}-{_task.key}",

@@ -37,13 +37,13 @@ from interp.support.checks import (
     checked,
     file_path,
     fit,
+    format_value,
     integer,
     kind_of,
     refuse_above,
-    shown,
 )
 from interp.support.errors import convert_errors, require, require_known
-from interp.support.files import naming_unreadable
+from interp.support.files import convert_read_errors
 
 _Tree = dict[str, Tensor]
 _Hear = Callable[[Any, Any], Tensor]
@@ -123,7 +123,7 @@ class Said:
         return torch.cat([indicators, fed.values[:, positions]], 1)
 
 
-def with_points(
+def add_hook_points(
     options: Mapping[str, Any], points: Mapping[str, str | Point], *own_options: str
 ) -> dict[str, Any]:
     """Check the options that a user passed to an adapter (a function such as :func:`cell`), and add
@@ -195,7 +195,7 @@ def cell(
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
         require(
             fits,
-            f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {shown(x)}",
+            f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {format_value(x)}",
         )
         state = tuple(carried[name] for name in names)
         new_state = _run_cells(module.get_submodule(core), x, state)
@@ -235,7 +235,7 @@ def cell(
     if first is not None:
         options["initial"] = start
     channels = [Channel(name, shape) for name in names]
-    options = with_points(options, points)
+    options = add_hook_points(options, points)
     machine = adapt(module, task, step=step, channels=channels, **options)
     # The outputs of these are the states after every input; an LSTM returns h, but not c.
     if type(cells) in (nn.GRU, nn.RNN) and n_layers == 1:
@@ -344,7 +344,7 @@ def loop(
         "entered": Point(block, of="input", times=cycles, axes=axes, labels=labels),
         "cycle": Point(block, times=cycles, axes=axes, labels=labels),
     }
-    options = with_points(options, points)
+    options = add_hook_points(options, points)
     return adapt(module, task, step=step, channels=[Channel("z", shape)], **options)
 
 
@@ -447,7 +447,7 @@ def depth(
         "entered": Point(core, of="input", axes=axes, labels=labels),
         "recurrence": Point(core, axes=axes, labels=labels),
     }
-    options = with_points(options, points)
+    options = add_hook_points(options, points)
     machine = adapt(module, task, step=step, channels=channels, **options)
     if whole is not None:
         _require_own_pass(machine, cycles, whole)
@@ -533,7 +533,7 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
     """
     path = Path(file_path(path, "the agent"))
     with (
-        naming_unreadable(path, "give the file that model.save(...) of sb3-contrib wrote"),
+        convert_read_errors(path, "give the file that model.save(...) of sb3-contrib wrote"),
         zipfile.ZipFile(path) as archive,
     ):
         size = archive.getinfo("policy.pth").file_size
@@ -554,7 +554,7 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         len(value) for name, value in weights.items() if re.fullmatch(r"policy\.\d+\.weight", name)
     ]
     n_layers = sum(name.startswith("core.weight_hh_l") for name in weights)
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         # The matrices of an LSTM are [4 * width, input], one block of rows for each gate.
         _, n_inputs = weights["core.weight_ih_l0"].shape
         _, width = weights["core.weight_hh_l0"].shape
@@ -600,13 +600,13 @@ def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
     unsafe = (
         f"{str(path)!r} holds Python objects, which could run code, or is damaged; it is not opened"
     )
-    with naming_unreadable(path), convert_errors(unsafe, of=UnpicklingError):
+    with convert_read_errors(path), convert_errors(unsafe, of=UnpicklingError):
         stored = torch.load(source, map_location="cpu", weights_only=True)
     is_mapping = isinstance(stored, dict)  # the file may hold a single tensor or a list
     fits = is_mapping and all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in stored.items()
     )
-    require(fits, f"{str(path)!r} must hold tensors by their names, got {shown(stored)}")
+    require(fits, f"{str(path)!r} must hold tensors by their names, got {format_value(stored)}")
     return cast(dict[str, Tensor], stored)
 
 
@@ -628,7 +628,7 @@ def agent(
         options: further options of ``interp.adapt``.
     """
     # "core" and "first" are options of cell, which is called below.
-    options = with_points(options, {"policy": "policy"}, "core", "first")
+    options = add_hook_points(options, {"policy": "policy"}, "core", "first")
 
     def read(actor: Actor, h: Tensor, fed: EncodedRounds) -> Tensor:
         return actor.scores(h)

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from interp.core.machine import Channel
 from interp.core.task import Task
-from interp.machines.recurrent import load_tensors, with_points
+from interp.machines.recurrent import add_hook_points, load_tensors
 from interp.model.adapted import AdaptedMachine, adapt, layout_for
 from interp.model.drawing import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -35,7 +35,7 @@ from interp.support.checks import (
     without_inference_or_autocast,
 )
 from interp.support.errors import InputError, convert_errors, require
-from interp.support.files import naming_unreadable
+from interp.support.files import convert_read_errors
 
 _COCONUT_PREFIX = "base_causallm."
 """Beginning of the names of GPT-2's weights in a checkpoint of Coconut."""
@@ -234,7 +234,7 @@ def state_space(
             points[f"layer_{i + 1}"] = Point(name, **places)
     if runner.start:
         options = {"initial": lambda module: runner.start, **options}
-    options = {"reset": _redraw, **with_points(options, points)}
+    options = {"reset": _redraw, **add_hook_points(options, points)}
     return adapt(module, task, step=step, channels=runner.channels, **options)
 
 
@@ -541,7 +541,7 @@ def hrm(
         "fast": Point("model.L_module", times=n_fast, axes="pos", labels=labels),
         "slow": Point("model.H_module", times=n_slow, axes="pos", labels=labels),
     }
-    options = {"reset": _redraw, **with_points(options, points)}
+    options = {"reset": _redraw, **add_hook_points(options, points)}
     channels = [Channel(name, (config.hidden_size,)) for name in ("z_H", "z_L")]
     return adapt(model, layout, step=step, channels=channels, **options)
 
@@ -679,7 +679,7 @@ def thoughts(
         "thought": Point("thought"),
         "cache": Point("cache", axes="pos", labels=cached.labels),
     }
-    options = {"reset": _redraw, **with_points(options, points)}
+    options = {"reset": _redraw, **add_hook_points(options, points)}
     channels = [Channel("thought", (config.n_embd,)), cached]
     if config.n_positions >= 5:  # the number of inputs of this test
         _require_same_pass(inner, _run_in_halves, width="n_embd")
@@ -861,7 +861,7 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
     prj = nn.Sequential(nn.Dropout(), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
     if "ln.weight" in projection:
         prj.add_module("ln", nn.LayerNorm(width))
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         prj.load_state_dict(projection)
     model.prj = prj.eval()
     return model
@@ -877,7 +877,7 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         n_words, width = weights["transformer.wte.weight"].shape
         n_positions = len(weights["transformer.wpe.weight"])
     heads = max(1, width // 64) if n_head is None else integer("n_head", n_head, 1)
@@ -896,7 +896,7 @@ def _build_gpt2(path: Path, weights: _Tree, n_head: int | None) -> nn.Module:
     model = GPT2LMHeadModel(config)
     masks = (".attn.bias", ".masked_bias")  # stored by older versions of the library
     parameters = {name: value for name, value in weights.items() if not name.endswith(masks)}
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         model.load_state_dict(parameters)
     return cast(nn.Module, model.eval())
 

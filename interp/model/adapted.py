@@ -54,9 +54,9 @@ from interp.model.taps import Point, Tap
 from interp.support.checks import (
     checked,
     fit,
+    format_value,
     integer,
     refuse_beyond_machine,
-    shown,
     without_inference_or_autocast,
 )
 from interp.support.errors import InputError, convert_errors, require, unknown_name
@@ -216,14 +216,16 @@ class AdaptedMachine(HookedMachine):
             start = self._call_start()
         require(
             isinstance(start, Mapping),
-            f"initial= of {self.name!r} gives a mapping of channels, got {shown(start)}",
+            f"initial= of {self.name!r} gives a mapping of channels, got {format_value(start)}",
         )
         state = dict(start)  # by channel; pack refuses names of no channel
         for channel in self.channels:
             value = start.get(channel.name, torch.zeros(channel.shape))
             if not isinstance(value, Tensor) or value.is_complex():
                 expected = f"{channel.name!r} is a tensor of real numbers"
-                raise InputError(f"initial= of {self.name!r}: {expected}, got {shown(value)}")
+                raise InputError(
+                    f"initial= of {self.name!r}: {expected}, got {format_value(value)}"
+                )
             state[channel.name] = value.to(self.device, self.dtype).unsqueeze(0)
         return pack(self.channels, state).expand(n_episodes, -1, -1)
 
@@ -380,7 +382,11 @@ class AdaptedMachine(HookedMachine):
             scores, new_state = result
             if isinstance(scores, Tensor) and isinstance(new_state, Mapping):
                 return scores, dict(new_state)
-        got = ", ".join(map(shown, result)) if isinstance(result, tuple) else shown(result)
+        got = (
+            ", ".join(map(format_value, result))
+            if isinstance(result, tuple)
+            else format_value(result)
+        )
         raise InputError(
             f"{self.name!r}: a step returns (scores, carried), a tensor and a mapping of channels to tensors, got {got}"
         )
@@ -500,7 +506,7 @@ class AdaptedMachine(HookedMachine):
         state: Tensor = self._call("read=", self.reader, unpack(self.channels, latents))
         require(
             isinstance(state, Tensor),
-            f"read= of {self.name!r} gives the state, a tensor, got {shown(state)}",
+            f"read= of {self.name!r} gives the state, a tensor, got {format_value(state)}",
         )
         return state
 
@@ -696,7 +702,8 @@ def adapt(
     _require_names(channels)
     require(
         isinstance(points, Mapping | None),
-        f"points= names what to look at: {{key: submodule or Point}}, such as {{'cell': 'cell'}}, got {shown(points)}",
+        "points= names what to look at: {key: submodule or Point}, such as {'cell': 'cell'}, "
+        f"got {format_value(points)}",
     )
     named_points = {}
     for key, point in (points or {}).items():

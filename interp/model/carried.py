@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from interp.core.machine import Channel
-from interp.support.checks import shown
+from interp.support.checks import format_value
 from interp.support.errors import InputError
 
 
@@ -38,7 +38,7 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
 def _require_shape(channel: Channel, value: Tensor | None) -> Tensor:
     if isinstance(value, Tensor) and value.shape[1:] == channel.shape:
         return value
-    got = "nothing" if value is None else shown(value)
+    got = "nothing" if value is None else format_value(value)
     if isinstance(value, Tensor):
         got = str(tuple(value.shape))
     raise InputError(f"channel {channel.name!r} is [batch, *{channel.shape}], got {got}")

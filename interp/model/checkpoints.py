@@ -39,19 +39,19 @@ from interp.support.checks import (
     MOST_GB,
     checked,
     file_path,
+    format_value,
     refuse_above,
-    shown,
     without_inference_or_autocast,
 )
 from interp.support.errors import InputError, convert_errors, require
 from interp.support.files import (
+    convert_read_errors,
+    convert_write_errors,
     digest_of,
-    naming_unreadable,
     read_json,
     temporary_beside,
     write_json,
     write_text,
-    writing,
 )
 from interp.support.lazy import entry
 from interp.support.provenance import versions
@@ -83,7 +83,7 @@ repeated.
 
 
 @without_inference_or_autocast()
-def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
+def build_registered(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
     """Build a model with a registered builder, and check it; the model's ``origin`` records builder
     and arguments.
 
@@ -102,7 +102,7 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         )
     build = BUILDERS[builder]
     with convert_errors(
-        f"{builder!r} is built from JSON values, which a checkpoint can hold; got {shown(arguments)}: {{error}}",
+        f"{builder!r} is built from JSON values, which a checkpoint can hold; got {format_value(arguments)}: {{error}}",
         of=(TypeError, ValueError),
     ):
         values = json.loads(json.dumps(dict(arguments), allow_nan=False))
@@ -150,7 +150,7 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
     is_machine = isinstance(machine, Machine)
     require(
         is_machine,
-        f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
+        f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {format_value(machine)}",
     )
     with convert_errors(
         f"the builder of {builder!r} must return a machine whose name and origin can be set, such as interp.adapt "
@@ -177,12 +177,12 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     key = model.layout.task
-    if key not in {task.key for task in catalog.every()}:
+    if key not in {task.key for task in catalog.list_tasks()}:
         raise InputError(
             f"a model of the unregistered task {key!r} could not be loaded again; give the task's record to "
             "interp.tasks.register before saving"
         )
-    with writing(folder):  # exists() may raise, as where a folder may not be searched
+    with convert_write_errors(folder):  # exists() may raise, as where a folder may not be searched
         require(
             not folder.exists(),
             f"{str(folder)!r} exists already; choose another folder or remove it",
@@ -199,7 +199,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
         "versions": versions(),
         **_describe(model, tensors),
     }
-    with writing(folder):
+    with convert_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = temporary_beside(folder)
         try:
@@ -276,7 +276,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     weights = folder / "model.safetensors"
     where = repr(str(weights))
     require(weights.is_file(), f"{str(folder)!r} lacks model.safetensors")
-    with naming_unreadable(weights):
+    with convert_read_errors(weights):
         sha256 = _hash_file(weights)
     expected = str(description.get("sha256"))
     require(
@@ -284,7 +284,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         f"{where} is truncated or was changed: its SHA-256 is {sha256[:12]}..., config.json says {expected[:12]}...; "
         "fetch the checkpoint again",
     )
-    with naming_unreadable(folder / "config.json"):
+    with convert_read_errors(folder / "config.json"):
         config = description["config"]
         is_built = isinstance(config, dict) and "builder" in config
         saved_outputs: Any = (config if is_built else description).get("predicts")
@@ -344,7 +344,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors",
     )
     path = folder / "config.json"
-    with naming_unreadable(folder):  # exists() may raise, as where the folder may not be searched
+    with convert_read_errors(folder):  # exists() may raise, as where the folder may not be searched
         require(
             path.exists(),
             f"{str(folder)!r} lacks config.json, so it holds no model; traces are for `interp llm`",
@@ -366,7 +366,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         return load_file(path)
 
 
@@ -460,7 +460,7 @@ def _rebuild(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: st
         tensors: its weights.
         where: beginning of error messages.
     """
-    machine = built(config["builder"], config["arguments"])
+    machine = build_registered(config["builder"], config["arguments"])
     if machine.is_handwired and not config["is_handwired"]:
         # It was trained before it was saved, so like a fresh copy it has no exact readout.
         machine = machine.untrained()

@@ -32,7 +32,7 @@ from interp.model.hooked import count_writes
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import replay, sequential
 from interp.model.run import Rollout, room
-from interp.support.checks import checked, shown
+from interp.support.checks import checked, format_value
 from interp.support.errors import InputError, require, require_known
 
 N_EPISODES = 4
@@ -328,7 +328,7 @@ def _check_reference(case: _Case) -> Iterator[str]:
     if not isinstance(scores, Tensor) or scores.shape != predicted.shape:
         yield (
             f"reference= gives scores [episode, round, outcome] = {tuple(predicted.shape)}, got "
-            f"{shown(scores)}"
+            f"{format_value(scores)}"
         )
         return
     if getattr(case.machine, "output", "") == "logits":

@@ -28,10 +28,10 @@ from interp.core.display import format_machine
 from interp.core.machine import Channel, Component, Stepped
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.locks import MachineLock, exclusive
-from interp.support.checks import NO, convert_value, shown
+from interp.support.checks import NO, convert_value, format_value
 from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.lazy import entry
-from interp.support.session import once
+from interp.support.session import compute_once
 
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
 Hooks = Sequence[tuple[str, HookFunction]]
@@ -119,7 +119,7 @@ class HookedMachine(HookedRootModule):
         listed = [names] if isinstance(names, str) else convert_value(list[str], names)
         require(
             listed is not NO,  # what convert_value returns for a value of another type
-            f"hook points are a name, several, a predicate or None, got {shown(names)}",
+            f"hook points are a name, several, a predicate or None, got {format_value(names)}",
         )
         selected = list(dict.fromkeys(listed))
         for name in selected:
@@ -148,7 +148,7 @@ class HookedMachine(HookedRootModule):
         if len(args) == 1 and not options:
             raise InputError(
                 f"{self.name!r} is called with episodes, or with a round of a batch and what it carries, got "
-                f"{shown(args[0])}; interp.rollout(model, episodes) runs episodes"
+                f"{format_value(args[0])}; interp.rollout(model, episodes) runs episodes"
             )
         return super().__call__(*args, **options)
 
@@ -252,7 +252,7 @@ class HookedMachine(HookedRootModule):
         are_pairs = listed is not NO and all(map(_is_hook, listed))
         require(
             are_pairs,
-            f"{side} must be pairs of a hook point and a function, [(name, hook)], got {shown(pairs)}",
+            f"{side} must be pairs of a hook point and a function, [(name, hook)], got {format_value(pairs)}",
         )
         hooks = []
         for names, hook in listed:
@@ -308,7 +308,7 @@ class HookedMachine(HookedRootModule):
         """
         # Stored until the weights, the name or the configuration change.
         identity = (self, self.name, getattr(self, "config", None))
-        return once(("digest", self.weights_version()), *identity, make=self._digest)
+        return compute_once(("digest", self.weights_version()), *identity, make=self._digest)
 
     @exclusive
     def _digest(self) -> str:
@@ -375,7 +375,7 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options
     rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
     # Further positional arguments are refused, too: rollout takes its options by name.
-    unknown = [*map(shown, extra), *(name for name in options if name not in known)]
+    unknown = [*map(format_value, extra), *(name for name in options if name not in known)]
     options_of_rollout = ", ".join(sorted(known))
     require(
         not unknown,
@@ -447,7 +447,7 @@ def _check_results(name: str, function: Any) -> Any:
             dtype = result.dtype
             if result.shape == activation.shape and dtype == activation.dtype:
                 return result
-        got = shown(result) if dtype is None else f"{shown(result)} in {dtype}"
+        got = format_value(result) if dtype is None else f"{format_value(result)} in {dtype}"
         raise InputError(
             f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)} in {activation.dtype}, or "
             f"None to change nothing; it gave {got}"

@@ -39,7 +39,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from interp.core.algorithm import Episodes, Predicted, missing_rounds
-from interp.support.checks import checked, checked_fields, integer, shown
+from interp.support.checks import checked, checked_fields, format_value, integer
 from interp.support.errors import InputError, convert_errors, require, require_known
 
 MOST = 1_000_000
@@ -394,7 +394,7 @@ class RoundLayout:
         are_indices = are_integers and bool(((truth >= 0) & (truth < self.n_outputs)).all())
         require(
             are_indices,
-            f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}",
+            f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {format_value(truth)}",
         )
 
     def commit(
@@ -582,7 +582,7 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     )
     sizes = dict(data)
     key = sizes.pop("task", None)
-    tasks = {task.key: task for task in catalog.every()}
+    tasks = {task.key: task for task in catalog.list_tasks()}
     if key not in tasks:
         raise InputError(
             f"this is a model of the task {key!r}, which is not registered; give its record to interp.tasks.register "

@@ -17,7 +17,7 @@ from interp.model.components import Block, Embedding, Projection, RuntimeConfig
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import HookedMachine, NamesFilter
 from interp.model.layout import RoundLayout
-from interp.support.checks import array_of, checked, shown
+from interp.support.checks import array_of, checked, format_value
 from interp.support.errors import require, require_known
 
 _FLAG_OF_HOOK = {
@@ -49,7 +49,7 @@ def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
     vocabulary = layout.vocabulary
     require(
         _has_only_indices(tokens, len(vocabulary)),
-        f"tokens of a round must be ids from 0 to {len(vocabulary) - 1}, got {shown(tokens)}",
+        f"tokens of a round must be ids from 0 to {len(vocabulary) - 1}, got {format_value(tokens)}",
     )
     names = []
     for position, token in enumerate(tokens.tolist()):
@@ -232,7 +232,7 @@ class LensSurface(HookedMachine):
         n = len(self.outcomes)
         require(
             _has_only_indices(indices, n),
-            f"tokens must be indices of outcomes, 0 to {n - 1}, got {shown(tokens)}",
+            f"tokens must be indices of outcomes, 0 to {n - 1}, got {format_value(tokens)}",
         )
         return indices.long()
 

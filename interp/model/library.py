@@ -17,7 +17,7 @@ from interp.core import catalog
 from interp.core.machine import Machine
 from interp.support.checks import MOST_GB, checked, checked_fields, file_path, folder_name
 from interp.support.errors import InputError, require, require_known, unknown_name
-from interp.support.files import naming_unreadable, read_json
+from interp.support.files import convert_read_errors, read_json
 from interp.support.lazy import entry
 
 _LOG = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def register_machine(
         interp.support.errors.InputError: a model 'wma-learned' is known already; choose another name
     """
     folder_name("name", name)
-    require_known("task", task, [known.key for known in catalog.every()])
+    require_known("task", task, [known.key for known in catalog.list_tasks()])
     require(callable(build), f"build must be a function that makes a machine, got {build!r}")
     require(
         name not in {record.name for record in models()},
@@ -132,7 +132,7 @@ def models() -> list[ModelRecord]:
     for path in sorted(SHIPPED.glob("*/config.json")):
         records.append(_read_record(path.parent))
     records += _BUILT.values()
-    tasks = [task.key for task in catalog.every()]
+    tasks = [task.key for task in catalog.list_tasks()]
     # A checkpoint may be of a task that this program has not registered.
     registered = [record for record in records if record.task in tasks]
     return sorted(registered, key=lambda record: tasks.index(record.task))
@@ -165,10 +165,10 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
     if name in _list_loaders():
         _, build = _HANDWIRED[name]
         return build(max_gb=max_gb, **arguments)
-    from interp.model.checkpoints import built, load_checkpoint
+    from interp.model.checkpoints import build_registered, load_checkpoint
 
     if name in _BUILT:
-        return built(name, arguments, _BUILT[name].task)
+        return build_registered(name, arguments, _BUILT[name].task)
     folder = _find_checkpoint(name)
     if arguments:
         raise _arguments_error(name, _read_record(folder), arguments)
@@ -206,12 +206,12 @@ def _arguments_error(name: str, record: ModelRecord, arguments: Mapping[str, Any
         sizes = []
         for size, (low, high) in record.serves.items():
             sizes.append(f"{size} {low} to {high}" if high > low else f"{size} {low}")
-        others = serving(record.task, **arguments)
+        others = name_supporting_models(record.task, **arguments)
         text += f"; it serves {', '.join(sizes)}. Models for {values}: {others}"
     return InputError(text)
 
 
-def serving(task: str, **sizes: int) -> str:
+def name_supporting_models(task: str, **sizes: int) -> str:
     """Return the names of a task's models that can run on episodes of given sizes, as a text "a, b"
     for an error message; "none" if there are none. Models that users registered are left out.
 
@@ -231,7 +231,7 @@ def _read_record(folder: Path) -> ModelRecord:
     """Return the record of a learned model, from its checkpoint folder."""
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         how_made = f"latent_update {config.get('latent_update')}"
         if "builder" in config:
             how_made = f"built by {config['builder']!r}"

@@ -41,10 +41,10 @@ from interp.core.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
-from interp.support.checks import checked, checked_result, refuse_beyond_machine, shown
+from interp.support.checks import checked, checked_result, format_value, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
-from interp.support.session import once
+from interp.support.session import compute_once
 from interp.support.workers import threads_for
 
 _LARGE_CACHE = 10_000
@@ -240,7 +240,7 @@ def play(
         )
     require(
         not hasattr(worlds, "n_rounds"),
-        f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}",
+        f"play acts in worlds, such as the .mdps of episodes, got {format_value(worlds)}",
     )
     layout = model.layout.fit(worlds)
     options: dict[str, Any] = {"n_rounds": n_rounds, "seed": seed, "epsilon": epsilon}
@@ -295,7 +295,7 @@ def require_own(
         f"hooks acted in this rollout; run {model.name!r} without hooks",
     )
     require(
-        run.settings.get("quiet", True) or not runs_quietly(model),
+        run.settings.get("quiet", True) or not runs_without_hooks(model),
         "this rollout was made while hooks were attached to the model, and now none are; run "
         f"{model.name!r} without hooks",
     )
@@ -507,10 +507,10 @@ def _settings(
 ) -> dict[str, Any]:
     settings = provenance(model, **model.precision(), commit=commit)
     settings |= {"propagate": propagate, "hooked_rounds": sorted(hooked)}
-    return {**settings, "quiet": runs_quietly(model)}
+    return {**settings, "quiet": runs_without_hooks(model)}
 
 
-def runs_quietly(model: Machine) -> bool:
+def runs_without_hooks(model: Machine) -> bool:
     """Return whether a model's runs are its own: no hook is attached to it and, in a transformer, no
     module was replaced and no flag switches on further hook points.
     """
@@ -529,7 +529,7 @@ def _run_without_hooks(
     """Run all rounds in order, without hooks from the caller, and return the rollout.
 
     If nothing is cached and the user has attached no hook to the model,
-    :func:`interp.support.session.once` stores the run, and returns it again for the same model and
+    :func:`interp.support.session.compute_once` stores the run, and returns it again for the same model and
     episodes. On a CPU :data:`_EPISODES_PER_CHUNK` episodes run at a time, or fewer if rounds are
     long, so that activations stay in the CPU's cache.
 
@@ -543,7 +543,7 @@ def _run_without_hooks(
         recorder: caches activations; None caches nothing.
     """
     recorder = recorder or _CacheRecorder([], [], len(episodes))
-    is_quiet = runs_quietly(model)
+    is_quiet = runs_without_hooks(model)
 
     def run_chunks() -> Rollout:
         n_episodes = max(len(encoded.tokens), 1)  # without episodes, one run of none
@@ -564,7 +564,7 @@ def _run_without_hooks(
         return run_chunks()
     n_rounds = encoded.tokens.shape[1]
     key = ("rollout", commit, n_rounds, model.training, model.weights_version())
-    return once(key, model, episodes, make=run_chunks)
+    return compute_once(key, model, episodes, make=run_chunks)
 
 
 def _require_numbers(model: Machine, run: Rollout) -> None:

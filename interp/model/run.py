@@ -16,9 +16,9 @@ from torch import Tensor
 from interp.core.display import Cache, table_html
 from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.support.checks import checked, checked_result, fit, non_empty, shown
+from interp.support.checks import checked, checked_result, fit, format_value, non_empty
 from interp.support.errors import require
-from interp.support.foreign import one_line
+from interp.support.foreign import escape_line
 from interp.support.lazy import entry
 
 Commit = Literal["own", "target"]
@@ -85,7 +85,7 @@ class Rollout:
         )
 
     def __repr__(self) -> str:
-        model = one_line(self.settings.get("model", "a model"))
+        model = escape_line(self.settings.get("model", "a model"))
         text = f"{self.n_episodes} episodes of {self.n_rounds} rounds"
         if self.missing is not None:
             n_counting = int((~self.missing).sum())
@@ -182,7 +182,7 @@ class Rollout:
         )
         require(
             hasattr(self.model, "cfg"),
-            f"{one_line(self.model.name)!r} has no layers and heads as TransformerLens has them; "
+            f"{escape_line(self.model.name)!r} has no layers and heads as TransformerLens has them; "
             "interp.rollout(model, episodes, names_filter=...).cache holds its activations",
         )
         from transformer_lens import ActivationCache
@@ -227,7 +227,7 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list
     indices = [t % n_rounds for t in selected]  # negative ones count from the end
     require(
         twice or len(set(indices)) == len(indices),
-        f"rounds name one round twice, which would count twice: {shown(rounds)}",
+        f"rounds name one round twice, which would count twice: {format_value(rounds)}",
     )
     return indices
 

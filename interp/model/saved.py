@@ -30,7 +30,7 @@ from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
 from interp.support.checks import checked, file_path
 from interp.support.errors import InputError, require, require_known
-from interp.support.files import digest_of, json_values, naming_unreadable, write_atomic
+from interp.support.files import convert_read_errors, digest_of, json_values, write_atomic
 from interp.support.foreign import parse_json
 
 _TENSORS_OF_ROUNDS = ("tokens", "values", "slots", "missing")
@@ -84,7 +84,7 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
     """
     path = Path(file_path(path))
     require(path.is_file(), f"no file {str(path)!r}; give one that interp.model.saved.save wrote")
-    with naming_unreadable(path, _CUT_OR_EDITED), safe_open(path, framework="pt") as stored:
+    with convert_read_errors(path, _CUT_OR_EDITED), safe_open(path, framework="pt") as stored:
         description = _read_header(path, stored)
         digests = description["sha256"]
         cached = [

@@ -18,7 +18,7 @@ from transformer_lens.hook_points import HookPoint
 
 from interp.model.hooked import count_writes, has_hooks
 from interp.model.layout import add_axes
-from interp.support.checks import checked_fields, integer, shown
+from interp.support.checks import checked_fields, format_value, integer
 from interp.support.errors import InputError, require, require_known
 
 _MOST_RUNS = 1000
@@ -189,7 +189,7 @@ class Halting:
         require(
             is_mask and goes_on.shape[:1] == (self.n_rows,),
             f"alive= of Point({self.point.module!r}) gives Bool[row] or Bool[row, pos] of {self.n_rows} rows, got "
-            f"{shown(goes_on)}",
+            f"{format_value(goes_on)}",
         )
         alive = self.alive.to(goes_on.device)
         n_axes = max(alive.ndim, goes_on.ndim)  # 1 for [row], 2 for [row, pos]
@@ -370,7 +370,7 @@ class Tap(nn.Module):
         key, *rest = path
         parts = list_parts(value)
         if key not in parts:
-            known = ", ".join(map(repr, parts)) or f"{shown(value)}, no tensor"
+            known = ", ".join(map(repr, parts)) or f"{format_value(value)}, no tensor"
             raise InputError(
                 f"Point({self.point.module!r}, item={self.point.item!r}) names nothing: there is {known}"
             )
@@ -385,5 +385,5 @@ class Tap(nn.Module):
                 remedy = f"say item={(*self.point.path, key)!r}"
                 break
         raise InputError(
-            f"at Point({self.point.module!r}, item={self.point.item!r}) is {shown(value)}, no tensor; {remedy}"
+            f"at Point({self.point.module!r}, item={self.point.item!r}) is {format_value(value)}, no tensor; {remedy}"
         )

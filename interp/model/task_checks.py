@@ -25,7 +25,7 @@ from interp.core.algorithm import NEXT, Algorithm, Variable
 from interp.core.task import Task
 from interp.model.checks import N_ROUNDS, SEED
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.support.checks import array_of, checked, convert_value, shown, unique
+from interp.support.checks import array_of, checked, convert_value, format_value, index_by_key
 from interp.support.errors import convert_errors, require
 
 _N_EPISODES = 2
@@ -62,7 +62,7 @@ def check_task(task: Task) -> None:
     _require(is_repeated, "seed=0 gives other episodes the second time: draw from the seed alone")
     _check_losses(task, fitted_layout, episodes)
     _check_targets(task, fitted_layout, episodes)
-    records = _call("algorithms", unique, task.algorithms.records(), "algorithm")
+    records = _call("algorithms", index_by_key, task.algorithms.records(), "algorithm")
     for key, record in records.items():
         algorithm = _call(f"algorithm {key!r}", record.for_episodes, episodes)
         _call(f"algorithm {key!r}", _check_algorithm, algorithm, episodes)
@@ -85,7 +85,7 @@ def _check_analysis(task: Task) -> None:
     in ``probed`` belongs to none of its algorithms.
     """
     analysis = task.analysis
-    corruptions = _call("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
+    corruptions = _call("corruptions", lambda: index_by_key(analysis.corruptions(), "corruption"))
     default = analysis.default_corruption
     _require(
         not default or default in corruptions,
@@ -121,7 +121,7 @@ def _check_layout(task: Task, layout: Any) -> None:
     _require(
         converted in range(1, n_between + 1),
         f"n_latents must be 1 to {n_between}, the positions between the first and {layout.predict_label!r}, "
-        f"got {shown(n_latents)}",
+        f"got {format_value(n_latents)}",
     )
 
 
@@ -133,7 +133,7 @@ def _check_names(what: str, names: Any) -> None:
     are_texts = are_texts and all(names) and len(names) > 0
     _require(
         are_texts,
-        f"{what} must be a tuple of texts, got {shown(names)}",
+        f"{what} must be a tuple of texts, got {format_value(names)}",
     )
     most_frequent = max(names, key=names.count)
     _require(names.count(most_frequent) == 1, f"{what} hold {most_frequent!r} twice")
@@ -145,10 +145,13 @@ def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
         _require(hasattr(episodes, name), f"episodes ({kind}) have no {name!r}")
     _require(
         episodes.task == task.key,
-        f"episodes are of the task {shown(episodes.task)}, the key is {task.key!r}",
+        f"episodes are of the task {format_value(episodes.task)}, the key is {task.key!r}",
     )
     is_integer = isinstance(episodes.n_rounds, int | np.integer)
-    _require(is_integer, f"n_rounds of episodes ({kind}) is {shown(episodes.n_rounds)}, no integer")
+    _require(
+        is_integer,
+        f"n_rounds of episodes ({kind}) is {format_value(episodes.n_rounds)}, no integer",
+    )
     size = (len(episodes), episodes.n_rounds)
     _require(
         size == (_N_EPISODES, n_rounds),
@@ -180,13 +183,14 @@ def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
     for name, tensor in rounds.tensors().items():
         is_by_round = isinstance(tensor, torch.Tensor) and tensor.shape[:2] == per_round
         _require(
-            is_by_round, f"encoded {name!r} must begin with [episode, round], got {shown(tensor)}"
+            is_by_round,
+            f"encoded {name!r} must begin with [episode, round], got {format_value(tensor)}",
         )
 
 
 def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...], is_real: bool) -> None:
     is_of_shape = isinstance(tensor, torch.Tensor) and tensor.shape == shape
-    _require(is_of_shape, f"encoded {name} must be of shape {shape}, got {shown(tensor)}")
+    _require(is_of_shape, f"encoded {name} must be of shape {shape}, got {format_value(tensor)}")
     _require(tensor.is_floating_point() == is_real, f"encoded {name} are of {tensor.dtype}")
 
 
@@ -204,7 +208,7 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
     positions = _call("latent_positions", list, layout.latent_positions)
     last = layout.n_positions - 1
     are_inside = all(convert_value(int, position) in range(last + 1) for position in positions)
-    _require(are_inside, f"latent_positions must be 0 to {last}, got {shown(positions)}")
+    _require(are_inside, f"latent_positions must be 0 to {last}, got {format_value(positions)}")
     labels = [layout.labels[position] for position in positions]
     hides_tokens = rounds.tokens[..., positions].any()
     _require(
@@ -262,7 +266,7 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
     goal = _call("training", task.training)
     is_goal = callable(getattr(goal, "targets", None))
     is_goal = is_goal and isinstance(getattr(goal, "other_targets", None), Mapping)
-    _require(is_goal, f"training gives {shown(goal)}, no TrainingGoal")
+    _require(is_goal, f"training gives {format_value(goal)}, no TrainingGoal")
     are_classes = layout.kind == "classes"
     shape = (_N_EPISODES, episodes.n_rounds, layout.n_outputs if are_classes else 1)
     for name, compute in {"targets": goal.targets, **goal.other_targets}.items():
@@ -270,7 +274,7 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
         are_finite = np.isfinite(targets).all()
         _require(
             are_finite and targets.shape == shape,
-            f"{name} must be finite numbers {shape}, got {shown(targets)}",
+            f"{name} must be finite numbers {shape}, got {format_value(targets)}",
         )
         if are_classes:
             _check_target_probabilities(name, targets)

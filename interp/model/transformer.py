@@ -38,9 +38,9 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.lens import LensSurface
 from interp.model.locks import exclusive
 from interp.model.plain import PlainBlock, can_run_plainly
-from interp.support.checks import MOST_GB, checked, fit, shown
+from interp.support.checks import MOST_GB, checked, fit, format_value
 from interp.support.errors import InputError, require
-from interp.support.session import once
+from interp.support.session import compute_once
 
 
 class _RoundOutput(NamedTuple):
@@ -727,7 +727,7 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
     An effect that is also found in the copy comes from the architecture or the method, not from
     training. The copy is in evaluation mode, on the model's device. A seed gives the same weights
     on every device, and the global random generator is not changed. Callers share a copy
-    (:func:`interp.support.session.once`), so they must not train it.
+    (:func:`interp.support.session.compute_once`), so they must not train it.
 
     >>> import interp
     >>> untrained(interp.load("wma-handwired", n_experts=4)).name
@@ -739,7 +739,7 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
     """
     fit("model", model, Machine)
     key = ("untrained", seed, model.weights_version())
-    return once(key, model, make=lambda: model.untrained(seed))
+    return compute_once(key, model, make=lambda: model.untrained(seed))
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
@@ -759,18 +759,18 @@ def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, valu
     require(
         are_rounds,
         f"tokens must be whole numbers [batch, pos] with {lengths} positions, got "
-        f"{shown(tokens)}; model.layout.encode(episodes) makes them",
+        f"{format_value(tokens)}; model.layout.encode(episodes) makes them",
     )
     shape = (len(tokens), layouts[tokens.shape[1]].n_latents, model.config.d_model)
     is_real = isinstance(latents, Tensor) and latents.is_floating_point()
     require(
         is_real and latents.shape == shape,
-        f"latents must be a float tensor [batch, latent, d_model] = {list(shape)}, got {shown(latents)}",
+        f"latents must be a float tensor [batch, latent, d_model] = {list(shape)}, got {format_value(latents)}",
     )
     are_payloads = isinstance(values, Tensor) and values.shape == tokens.shape
     require(
         values is None or are_payloads,
-        f"values must be a tensor [batch, pos] = {list(tokens.shape)} or None, got {shown(values)}",
+        f"values must be a tensor [batch, pos] = {list(tokens.shape)} or None, got {format_value(values)}",
     )
     if tokens.device.type == "cpu" and tokens.numel():  # on a GPU, the check would have to wait
         low, high = (int(bound) for bound in tokens.aminmax())

@@ -23,10 +23,10 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from interp.results.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, PAPER, Look, looks
-from interp.results.style import WIDTH, styled
+from interp.results.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, PAPER, Look, choose_line_styles
+from interp.results.style import WIDTH, in_house_style
 from interp.stats.intervals import bootstrap_mean
-from interp.support.checks import require_columns, shown
+from interp.support.checks import format_value, require_columns
 from interp.support.errors import require
 
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
@@ -37,7 +37,7 @@ WHOLE = ("round", "step", "layer")
 """Columns that count in whole numbers; their axes have ticks at integers only."""
 
 
-@styled
+@in_house_style
 def trajectories(
     values: ArrayLike,
     reference: ArrayLike,
@@ -145,7 +145,7 @@ def _scale_difference(axes: Axes, largest: float) -> None:
     axes.minorticks_off()
 
 
-def over_rounds(
+def tabulate_by_round(
     key: str,
     name: str,
     values: Float[np.ndarray, "episode round"],
@@ -174,7 +174,7 @@ def over_rounds(
     )
 
 
-@styled
+@in_house_style
 def curves(
     frame: pd.DataFrame,
     *,
@@ -206,7 +206,7 @@ def curves(
     require_columns("frame", frame, x, "algorithm", "mean")
     figure = Figure(figsize=(width, min(3.9, 0.7 * width)))
     axes = figure.subplots()
-    look = looks(frame["algorithm"])
+    look = choose_line_styles(frame["algorithm"])
     for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
         band(axes, part.sort_values(x), x, look[str(key)], order, str(key))
     for name, value in (reference or {}).items():
@@ -320,7 +320,7 @@ def name_ends(
         axes.text(1.01, place, row["name"], transform=axes.transAxes, **look)
 
 
-def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
+def describe_curves(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     """Describe a figure of curves in a sentence, for readers who cannot see it. The sentence has
     the last value of the first curve, and the lowest and the highest last value of the other
     curves.
@@ -330,7 +330,7 @@ def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
         what: name of the plotted quantity, in words.
         x: name of the column for the horizontal axis.
 
-    >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
+    >>> describe_curves(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
     'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
     """
     first, *others = _select_last(frame, x).dropna(subset="mean").to_dict("records")
@@ -343,7 +343,7 @@ def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     return f"At the end, {what}: {', '.join(texts)}."
 
 
-@styled
+@in_house_style
 def heatmaps(
     grids: Mapping[str, pd.DataFrame],
     *,
@@ -499,7 +499,7 @@ SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
 _CHARACTER_WIDTH = 0.085  # width of one character of a tick label, in inches
 
 
-@styled
+@in_house_style
 def intervals(
     frame: pd.DataFrame,
     *,
@@ -561,7 +561,7 @@ def intervals(
     return figure
 
 
-@styled
+@in_house_style
 def draw_measures(measures: Sequence[Any]) -> Figure:
     """Draw measures (claims about a model, each decided by a number), one per row: the number with
     its interval, the threshold and the strongest control. Measures without a number are left out.
@@ -576,7 +576,7 @@ def draw_measures(measures: Sequence[Any]) -> Figure:
     for measure in measures:
         require(
             hasattr(measure, "number") and hasattr(measure, "threshold"),
-            f"measures must be a list of Measure, got {shown(measure)} in it",
+            f"measures must be a list of Measure, got {format_value(measure)} in it",
         )
     numbered = [measure for measure in measures if not np.isnan(measure.number.estimate)]
     rows = [measure for measure in numbered if measure.is_share] or numbered
@@ -619,8 +619,10 @@ _BOX = {"boxstyle": "round,pad=0.35", "facecolor": PAPER}
 _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 
 
-@styled
-def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
+@in_house_style
+def draw_wiring(
+    layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH
+) -> Figure:
     """Draw the heads of a circuit in one column per layer, the circuit's outputs ("exits") at the
     right, and an arrow for every edge. The colour of an arrow shows which input of its target it
     enters: query, key, value or residual stream.

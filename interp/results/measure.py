@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.core.display import table_html
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.checks import checked_fields, fit, require_real, shown
+from interp.support.checks import checked_fields, fit, format_value, require_real
 from interp.support.errors import require, require_known
 from interp.support.files import read_tables
-from interp.support.foreign import plain
+from interp.support.foreign import escape_invisible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ class Control:
         require_real("the number of a control", self.number)
         require(
             isinstance(self.counts, bool),
-            f"counts of a control must be True or False, got {shown(self.counts)}",
+            f"counts of a control must be True or False, got {format_value(self.counts)}",
         )
 
 
@@ -167,7 +167,7 @@ class Measure:
         by_design: False if the model was built such that the claim is false; a "no" then has the
             reason "by design". Otherwise True.
         needs_control: False if a "yes" is possible without any control. An example is a part of a
-            compound claim (:func:`decisive`), if the controls belong to another part.
+            compound claim (:func:`conjoin`), if the controls belong to another part.
         rests_on: names of the tables that the number was computed from.
         caution: what the verdict is not evidence of.
         note: further information for the reader.
@@ -469,11 +469,11 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
     return claim
 
 
-def best_of(values: Iterable[float]) -> Control:
+def merge_copies(values: Iterable[float]) -> Control:
     """Return one control for several copies of a model, such as untrained ones: its number is the
     largest of ``values``, one per copy. NaN is left out; if all are NaN, the number is NaN.
 
-    >>> best_of([0.2, float("nan"), 0.4])
+    >>> merge_copies([0.2, float("nan"), 0.4])
     Control(number=0.4, counts=True)
     """
     known = []
@@ -484,7 +484,7 @@ def best_of(values: Iterable[float]) -> Control:
     return Control(max(known, default=nan))
 
 
-def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
+def conjoin(parts: Sequence[Measure], **changes: Any) -> Measure:
     """Return the measure of a claim that is true only if several parts are true. It is a copy of
     the part that decides the verdict.
 
@@ -495,7 +495,7 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
     >>> far = replace(near, claim="Far", number=Interval(0, 0, 0))
-    >>> decisive([near, far], key="both", claim="Near and far").verdict, decisive([near, near]).reason
+    >>> conjoin([near, far], key="both", claim="Near and far").verdict, conjoin([near, near]).reason
     ('no', 'the interval spans the threshold')
 
     Args:
@@ -719,7 +719,7 @@ class Result:
         return self._draw(figures)
 
     def __repr__(self) -> str:
-        return plain(self.sentence)
+        return escape_invisible(self.sentence)
 
     def _repr_html_(self) -> str:
         return table_html(self.sentence.removesuffix("."), self.to_frame())
@@ -752,7 +752,7 @@ class Scores(Result):
         for key in self.numbers:
             require(
                 len(key) == len(self.by),
-                f"a key has one part for each of the columns {', '.join(self.by)}, got {shown(key)}",
+                f"a key has one part for each of the columns {', '.join(self.by)}, got {format_value(key)}",
             )
 
     def get(self, *key: Any) -> Interval:
@@ -832,4 +832,4 @@ class Measured(Result):
 
     def __repr__(self) -> str:
         lines = [f"  {measure}" for measure in self.measures]
-        return plain("\n".join([self.sentence, *lines]))
+        return escape_invisible("\n".join([self.sentence, *lines]))

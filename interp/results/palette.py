@@ -59,7 +59,7 @@ Two names share a pair only if they mean the same thing, or never appear on the 
 """
 
 
-def looks(keys: Iterable[str]) -> dict[str, Look]:
+def choose_line_styles(keys: Iterable[str]) -> dict[str, Look]:
     """Choose a colour and a dash for the curve of each algorithm. A known algorithm has the same
     pair of colour and dash in every figure. An unknown one gets the first pair that is free.
 
@@ -72,9 +72,10 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
     Returns:
         A mapping: key -> :class:`Look`.
 
-    >>> looks(["model", "random", "something new"])["random"] == looks(["random"])["random"]
+    >>> alone, among = choose_line_styles(["random"]), choose_line_styles(["model", "random", "new"])
+    >>> alone["random"] == among["random"]
     True
-    >>> new = looks(["model", "something new", "something else"])
+    >>> new = choose_line_styles(["model", "something new", "something else"])
     >>> len({look.colour for look in new.values()})
     3
     """
@@ -82,7 +83,7 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
 
     keys = list(dict.fromkeys(keys))
     assigned: dict[str, str] = {}
-    for task in tasks.every():
+    for task in tasks.list_tasks():
         assigned.update(task.report.looks)
     assigned.update(_EVERYWHERE)
     pairs: dict[str, tuple[str, str]] = {}

@@ -39,7 +39,7 @@ def house_style(**more: Any) -> Any:
     return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **STYLE, **more})
 
 
-def styled(draw: _Draw) -> _Draw:
+def in_house_style(draw: _Draw) -> _Draw:
     """Decorate ``draw``, a function that returns a figure, so that it draws in the house style. The
     decorated function checks its arguments by their annotations
     (:func:`~interp.support.checks.checked`), and notebooks display the figure that it returns.
@@ -100,7 +100,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     superfluous = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
     body = re.sub(r"<[^>]+>", lambda tag: re.sub(superfluous, "", tag[0]), body)
     body = re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", re.sub(r"\s*\n\s*", "\n", body))
-    label_text = escape(foreign.plain(title))
+    label_text = escape(foreign.escape_invisible(title))
     opening = (
         f'{head}{kind} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
     )

@@ -22,7 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.support.checks import array_of, checked, refuse_beyond_machine, require_real, shown
+from interp.support.checks import (
+    array_of,
+    checked,
+    format_value,
+    refuse_beyond_machine,
+    require_real,
+)
 from interp.support.errors import InputError, require
 
 
@@ -210,13 +216,13 @@ def number_participants(
     are_numbers = is_list and all(map(_is_whole, ids))
     require(
         are_names or are_numbers,
-        f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}",
+        f"{what} must be {n_episodes} names, or whole numbers, got {format_value(participants)}",
     )
     # NumPy's strings drop NULs at the end, so that two names could become one.
     has_nul = are_names and "\0" in "".join(ids)
     require(
         not has_nul,
-        f"{what} are names without a NUL, got {shown(participants)}",
+        f"{what} are names without a NUL, got {format_value(participants)}",
     )
     _, first_episode, sorted_number = np.unique(ids, return_index=True, return_inverse=True)
     # np.unique sorts the names; argsort of argsort is their rank by first appearance.

@@ -8,7 +8,7 @@ the mean of all episodes; for accuracy, L is the number of misses and R the numb
 
 :func:`interval` is for the score, on new episodes, of the fit to all episodes. :func:`difference`
 compares two scores on the same episodes. Episodes are independent and identically distributed, and
-each belongs to one fold. If :func:`leans_low` returns True, a small score does not show that no
+each belongs to one fold. If :func:`is_biased_low` returns True, a small score does not show that no
 value can be decoded. For means without a fit use :mod:`interp.stats.intervals`.
 
 How the interval is made, and its measured coverage: docs/method/intervals.md.
@@ -59,7 +59,7 @@ squares.
 """
 
 _EPISODES_PER_FEATURE = 2.0
-"""Effective episodes per feature below which :func:`leans_low` is True for a target that is
+"""Effective episodes per feature below which :func:`is_biased_low` is True for a target that is
 constant within episodes.
 
 With 16 features, the coverage of R2 was 90 and 92 % at 1.1 episodes per feature, and 93 and 94 % at
@@ -79,7 +79,7 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
         n_episodes: number of episodes.
         n_folds: number of folds of the cross-validation.
         n_effective: the effective number of episodes, which is smaller if few episodes make up most
-            of the reference losses (:func:`effective`); ``n_episodes`` when None.
+            of the reference losses (:func:`effective_sample_size`); ``n_episodes`` when None.
 
     >>> round(_inflation(8, 5), 3), round(_inflation(64, 5), 3), round(_inflation(64, 5, n_effective=8), 3)
     (4.054, 3.045, 4.054)
@@ -98,7 +98,7 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
     return student_quantile * refitting * m / (m - 1)  # docs/method/intervals.md
 
 
-def effective(references: ArrayLike) -> float:
+def effective_sample_size(references: ArrayLike) -> float:
     """Return the effective number of episodes, at least 2: how many episodes of equal weight would
     be as informative as these.
 
@@ -110,8 +110,8 @@ def effective(references: ArrayLike) -> float:
         references: reference loss of each episode, ``[episode]``; or ``[episode, output]``, which
             is summed over outputs.
 
-    >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
-    (4.0, 2.0, 2.0)
+    >>> [effective_sample_size(x) for x in ([3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0])]
+    [4.0, 2.0, 2.0]
     """
     totals_of_episodes = _sum_per_episode(references)
     relative = np.ones(len(totals_of_episodes))
@@ -122,7 +122,7 @@ def effective(references: ArrayLike) -> float:
     return max(n_effective, _MIN_EFFECTIVE)
 
 
-def leans_low(
+def is_biased_low(
     values: Float[Array, "episode round k"],
     n_features: int,
     mask: Bool[Array, "episode round k"] | None = None,
@@ -131,7 +131,7 @@ def leans_low(
     too many features for too few episodes.
 
     The result is True if both hold: some output is nearly constant within each episode, and there
-    are fewer than 2 effective episodes (:func:`effective`) per feature. In simulations of this
+    are fewer than 2 effective episodes (:func:`effective_sample_size`) per feature. In simulations of this
     case, intervals lay below the true score too often. So a low score does not show that the target
     cannot be decoded. Scores of targets that change within an episode were not too low, even with
     64 features.
@@ -142,7 +142,8 @@ def leans_low(
         mask: True for the entries that count, ``[episode, round, output]``; None counts all.
 
     >>> per_episode = np.random.default_rng(0).normal(size=(16, 1, 1)) * np.ones((1, 10, 1))
-    >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode, axis=1), 16)
+    >>> drifting = np.cumsum(per_episode, axis=1)
+    >>> is_biased_low(per_episode, 16), is_biased_low(per_episode, 2), is_biased_low(drifting, 16)
     (True, False, False)
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
@@ -154,7 +155,9 @@ def leans_low(
     is_constant_within = varies & (squares_between >= _CONSTANT_SHARE * total_squares)
     needed = n_features * _EPISODES_PER_FEATURE
     references = totals(values, mask)
-    return any(effective(references[:, k]) < needed for k in np.flatnonzero(is_constant_within))
+    return any(
+        effective_sample_size(references[:, k]) < needed for k in np.flatnonzero(is_constant_within)
+    )
 
 
 def _subtract_mean(
@@ -206,17 +209,17 @@ def totals(
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
     groups = np.arange(len(values)) if groups is None else groups
-    n_steps = in_groups(used.sum(1), groups)
+    n_steps = sum_by_group(used.sum(1), groups)
     centred = _subtract_mean(values, used, n_steps)
     n_steps_of_others = n_steps.sum(0) - n_steps
     divisor = np.where(n_steps_of_others > 0, n_steps_of_others, 1)
-    bias = in_groups(centred.sum(1), groups) ** 2 / divisor
-    squares = in_groups(np.einsum("etk,etk->ek", centred, centred), groups)
+    bias = sum_by_group(centred.sum(1), groups) ** 2 / divisor
+    squares = sum_by_group(np.einsum("etk,etk->ek", centred, centred), groups)
     references: Array = squares + bias
     return references
 
 
-def in_groups(
+def sum_by_group(
     sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
 ) -> Float[Array, "group k"]:
     """Add up ``sums`` over the episodes of each group, such as all episodes of one participant.
@@ -268,7 +271,7 @@ def interval(
         width: half width of the interval of log q, in standard errors. The standard error is the
             one that ignores that the fit varies with its training data. When None, the width is
             computed from Student's t, ``n_folds`` and the effective number of episodes
-            (:func:`effective`; docs/method/intervals.md). It is then more than 1.96.
+            (:func:`effective_sample_size`; docs/method/intervals.md). It is then more than 1.96.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
@@ -329,7 +332,7 @@ def difference(
     return Interval(gain, gain - below, gain + above)
 
 
-def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
+def smallest_detectable_score(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
     """Return the smallest score that data like these could tell from 0: the lowest score whose 95 %
     interval is above 0. The score is ``1 - sum losses / sum references``, such as R2.
 
@@ -344,7 +347,7 @@ def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
         references: what losses are divided by, in the same shape: :func:`totals` for R2.
         n_folds: number of folds of the cross-validation.
 
-    >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
+    >>> round(smallest_detectable_score([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
     0.777
     """
     return -expm1(-_LogInterval.of(losses, references, n_folds).half)
@@ -406,7 +409,7 @@ class _LogInterval:
                 "an episode has more misses than steps",
             )
         factor = (
-            _inflation(n_episodes, n_folds, effective(episode_references))
+            _inflation(n_episodes, n_folds, effective_sample_size(episode_references))
             if width is None
             else width
         )

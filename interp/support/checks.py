@@ -379,11 +379,11 @@ _SHORT = _Short()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a short description of a value for an error message: numbers as they are, arrays by
     shape.
 
-    >>> shown(np.zeros((2, 3))), shown(float("nan")), shown({"q": np.zeros(4)})
+    >>> format_value(np.zeros((2, 3))), format_value(float("nan")), format_value({"q": np.zeros(4)})
     ('an ndarray of shape (2, 3)', 'nan', "{'q': ndarray of shape (4,)} (dict)")
     """
     if getattr(value, "shape", ()):
@@ -412,7 +412,7 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
     return cast(int, _within(int, name, value, least, most))
 
 
-def number(
+def check_number(
     name: str, value: object, least: float | None = None, most: float | None = None
 ) -> float:
     """Check that ``value`` is a finite number, and return it as a Python number. Booleans and
@@ -436,7 +436,7 @@ def require_real(name: str, value: object) -> None:
         value: what was passed.
     """
     if isinstance(value, bool) or not isinstance(value, _REAL):
-        raise InputError(f"{name} must be a number, got {shown(value)}")
+        raise InputError(f"{name} must be a number, got {format_value(value)}")
 
 
 def _within(kind: type, name: str, value: Any, low: float | None, high: float | None) -> Any:
@@ -461,7 +461,7 @@ def _within(kind: type, name: str, value: Any, low: float | None, high: float | 
     if high is not None:
         bounds.append(f"<= {high:{form}}")
     rule = f"{describe_type(kind)} {' and '.join(bounds)}".rstrip()
-    raise InputError(f"{name} must be {rule}, got {shown(value)}")
+    raise InputError(f"{name} must be {rule}, got {format_value(value)}")
 
 
 def seed_of(value: object, name: str = "seed") -> int:
@@ -489,7 +489,7 @@ def folder_name(name: str, value: object) -> str:
     fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
     require(
         fits,
-        f"{name} must be letters, digits, '-', '_', '+' and '.', not a path, got {shown(value)}",
+        f"{name} must be letters, digits, '-', '_', '+' and '.', not a path, got {format_value(value)}",
     )
     return cast(str, value)
 
@@ -503,11 +503,11 @@ def file_path(value: Any, what: str = "path") -> str:
     """
     is_path = isinstance(value, str | os.PathLike)
     fits = is_path and str(value) != "" and "\0" not in str(value)  # no system takes a NUL
-    require(fits, f"{what} must be a path, got {shown(value)}")
+    require(fits, f"{what} must be a path, got {format_value(value)}")
     longest = max((len(os.fsencode(name)) for name in Path(value).parts), default=0)
     require(
         longest < 256,
-        f"{what} has a name of more than 255 bytes, which no system keeps, got {shown(value)}",
+        f"{what} has a name of more than 255 bytes, which no system keeps, got {format_value(value)}",
     )
     return os.fspath(value)
 
@@ -543,7 +543,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
         array: NDArray[Any] = np.asarray(_convert_tensor(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{what} must be numbers in a rectangular array, got {shown(values)}"
+            f"{what} must be numbers in a rectangular array, got {format_value(values)}"
         ) from error
     if array.dtype.kind == "O":
         try:
@@ -551,7 +551,7 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
         except (TypeError, ValueError) as error:
             first = array.flat[0] if array.size else None
             raise InputError(
-                f"{what} must be numbers, got values such as {shown(first)}"
+                f"{what} must be numbers, got values such as {format_value(first)}"
             ) from error
     # Not by `require`: most calls are small, and the name of a dtype takes long.
     if array.dtype.kind not in "biuf":
@@ -585,7 +585,7 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
     return items
 
 
-def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
+def index_by_key(records: Iterable[Any], kind: str) -> dict[str, Any]:
     """Return a dictionary of records, in the same order: ``key`` of a record -> the record. Two
     records that share a key, a name or a short name are refused.
 
@@ -907,11 +907,11 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
     fitting = convert_value(kind, value, finite=finite and not takes_infinity)
     if fitting is NO:
         raise InputError(
-            f"{name} must be {describe_type(kind)}, got {shown(value)}{_find_hint(kind, value)}"
+            f"{name} must be {describe_type(kind)}, got {format_value(value)}{_find_hint(kind, value)}"
         )
     if name == "level":
         is_share = isinstance(fitting, int | float) and 0 < fitting <= 1
-        require(is_share, f"level is between 0 and 1, got {shown(fitting)}")
+        require(is_share, f"level is between 0 and 1, got {format_value(fitting)}")
     if type(fitting) is int:  # no boolean
         _check_integer(name, fitting)
     return fitting
@@ -943,7 +943,7 @@ def _check_integer(name: str, value: int) -> None:
         seed_of(value, name)
     require(
         -_MOST_INTEGER <= value < _MOST_INTEGER,
-        f"{name} must be an integer of at most 64 bits, got {shown(value)}",
+        f"{name} must be an integer of at most 64 bits, got {format_value(value)}",
     )
     integer(name, value, _TABLES["least"].get(name))
     require(

@@ -61,7 +61,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
         write: function that is called with the temporary path and writes the file there.
     """
     path = file_to_write(path)
-    with writing(path):
+    with convert_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_beside(path)
         try:
@@ -83,7 +83,7 @@ def file_to_write(path: str | Path) -> Path:
     Folders, devices and links to nothing are refused.
     """
     path = Path(file_path(path))
-    with writing(path):
+    with convert_write_errors(path):
         try:
             mode = path.stat().st_mode
         except FileNotFoundError:
@@ -114,7 +114,7 @@ def folder_to_write(
         made: True to create the folder if it does not exist.
     """
     folder = Path(file_path(folder, what))
-    with writing(folder, "to "):
+    with convert_write_errors(folder, "to "):
         if made:
             folder.mkdir(parents=True, exist_ok=True)
         places = [folder, *folder.parents]
@@ -130,7 +130,7 @@ writable = partial(folder_to_write, made=True)
 
 
 @contextmanager
-def writing(path: str | Path, to: str = "") -> Iterator[None]:
+def convert_write_errors(path: str | Path, to: str = "") -> Iterator[None]:
     """Context manager: convert system errors within it to an InputError that says ``path`` cannot
     be written.
 
@@ -158,7 +158,7 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def naming_unreadable(
+def convert_read_errors(
     path: str | Path, what: str = "it was cut short or changed; fetch or make it again"
 ) -> Iterator[None]:
     """Context manager: convert errors within it to an InputError that says ``path`` cannot be read
@@ -195,7 +195,7 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
     """
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         content = foreign.parse_json(path.read_text(encoding="utf-8"))
     require(
         isinstance(content, dict), f"{str(path)!r} holds no JSON object; fetch or make it again"
@@ -322,7 +322,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     holder = folder / ".holder"
-    with writing(folder):
+    with convert_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK_FILE)
         try:

@@ -3,7 +3,7 @@
 A model's name, a server's reply or a trace may contain codes that control a terminal, marks that a
 library parses as markup, or a spreadsheet formula. Harmless text is returned unchanged.
 
-    >>> plain("a\\x1b[31mred"), plain("Grüße, 2 × 3")
+    >>> escape_invisible("a\\x1b[31mred"), escape_invisible("Grüße, 2 × 3")
     ('a\\\\x1b[31mred', 'Grüße, 2 × 3')
 """
 
@@ -34,12 +34,12 @@ value".
 """
 
 
-def plain(text: object) -> str:
+def escape_invisible(text: object) -> str:
     """Return text that is safe to print: invisible characters are escaped as in Python's ``repr``.
 
     Line breaks and tabs stay as they are.
 
-    >>> plain("ok\\r\\n"), plain("\\ud800"), plain("a\\u202eb")
+    >>> escape_invisible("ok\\r\\n"), escape_invisible("\\ud800"), escape_invisible("a\\u202eb")
     ('ok\\n', '\\\\ud800', 'a\\\\u202eb')
     """
     with_line_ends = str(text).replace("\r\n", "\n").replace("\r", "\\r")
@@ -50,11 +50,11 @@ def _escape_character(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-def one_line(text: object) -> str:
+def escape_line(text: object) -> str:
     """Return text that is safe to print, on one line: invisible characters are escaped, line breaks
     become ``\\n``, and tabs become spaces.
     """
-    return plain(text).replace("\n", "\\n").replace("\t", " ")
+    return escape_invisible(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def parse_json(text: str | bytes, **how: Any) -> Any:
@@ -90,7 +90,7 @@ def rich_text(text: object) -> Text:
     """Return text that rich prints literally: square brackets are not parsed as markup."""
     from rich.text import Text
 
-    return Text(plain(text))
+    return Text(escape_invisible(text))
 
 
 def rich_table(title: str, frame: pd.DataFrame) -> Table:
@@ -121,7 +121,7 @@ def markup(text: object) -> str:
     """Return text escaped for use inside a string that rich parses as markup."""
     from rich.markup import escape
 
-    return escape(plain(text))
+    return escape(escape_invisible(text))
 
 
 def _escape_formula(cell: Any) -> Any:
@@ -133,7 +133,7 @@ def _escape_formula(cell: Any) -> Any:
     """
     if not isinstance(cell, str):
         return cell
-    text = plain(cell)
+    text = escape_invisible(cell)
     is_formula = _FORMULA.match(text) and not _NUMBERS.fullmatch(text)
     return f"'{text}" if is_formula else text
 
@@ -192,7 +192,7 @@ def svg(figure: Any, **saving: Any) -> str:
         finally:
             figure.set_layout_engine(engine)
             figure.set_canvas(canvas)
-    return plain(buffer.getvalue())
+    return escape_invisible(buffer.getvalue())
 
 
 def _make_text(figure: Any) -> dict[str, Any]:
@@ -208,8 +208,8 @@ def _make_text(figure: Any) -> dict[str, Any]:
     artists = figure.findobj(Text)
     for artist in artists:
         text = artist.get_text()
-        if text != plain(text):
-            artist.set_text(plain(text))
+        if text != escape_invisible(text):
+            artist.set_text(escape_invisible(text))
         if "mathdefault" not in text:  # by which matplotlib marks the formulas that it writes
             names.append(text)
     axes = []

@@ -34,7 +34,7 @@ def lazy(name: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: resolve_name(name)(*args, **kwargs)
 
 
-def lazies(module: str, *names: str) -> dict[str, Any]:
+def lazy_functions(module: str, *names: str) -> dict[str, Any]:
     """Return a dictionary: name -> function that imports and calls the function of this name in a
     module. The module is imported only at the first call of one of these functions.
 
@@ -45,7 +45,7 @@ def lazies(module: str, *names: str) -> dict[str, Any]:
     return {name: lazy(f"{module}:{name}") for name in names}
 
 
-def above(kind: str, name: str) -> Callable[..., Any]:
+def lazy_registered(kind: str, name: str) -> Callable[..., Any]:
     """Return a function that imports and calls a function of the package registered for ``kind``.
     The package is imported only at the first call.
 
@@ -53,7 +53,7 @@ def above(kind: str, name: str) -> Callable[..., Any]:
     goals.
 
     Args:
-        kind: a kind of object that was registered by :func:`enter`, such as "goals".
+        kind: a kind of object that was registered by :func:`register_modules`, such as "goals".
         name: module and name of the function within that package: ``"qlearning:goal"`` for the
             function ``goal`` of the package's module ``qlearning``.
     """
@@ -117,7 +117,7 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     return get, list_names, public_names
 
 
-def enter(**modules: str) -> None:
+def register_modules(**modules: str) -> None:
     """Register modules by the kind of object that they provide, such as ``tasks="interp.tasks"``.
 
     :func:`entry` later imports and returns the module of a kind. ``interp/__init__.py`` calls this
@@ -130,7 +130,7 @@ def enter(**modules: str) -> None:
 
 
 def entry(kind: str) -> ModuleType:
-    """Import and return the module that :func:`enter` registered for ``kind``."""
+    """Import and return the module that :func:`register_modules` registered for ``kind``."""
     return import_module(_MODULES_OF_KINDS[kind])
 
 
@@ -172,7 +172,7 @@ class _Deferred(ModuleType):
         return self
 
 
-def defer(*packages: str) -> None:
+def defer_import(*packages: str) -> None:
     """Defer running the ``__init__`` module of a third-party package, and of its subpackages, until
     one of their attributes needs it. Do nothing if the package is already imported, or not
     installed.
@@ -206,7 +206,7 @@ _PACKAGES = ("circuits", "probes", "reports")
 """Packages installed beside ``interp``, under names that another distribution might also use."""
 
 
-def strangers(home: Path = _HOME) -> list[str]:
+def warn_of_other_copies(home: Path = _HOME) -> list[str]:
     """Return a warning for each package of this project (such as ``circuits``) that an import would
     not find in ``home``, for example because another distribution has a package of the same name.
     The list of warnings is usually empty.

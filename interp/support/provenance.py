@@ -20,7 +20,7 @@ _REPLACED_TASKS: ContextVar[dict[str, Any]] = ContextVar("used")
 _REPLACED_TASKS.set({})  # a thread that is started later has a context without a value
 _COUNT_LOCK = threading.Lock()
 _N_OPEN: Counter[str] = Counter()
-"""Number of open :func:`replacing` contexts in this process, per task key."""
+"""Number of open :func:`temporarily_register` contexts in this process, per task key."""
 _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
 
 
@@ -82,7 +82,7 @@ def replaced_tasks() -> dict[str, Any]:
 
 
 @contextmanager
-def replacing(key: str, task: Any) -> Iterator[None]:
+def temporarily_register(key: str, task: Any) -> Iterator[None]:
     """Context manager: replace the task record that is registered as ``key`` by ``task``, in this
     thread.
     """

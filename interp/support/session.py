@@ -10,9 +10,9 @@ values, or decoders.
     >>> interp.rollout(model, episodes) is interp.rollout(model, episodes)
     False
 
-A report, a comparison and a sweep each open a session; within it :func:`once` caches shared
+A report, a comparison and a sweep each open a session; within it :func:`compute_once` caches shared
 results. They are keyed by the identity of the objects that they depend on: the same model object,
-the same episodes object. :func:`remembered` caches results on one object for as long as the object
+the same episodes object. :func:`cached_in_session` caches results on one object for as long as the object
 lives. Cached results are shared, so callers must not modify them. :class:`Finished` stores the
 finished parts of long work in files, so that a run that was killed resumes.
 
@@ -44,7 +44,7 @@ import numpy as np
 from interp.support.errors import require
 from interp.support.files import digest_of, folder_to_write, write_text
 from interp.support.provenance import versions
-from interp.support.shares import divide, doing, end
+from interp.support.shares import divide, end, marked_as_running
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ _SESSION_RESULTS: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | No
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Context manager in which :func:`once` caches results. A session that is opened within a
+    """Context manager in which :func:`compute_once` caches results. A session that is opened within a
     session shares the cache of the outer one.
     """
     outer = _SESSION_RESULTS.get()
@@ -68,7 +68,7 @@ def session() -> Iterator[None]:
         _SESSION_RESULTS.reset(token)
 
 
-def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
+def compute_once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
     """Return the result of ``make``. Within a session, ``make`` is called only once for the same
     arguments; outside of a session, every time.
 
@@ -78,9 +78,9 @@ def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
         make: function that computes the result.
 
     >>> with session():
-    ...     [once("random", make=lambda i=i: i) for i in range(3)]
+    ...     [compute_once("random", make=lambda i=i: i) for i in range(3)]
     [0, 0, 0]
-    >>> [once("random", make=lambda i=i: i) for i in range(3)]
+    >>> [compute_once("random", make=lambda i=i: i) for i in range(3)]
     [0, 1, 2]
     """
     results = _SESSION_RESULTS.get()
@@ -93,7 +93,7 @@ def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
     return results[key][1]
 
 
-def remembered(
+def cached_in_session(
     find: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
     """Decorate a function so that its results are cached on its first argument, keyed by the other
@@ -106,7 +106,7 @@ def remembered(
         find: the function; its first argument must have a ``__dict__``.
 
     >>> class Owner: ...
-    >>> count, one, made = remembered(lambda owner, key: made.append(key) or len(made)), Owner(), []
+    >>> count, one, made = cached_in_session(lambda owner, key: made.append(key) or len(made)), Owner(), []
     >>> count(one, "a"), count(one, "b"), count(one, "a"), count(Owner(), "a")
     (1, 2, 1, 3)
     """
@@ -160,7 +160,7 @@ class Finished:
         stored = self.load(name, kind)
         if stored is not None:
             return stored
-        with doing(self.folder, name):
+        with marked_as_running(self.folder, name):
             return self.save(name, kind, compute())
 
     def divide(self, names: Iterable[str], kind: type[_T], shard: str) -> list[str]:

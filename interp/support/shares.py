@@ -4,7 +4,7 @@ Each command computes a share of the work's parts. The first command writes into
 parts there are, and all settings that they depend on (:data:`WORK_FILE`). A later command with
 other settings, versions or data is refused; the error names what differs. A part is done once its
 file exists. If the file is in a folder of its own, it may be older than the division of the work;
-such a part is done once :func:`doing` has noted its host, its commit and its seconds.
+such a part is done once :func:`marked_as_running` has noted its host, its commit and its seconds.
 
 >>> import tempfile
 >>> folder, files = tempfile.mkdtemp(), {"a": "a.csv", "b": "b.csv", "c": "c.csv"}
@@ -13,7 +13,7 @@ such a part is done once :func:`doing` has noted its host, its commit and its se
 >>> divide(folder, files, {"seed": 1}, "2/2")
 Traceback (most recent call last):
 interp.support.errors.InputError: shares in ... were made with seed=0, and this command has seed=1; ...
->>> with doing(folder, "b"):
+>>> with marked_as_running(folder, "b"):
 ...     _ = (Path(folder) / "b.csv").write_text("b")
 >>> status(folder)["state"].tolist(), describe(folder, "2/2").partition(" in ")[0]
 (['absent', 'done', 'absent'], '2/2: 1 of 3 parts are')
@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interp.support.checks import shown
+from interp.support.checks import format_value
 from interp.support.errors import require
 from interp.support.files import digest_of, json_values, read_json, write_json
 from interp.support.provenance import git_revision, versions
@@ -95,7 +95,7 @@ def divide(
     return list(share(list(files), shard))
 
 
-def undone(
+def iterate_undone(
     folder: str | Path, files: Mapping[str, str], settings: Mapping[str, Any], shard: str = ""
 ) -> Iterator[str]:
     """Yield, one after the other, the names of the parts of a work that the running command should
@@ -120,7 +120,7 @@ def undone(
     is_divided = (Path(folder) / WORK_FILE).is_file()
     for name in names:
         if not (is_divided and _is_done(Path(folder), name, files[name])):
-            with doing(folder, name):
+            with marked_as_running(folder, name):
                 yield name
 
 
@@ -142,14 +142,14 @@ def _require_equal(folder: Path, earlier: Mapping[str, Any], work: Mapping[str, 
             old, new = before.get(name), now.get(name)
             require(
                 old == new,
-                f"shares in {str(folder)!r} were made with {name}={shown(old)}, and this command has "
-                f"{name}={shown(new)}; give the same, or another --out; to begin anew remove {WORK_FILE} there",
+                f"shares in {str(folder)!r} were made with {name}={format_value(old)}, and this command has "
+                f"{name}={format_value(new)}; give the same, or another --out; to begin anew remove {WORK_FILE} there",
             )
 
 
 @contextmanager
-def doing(folder: str | Path | None, part: str) -> Iterator[None]:
-    """Context manager in which one part of the work is computed. On exit, :func:`note` writes how
+def marked_as_running(folder: str | Path | None, part: str) -> Iterator[None]:
+    """Context manager in which one part of the work is computed. On exit, :func:`write_note` writes how
     many seconds the part took.
 
     Args:
@@ -159,10 +159,10 @@ def doing(folder: str | Path | None, part: str) -> Iterator[None]:
     started = time.monotonic()
     yield
     if folder is not None:
-        note(folder, part, time.monotonic() - started)
+        write_note(folder, part, time.monotonic() - started)
 
 
-def note(folder: str | Path, part: str, seconds: float) -> None:
+def write_note(folder: str | Path, part: str, seconds: float) -> None:
     """Write a file about a finished part: the host, the commit and the seconds that the part took.
     No file is written if the work is not divided: the folder then has no :data:`WORK_FILE`.
 

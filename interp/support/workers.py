@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from interp.support.errors import InputError, convert_errors, require
-from interp.support.foreign import one_line, rich_text
+from interp.support.foreign import escape_line, rich_text
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -351,12 +351,12 @@ def display(
     )
     began = time.monotonic()
     with bars:
-        task = bars.add_task(one_line(text), total=total, completed=completed)
+        task = bars.add_task(escape_line(text), total=total, completed=completed)
 
         def update(
             *, advance: int | None = None, completed: int | None = None, text: str | None = None
         ) -> None:
-            description = None if text is None else one_line(text)
+            description = None if text is None else escape_line(text)
             bars.update(task, advance=advance, completed=completed, description=description)
             if time.monotonic() - began < _START_SECONDS:  # the speed counts from now on
                 bars.reset(task, completed=int(bars.tasks[0].completed))
@@ -422,7 +422,7 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
+def show_spinner(text: str) -> Iterator[None]:
     """Show a spinner and ``text`` while the context is open, during work without countable steps.
     No progress bar may be opened within it.
     """

@@ -3,11 +3,11 @@
 ``experts`` (prediction with expert advice), ``qlearning`` (tabular Q-learning), ``reachability``
 (search in a graph) and ``bandit`` (choices among arms) come with the package. ``mdp`` has the
 episodes and samplers of Q-learning. :func:`get` looks a task up by key, and :func:`of` by its
-episodes, layout or model. :func:`register` adds a task, and :func:`every` lists them. :func:`using`
+episodes, layout or model. :func:`register` adds a task, and :func:`list_tasks` lists them. :func:`using`
 replaces a task's sampler by recorded episodes.
 
     >>> import interp.tasks
-    >>> [task.key for task in interp.tasks.every()]
+    >>> [task.key for task in interp.tasks.list_tasks()]
     ['bandit', 'experts', 'qlearning', 'reachability']
     >>> [size.name for size in interp.tasks.get("qlearning").sizes]
     ['n_states', 'n_actions']

@@ -1,7 +1,7 @@
 """What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
-from interp.core.catalog import every as every
 from interp.core.catalog import get as get
+from interp.core.catalog import list_tasks as list_tasks
 from interp.core.catalog import of as of
 from interp.core.catalog import register as register
 from interp.core.catalog import using as using
@@ -15,7 +15,7 @@ from interp.core.task import Size as Size
 from interp.core.task import Steering as Steering
 from interp.core.task import Task as Task
 from interp.core.task import corrupted_round as corrupted_round
-from interp.core.task import exchanged as exchanged
+from interp.core.task import shift_by_one_episode as shift_by_one_episode
 from interp.support.lazy import lazy as lazy
 from interp.tasks import bandit as bandit
 from interp.tasks import experts as experts

@@ -49,11 +49,11 @@ from interp.core.task import (
     Task,
     episode_array,
     exchange_history,
-    freeze,
     length_of,
+    set_frozen_fields,
 )
 from interp.model.layout import MOST, EncodedRounds, RoundLayout
-from interp.support.checks import array_of, checked, integer, shown
+from interp.support.checks import array_of, checked, format_value, integer
 from interp.support.errors import convert_errors, require, require_known
 
 _Array = NDArray[Any]
@@ -99,7 +99,7 @@ class SeriesEpisodes(BaseEpisodes):
         )
         if not (outcomes % 1).any():
             outcomes = outcomes.astype(np.int64)
-        freeze(self, inputs=inputs, outcomes=outcomes, rewards=rewards)
+        set_frozen_fields(self, inputs=inputs, outcomes=outcomes, rewards=rewards)
         super().__post_init__()
 
     n_rounds = length_of("outcomes", 1, "Rounds of the longest episode.")
@@ -276,7 +276,7 @@ def series(
         drawn: Any = convert_errors(sampler)(sample)(n_episodes, n_rounds, seed)
         is_list = isinstance(drawn, tuple | list)
         n_arrays = 3 if pays else 2
-        received = len(drawn) if is_list and len(drawn) else shown(drawn)
+        received = len(drawn) if is_list and len(drawn) else format_value(drawn)
         require(received == n_arrays, f"{sampler} must give {n_arrays} arrays, got {received}")
         rewards = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
         drawn_inputs, drawn_outcomes = drawn[0], drawn[1]

@@ -73,14 +73,14 @@ class SizedRound(RoundLayout):
             size: the size's value in the episodes.
             low, high: smallest and largest value of this size that the layout supports.
         """
-        from interp.model.library import serving
+        from interp.model.library import name_supporting_models
 
         unit = name.removeprefix("n_")
         serves = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
         nearest = min(max(size, low), high)
         raise InputError(
             f"episodes have {size} {unit} but this model's layout serves {serves}; sample with {name}={nearest}, or "
-            f"take a model that serves {size}: {serving(self.task, **{name: size})}"
+            f"take a model that serves {size}: {name_supporting_models(self.task, **{name: size})}"
         )
 
     @property

@@ -27,7 +27,7 @@ import numpy as np
 
 from interp.support.checks import checked_fields, file_path
 from interp.support.errors import InputError, require
-from interp.support.files import naming_unreadable
+from interp.support.files import convert_read_errors
 from interp.support.foreign import json_in
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
         InputError: the file is no table; the message says what to do.
     """
     path = Path(file_path(path))
-    with naming_unreadable(path, "give a table with a header and a row a trial"):
+    with convert_read_errors(path, "give a table with a header and a row a trial"):
         content = _read_bytes(path)
         text, used_encoding = _decode(path, content, encoding)
         lines = _number_lines(text)

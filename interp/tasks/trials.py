@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.support.checks import checked_result, number, refuse_beyond_machine
+from interp.support.checks import check_number, checked_result, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.chat_file import open_chats
 from interp.tasks.table_columns import (
@@ -489,7 +489,7 @@ class TrialTable:
             The divided rewards, and the number by which they were divided.
         """
         scale = usual_size(rewards) if self.options.scale is None else self.options.scale
-        require(number("scale", scale) > 0, f"scale must be above 0, got {scale}")
+        require(check_number("scale", scale) > 0, f"scale must be above 0, got {scale}")
         return rewards / scale, float(scale)
 
     def rewards(self, counted: pd.Series) -> pd.Series:

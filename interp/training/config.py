@@ -1,7 +1,7 @@
 """The settings of a training run, as plain data that a TOML file or the command line can override.
 
     >>> from interp.training.goal import preset
-    >>> run = override(preset("experts", "laptop"), parse_assignment("sizes.n_experts=[2, 8]"))
+    >>> run = replace_fields(preset("experts", "laptop"), parse_assignment("sizes.n_experts=[2, 8]"))
     >>> run.sizes, run.total_steps
     ({'n_experts': (2, 8)}, 2200)
 
@@ -354,7 +354,7 @@ class TrainingConfig:
 
         >>> from interp.training.goal import preset
         >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}
-        >>> replaced = override(preset("experts", "laptop"), annealed)
+        >>> replaced = replace_fields(preset("experts", "laptop"), annealed)
         >>> [replaced.latent_kept(step) for step in (0, 300, 750, 1200, 5000)]
         [1.0, 1.0, 0.5, 0.0, 0.0]
         """
@@ -451,7 +451,7 @@ def _require_fields(values: Mapping[str, Any]) -> None:
         require_known("training field", name, names, limit=50)
 
 
-def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
+def replace_fields(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
     """Return a copy of a training configuration with some fields replaced. In the field ``sizes``,
     only the sizes that ``values`` names are replaced.
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.core.catalog import every
+from interp.core.catalog import list_tasks
 from interp.core.task import Task
 from interp.support.checks import checked_fields
 from interp.support.errors import InputError, require_known
@@ -105,7 +105,7 @@ def goal_of(task: Task) -> TrainingGoal:
 
 def preset(task: str, name: str) -> TrainingConfig:
     """Return the settings of a task's preset, such as ``preset("experts", "laptop")``."""
-    trained = {known.key: goal_of(known) for known in every() if known.training is not None}
+    trained = {known.key: goal_of(known) for known in list_tasks() if known.training is not None}
     require_known("task to train", task, trained)
     require_known(f"preset of {task!r}", name, trained[task].presets)
     return trained[task].presets[name]
@@ -115,7 +115,7 @@ def presets() -> str:
     """Return a text that lists the tasks that can be trained, one per line, with the names of their
     presets.
     """
-    trained = [task for task in every() if task.training is not None]
+    trained = [task for task in list_tasks() if task.training is not None]
     return "\n".join(
         f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained
     )

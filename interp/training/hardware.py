@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from interp.support.files import naming_unreadable, read_json
+from interp.support.files import convert_read_errors, read_json
 from interp.training import runs
 from interp.training.config import TrainingConfig
 
@@ -65,7 +65,7 @@ def choose_precision(config: TrainingConfig, folder: Path, kind: str) -> tuple[s
     state = runs.read_state(folder)
     earlier_config = record.get("config") if state is None else state.config
     if earlier_config:
-        with naming_unreadable(path):
+        with convert_read_errors(path):
             reason = str(record.get("precision_because", "as this run began"))
             return str(earlier_config["precision"]), reason
     if kind == "cuda":

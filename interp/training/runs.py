@@ -30,13 +30,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.core.machine import Machine
-from interp.model.checkpoints import built
+from interp.model.checkpoints import build_registered
 from interp.model.library import SHIPPED
 from interp.model.saved import content_of
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require
-from interp.support.files import digest_of, naming_unreadable, read_json, write_atomic
+from interp.support.files import convert_read_errors, digest_of, read_json, write_atomic
 from interp.training.config import TrainingConfig
 
 STATE_FILE = "training.safetensors"
@@ -205,7 +205,7 @@ def make_model(config: TrainingConfig, name: str) -> Any:
     """
     if not config.machine:
         return HookedLatentTransformer(config.model_config(name))
-    machine = built(config.machine["builder"], config.machine["arguments"], config.task)
+    machine = build_registered(config.machine["builder"], config.machine["arguments"], config.task)
     _require_sizes(machine, config)
     trained = machine.untrained(config.seed)
     trained.name = name
@@ -270,7 +270,7 @@ def list_kept_states(folder: str | Path) -> dict[int, Path]:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    with naming_unreadable(path, _DAMAGED_HINT), safe_open(path, framework="pt") as stored:
+    with convert_read_errors(path, _DAMAGED_HINT), safe_open(path, framework="pt") as stored:
         return dict(json.loads(stored.metadata()["state"]))
 
 
@@ -286,7 +286,7 @@ def read_state(path: Path) -> RunState | None:
     path = path / STATE_FILE if path.is_dir() else path
     if not path.is_file():
         return None
-    with naming_unreadable(path, _DAMAGED_HINT):
+    with convert_read_errors(path, _DAMAGED_HINT):
         with safe_open(path, framework="pt") as stored:
             header = json.loads(stored.metadata()["state"])
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
@@ -305,7 +305,7 @@ def cut_metrics(folder: Path, step: int) -> None:
     path = folder / METRICS_FILE
     if not path.is_file():
         return
-    with naming_unreadable(path):
+    with convert_read_errors(path):
         lines = [line for line, record in _read_records(path) if float(record["step"]) <= step]
     text = "".join(f"{line}\n" for line in lines)
     write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -35,7 +35,7 @@ from interp.model.library import load, models
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked, folder_name, integer
 from interp.support.errors import InputError, require, unknown_name
-from interp.support.files import file_to_write, lock_folder, write_json, writing
+from interp.support.files import convert_write_errors, file_to_write, lock_folder, write_json
 from interp.support.provenance import provenance
 from interp.support.workers import display, interruptible, threads_for
 from interp.training import runs
@@ -282,7 +282,7 @@ class TrainingLoop:
         bar = display("training", self.config.total_steps, self.at.step, self.is_main)
         with (
             threads_for(self.model),
-            writing(path),
+            convert_write_errors(path),
             bar as update,
             interruptible() as interrupted,
             ExitStack() as stack,

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.interventions.sites import Site, carried_mask, resolve, write
+from interp.interventions.sites import Site, carried_mask, resolve_site, write
 from interp.model.hooked import Hooks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -223,7 +223,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     model = bench.model
     fed = model.prepare(bench.layout.encode(episodes))
     changed_rounds = _find_changed_rounds(bench, before.fed.tensors(), fed.tensors())
-    latent = resolve("latent", model, bench.layout)
+    latent = resolve_site("latent", model, bench.layout)
     read = before.latents[:, :-1].clone()  # what every round reads; the last latents go unread
     for t in {*changed_rounds, *hooks}:
         # After the edits of the round, so that the stored latents have them.

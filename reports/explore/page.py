@@ -20,7 +20,7 @@ from interp.results.palette import INK, LIGHT
 from interp.results.style import WIDTH, house_style, inline_svg
 from reports.attention import AttentionView, heads_of
 from reports.explore.answer import Answer
-from reports.explore.view import KINDS, Bench, script
+from reports.explore.view import KINDS, Bench, write_script
 
 VISIBLE = 1e-3
 """Smallest change of a prediction that a page treats as a change.
@@ -239,7 +239,7 @@ def _describe_state(answer: Answer) -> str:
     return f"; the decoded {number.name} changes by {change:.3f}, in round {t}"
 
 
-def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
+def template_variables(answer: Answer, reference: Answer | None) -> dict[str, Any]:
     """Return the variables with which the HTML template of the explorer's page is filled.
 
     Args:
@@ -269,7 +269,7 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
         "moved": answer.differences()["machine"].tolist(),
         "acted": edited_rounds,
         "choices": choices,
-        "python": script(bench, answer.view),
+        "python": write_script(bench, answer.view),
         "kinds": KINDS,
     }
 

@@ -27,12 +27,12 @@ from interp.model.run import room
 from interp.results.style import house_style
 from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, convert_errors, require, require_known
-from interp.support.foreign import csv, one_line, svg
+from interp.support.foreign import csv, escape_line, svg
 from reports.attention import library_script
 from reports.blocks import TEMPLATES, environment, stylesheet
 from reports.explore import page
 from reports.explore.answer import Answer, answer
-from reports.explore.view import LONGEST, N_EPISODES, Bench, Edit, View, script
+from reports.explore.view import LONGEST, N_EPISODES, Bench, Edit, View, write_script
 
 _MOST_ROUNDS = 30  # rounds of an episode, where the task has so many that say something new
 _MOST_TRIED = 4  # changes of an input that are tried, at most, for the one that a page opens with
@@ -165,7 +165,7 @@ class Explorer:
         """Return the HTML page that shows a view: an episode, a round, and edits."""
         shown, reference = self.answer(view)
         with self._lock:
-            contents = page.contents(shown, reference)
+            contents = page.template_variables(shown, reference)
         template = environment().get_template("explore.html.j2")
         text = template.render(
             view=view, bench=shown.bench, answer=shown, explorer=self, **contents
@@ -283,7 +283,7 @@ def _write_file(explorer: Explorer, name: str, view: View) -> str:
     if name == "data.csv":
         return csv(shown.frame())
     if name == "view.py":
-        return script(shown.bench, view)
+        return write_script(shown.bench, view)
     with house_style():
         return svg(page.figure(shown, reference))
 
@@ -402,7 +402,7 @@ def _make_app(explorer: Explorer, token: str) -> Any:
 
     def report_fault(request: Any, error: Exception) -> Any:
         kind = type(error).__name__
-        return refuse(f"a fault of ours, not of the view: {kind}: {one_line(error)}", 500)
+        return refuse(f"a fault of ours, not of the view: {kind}: {escape_line(error)}", 500)
 
     handlers: dict[Any, Any] = {
         404: refuse_page,

@@ -33,11 +33,11 @@ from interp.core.machine import Machine
 from interp.core.task import Corruption
 from interp.interventions.hand_over import Memory, keep_padding, read_memory, write_memory
 from interp.interventions.moves import Writer
-from interp.interventions.sites import Site, resolve
+from interp.interventions.sites import Site, resolve_site
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.stats.decoder import RIDGE
-from interp.support.checks import checked, checked_fields, fit, shown
+from interp.support.checks import checked, checked_fields, fit, format_value
 from interp.support.errors import InputError, convert_errors, require, require_known
 from reports.blocks import environment
 from reports.texts import TEXTS
@@ -301,7 +301,7 @@ class Edit:
         match = _EDIT_PATTERN.fullmatch(text) if len(text) <= _LONGEST_EDIT else None
         if match is None:
             raise InputError(
-                f"{shown(text)} is no edit; write KIND ROUND WHAT VALUE, such as 'move 20 counts.1 2.5'"
+                f"{format_value(text)} is no edit; write KIND ROUND WHAT VALUE, such as 'move 20 counts.1 2.5'"
             )
         kind, round_text, dash, what, value = match.groups()
         require_known("kind of edit", kind, KINDS)
@@ -384,7 +384,7 @@ class Edit:
             return Written(bench.writer.site, dict.fromkeys(rounds, step), added=True)
         if kind == "memory":
             latents = bench.take_memory(self.what, self.round)[self.source(bench)]
-            latent = resolve("latent", bench.model, bench.layout)
+            latent = resolve_site("latent", bench.model, bench.layout)
             return Written(latent, {self.round: latents}, added=False)
         return self._make_write(bench, rounds)
 
@@ -414,7 +414,7 @@ class Edit:
         """
         takes_value = self.kind == "patch"
         require(takes_value or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
-        return resolve(self.what, bench.model, bench.layout)
+        return resolve_site(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:
         """Return the index of the episode from which an edit takes an activation or a state: the
@@ -561,7 +561,9 @@ class View:
         require(
             len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
         )
-        with convert_errors(f"{shown(query)} is no query of a view: {{error}}", of=ValueError):
+        with convert_errors(
+            f"{format_value(query)} is no query of a view: {{error}}", of=ValueError
+        ):
             pairs = parse_qsl(
                 query.removeprefix("?"),
                 keep_blank_values=bool(query),
@@ -612,14 +614,14 @@ def _parse_part(name: str, text: str) -> int | bool:
         text: its text in the query string.
     """
     is_whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
-    require(is_whole, f"{name} is a whole number, got {shown(text)}")
+    require(is_whole, f"{name} is a whole number, got {format_value(text)}")
     number = int(text)
     low, high = _FIELD_BOUNDS.get(name, (0, 10**8))
     require(low <= number <= high, f"{name} is a number from {low} to {high}, got {text}")
     return bool(number) if name == "hold" else number
 
 
-def script(bench: Bench, view: View) -> str:
+def write_script(bench: Bench, view: View) -> str:
     """Return Python code that runs the edits of a page, for download.
 
     The code's variable ``predictions`` is ``[round, outcome]``.

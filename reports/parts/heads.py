@@ -24,10 +24,10 @@ from reports.attention import (
     format_head_name,
     heads_of,
     show,
-    spread,
+    space_evenly,
 )
 from reports.blocks import Figure, Prose, Table
-from reports.part import Context, Part, needing, wired
+from reports.part import Context, Part, require_components, wired
 from reports.texts import TEXTS
 
 _TEXTS = TEXTS["heads"]
@@ -61,7 +61,7 @@ def attention(paper: str = "") -> Part:
         _attend,
         draw,
         opened=True,
-        lacking=needing("pattern"),
+        lacking=require_components("pattern"),
     )
 
 
@@ -82,7 +82,7 @@ def _attend(context: Context) -> AttentionView:
     """
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]
-    rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
+    rounds = sorted({*space_evenly(context.n_rounds, N_ROUNDS - 1), context.looked_at})
     hooks = pattern_hooks(context.model)
     chosen = context.episodes.select(episodes)
     run = rollout(context.model, chosen, names_filter=hooks, rounds=rounds)
@@ -215,7 +215,7 @@ def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> F
     edges = _list_edges(circuit)
     layers = [list(names) for _, names in heads.groupby("layer")["head"]]
     between_heads = edges[edges["source"].isin(heads["head"])]  # not from embeddings and MLPs
-    return Figure(figures.wiring(layers, between_heads, **size), title, caption)
+    return Figure(figures.draw_wiring(layers, between_heads, **size), title, caption)
 
 
 _FORMULAS = (
@@ -236,6 +236,6 @@ CIRCUIT = Part(
     _show_wiring,
     hero=_draw_hero,
     applies=wired,
-    lacking=needing("pattern"),
+    lacking=require_components("pattern"),
 )
 """The report part on the wiring of a handwired model and the sites of its variables."""

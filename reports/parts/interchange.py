@@ -25,9 +25,9 @@ from reports.blocks import (
     Table,
     cell,
     claim,
+    format_number,
     join_intervals,
     make_unjudged,
-    number,
 )
 from reports.part import Context, Part
 from reports.texts import TEXTS
@@ -299,7 +299,7 @@ def _measure_steering(frame: pd.DataFrame, context: Context) -> list[Measure]:
         why = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST_MOVE}"
         return [claim("steering", unless={"undecided": why})]
     worst = moving.loc[moving["score"].idxmin()]
-    dose = f"dose {number(worst['dose'])}"
+    dose = f"dose {format_number(worst['dose'])}"
     if len(moving) > 1:
         dose += f", the worst of {len(moving)}"
     controls = {"a random direction": Control(float(worst["random_score"]))}
@@ -334,7 +334,7 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         distance=doses["mean_error"].mean(),
         random=doses["random_mean_error"].mean(),
         shows=record.shows,
-        dose=number(farthest["dose"]),
+        dose=format_number(farthest["dose"]),
         apart=cell(farthest["difference"], "+.2f"),
     )
     table = join_intervals(frame)

@@ -14,7 +14,7 @@ from interp.core.display import describe_lacking
 from interp.model.library import SHIPPED
 from interp.results.measure import Measure
 from reports.attention import heads_of
-from reports.blocks import Code, Measures, Prose, Summary, counts, number
+from reports.blocks import Code, Measures, Prose, Summary, counts, format_number
 from reports.page import Section
 from reports.part import Context, Part
 from reports.texts import TEXTS
@@ -129,7 +129,7 @@ def _describe(model: Any) -> dict[str, str]:
     without heads, the channels that it carries and its hook points.
     """
     n_weights = sum(int((p != 0).sum()) for p in model.parameters())
-    weights = f"{number(n_weights)} non-zero weights"
+    weights = f"{format_number(n_weights)} non-zero weights"
     precision = str(model.dtype).removeprefix("torch.")
     if not describe_lacking(model, "pattern"):
         layers = heads_of(model)

@@ -14,11 +14,11 @@ from interp.interventions.edge_graph import EXITS, split_head
 from interp.interventions.patching import NO_GAP, PatchingResult, sweep
 from interp.interventions.sites import head_address, sites
 from interp.results import figures
-from interp.results.measure import Control, Measure, decisive
+from interp.results.measure import Control, Measure, conjoin
 from interp.stats.intervals import Interval
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Prose, Table, cell, claim, curves
-from reports.part import QUICK_EPISODES, Context, Part, needing
+from reports.part import QUICK_EPISODES, Context, Part, require_components
 from reports.texts import TEXTS
 
 _NUMBER_COLUMNS = [
@@ -246,7 +246,7 @@ def _measure_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     joint = claim("edges")  # only for its texts: the two claims above must both hold
     sizes = f"{circuit['size']} of {circuit['of']} edges"
     parts = [is_faithful, is_small]
-    return [decisive(parts, key="edges", claim=joint.claim, about=sizes, yes=joint.yes)]
+    return [conjoin(parts, key="edges", claim=joint.claim, about=sizes, yes=joint.yes)]
 
 
 def _get_faithfulness(circuit: pd.Series) -> Interval:
@@ -351,7 +351,7 @@ EDGES = Part(
     lambda context: bool(context.task.analysis.default_corruption),
     _measure_edges,
     slow=True,
-    lacking=needing("pattern"),
+    lacking=require_components("pattern"),
 )
 """The report part on the smallest faithful circuit of edges, against random circuits.
 

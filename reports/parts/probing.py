@@ -26,7 +26,7 @@ from probes.activations import places
 from probes.activations import read as read_activations
 from probes.targets import compute as compute_targets
 from probes.targets import parse as parse_target
-from reports.blocks import Figure, Measures, Prose, Table, number
+from reports.blocks import Figure, Measures, Prose, Table, format_number
 from reports.explore.view import score
 from reports.part import Context, Part
 from reports.texts import TEXTS
@@ -169,11 +169,11 @@ class Trajectory:
         difference = np.abs(self.state - self.reference)
         if not difference.max():
             return "are equal in every bit"
-        largest = f"differ by at most {number(float(difference.max()))}"
+        largest = f"differ by at most {format_number(float(difference.max()))}"
         r2 = self.r2
         if r2 is None or r2 >= ROUGH:
             return largest
-        mean = number(float(difference.mean()))
+        mean = format_number(float(difference.mean()))
         how_well = "roughly" if r2 >= _POOR_BELOW else "poorly"
         at_most = largest.removeprefix("differ ")
         return f"agree {how_well} (R² {r2:.2f} over all episodes): they differ by {mean} on average, {at_most}"

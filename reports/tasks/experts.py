@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from interp.choices.fitting import probable
+from interp.choices.fitting import make_distributions
 from interp.core.algorithm import participants_of
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.plan import predictions_of
@@ -95,7 +95,7 @@ def _score_predictors(context: Context) -> dict[str, _Scored]:
             beyond=mean_interval(
                 regret[:, -1] - model_regret, seed=seed, participants=participants
             ),
-            curve=figures.over_rounds(key, names[key], regret, seed, participants),
+            curve=figures.tabulate_by_round(key, names[key], regret, seed, participants),
         )
     return scored
 
@@ -109,7 +109,7 @@ def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measur
     vote = scored["majority_vote"].scores.get("regret").estimate
     bayes = scored["bayes"].scores.get("regret").estimate
     distribution = context.model.layout.distribution(context.blank_run.predictions)
-    untrained_predictions = probable(distribution)[..., 1]  # P(y=1), [episode, round]
+    untrained_predictions = make_distributions(distribution)[..., 1]  # P(y=1), [episode, round]
     untrained_regret = scoring.regret(untrained_predictions, context.episodes)[:, -1].mean()
     unless = {}
     if fewer.estimate <= 0 and vote <= bayes:

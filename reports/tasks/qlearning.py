@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interp.choices.fitting import probable
+from interp.choices.fitting import make_distributions
 from interp.evaluation.plan import predictions_of
 from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.evaluation.qlearning.plan import reference_table
@@ -37,7 +37,7 @@ def _score_agreement(context: Context) -> tuple[Scores, Scores]:
     """
     table = reference_table(context.model)
     chosen = predictions_of(context.run)  # probabilities of actions, [episode, round, action]
-    untrained_chosen = probable(predictions_of(context.blank_run))
+    untrained_chosen = make_distributions(predictions_of(context.blank_run))
     episodes, seed = context.episodes, context.seed
     return (
         agreement(chosen, episodes, table=table, seed=seed),

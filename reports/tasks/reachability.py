@@ -53,7 +53,7 @@ def _compute(context: Context) -> _Answers:
         and one that changes this set in the latents.
     """
     model, seed = context.model, context.seed
-    read, write = measured.reading(model, seed, 8 * context.n_episodes)
+    read, write = measured.make_reader_and_writer(model, seed, 8 * context.n_episodes)
     frames = []
     for regime in measured.REGIMES:
         episodes = measured.episodes_for(model, regime, context.n_episodes, seed)

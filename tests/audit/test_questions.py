@@ -84,10 +84,10 @@ def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no
     assert majority.distance(back, majority.plain).max() < 1e-12
     machine = of(cached())
     assert set(machine.channels) == {ALL, "cache", "thought"}
-    thought = used.influence(machine, "thought", Change.DONOR)
+    thought = used.measure_influence(machine, "thought", Change.DONOR)
     assert np.nanmax(np.abs(thought.effect)) == 0
     assert np.nanmax(np.abs(thought.cost)) == 0
-    cache, whole = (used.influence(machine, name, Change.DONOR) for name in ("cache", ALL))
+    cache, whole = (used.measure_influence(machine, name, Change.DONOR) for name in ("cache", ALL))
     assert np.array_equal(cache.effect, whole.effect, equal_nan=True)
     assert np.nanmax(cache.effect) > 0.05
 
@@ -99,7 +99,7 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     swap = [("hook_latents", lambda latents, hook: latents[donors])]
     hooked = interp.rollout(majority.model, majority.episodes, fwd_hooks={start: swap})
     effect = majority.distance(majority.distribution(hooked.predictions), majority.plain)
-    influence = used.influence(majority, ALL, Change.DONOR)
+    influence = used.measure_influence(majority, ALL, Change.DONOR)
     of_start = influence.effect[majority.writes.index(start)]
     n_later = majority.shape[1] - start
     assert np.allclose(of_start[:, :n_later], effect[:, start:], atol=1e-9)

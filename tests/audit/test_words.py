@@ -39,13 +39,13 @@ def test_a_worth_is_the_share_of_the_loss_that_the_own_state_takes_away():
 
     whole = 0.5 * truth[:, 1:].size
     share = 1 - lost_by(truth) / whole
-    compared = used.weigh(trial, even, used.Change.INITIAL, slice(1, None))
+    compared = used.share_of_loss(trial, even, used.Change.INITIAL, slice(1, None))
     assert compared.share.estimate == pytest.approx(share)
     assert compared.effect.estimate == pytest.approx(np.abs(own_predictions - 0.5)[:, 1:].mean())
 
     circles = [used.draw_donors(len(truth), seed) for seed in range(1, 9)]
     others = np.mean([1 - lost_by(truth[np.argsort(circle)]) / whole for circle in circles])
-    content = used.weigh(trial, even, used.Change.MEAN, slice(1, None))
+    content = used.share_of_loss(trial, even, used.Change.MEAN, slice(1, None))
     assert content.share.estimate == pytest.approx(share - others)
     assert others != 0
 
@@ -62,8 +62,8 @@ def test_a_machine_without_its_state_is_run_round_by_round():
 
 def test_a_channel_that_nobody_reads_is_worth_nothing():
     trial = Trial.of(cached(), SMALL)
-    whole = used.worth_of_state(trial)
-    thought = used.worth_of_state(trial, "thought")
+    whole = used.measure_worth_of_state(trial)
+    thought = used.measure_worth_of_state(trial, "thought")
     assert whole.share.low > 0.02
     assert (thought.share.low, thought.share.high) == (0, 0)
     table = used.without(trial).set_index(["channel", "change"])
@@ -85,7 +85,7 @@ def test_predictions_that_move_and_are_no_better_are_not_said_to_be_unmoved():
     # From the initial state the first expert is followed in every round: half of the time another vote, by .5.
     votes = trial.episodes.advice
     changes = [0.5 * np.abs(votes[:, t, t % 4] - 1.0 * votes[:, t, 0]) for t in range(1, 8)]
-    assert used.worth_of_state(trial).effect.estimate == pytest.approx(np.mean(changes))
+    assert used.measure_worth_of_state(trial).effect.estimate == pytest.approx(np.mean(changes))
     idle = used.check_use(Trial.of(PLANTED["idle weights"].make(), SMALL), ALL)
     assert (idle.verdict, idle.phrase) == ("no", "does not use what it carries")
 

@@ -4,7 +4,11 @@ import pytest
 import torch
 
 import interp
-from circuits.benchmark.known_machine import rotate_residual_stream, with_distractors, without
+from circuits.benchmark.known_machine import (
+    remove_directions,
+    rotate_residual_stream,
+    with_distractors,
+)
 from interp.model.transformer import untrained
 from lab.variants import rescaled, widened
 from tests.benchmark.noise import noisy
@@ -77,7 +81,7 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
     """Three log-weights in two dimensions, at angles of 120 degrees; what it does read cannot be taken out."""
     model = interp.load("wma-handwired", n_experts=3)
     episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
-    blinded = without(model, model.state_map.sum(0, keepdim=True))
+    blinded = remove_directions(model, model.state_map.sum(0, keepdim=True))
     here, there = interp.rollout(model, episodes), interp.rollout(blinded, episodes)
     assert largest_difference(here.predictions, there.predictions) < 1e-9
     whole_state = model.read_state(here.latents)
@@ -87,9 +91,9 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
     assert torch.linalg.matrix_rank(blinded.state_map) == 2
     cosines = torch.full((3, 3), -0.5).to(directions).fill_diagonal_(1.0)
     assert torch.allclose(directions @ directions.T, cosines)
-    without_first = interp.rollout(without(model, model.state_map[:1]), episodes)
+    without_first = interp.rollout(remove_directions(model, model.state_map[:1]), episodes)
     assert largest_difference(here.predictions, without_first.predictions) > 0.01
-    refuses("LayerNorm", without, interp.load("wma-learned-additive"), torch.zeros(1, 64))
+    refuses("LayerNorm", remove_directions, interp.load("wma-learned-additive"), torch.zeros(1, 64))
 
 
 def test_distractors_compute_something_that_the_latents_hold():

@@ -291,7 +291,7 @@ def sweep_rows(n_episodes: int = 64) -> list[Row]:
     rises = pair.clean.predictions[:, ROUND] > pair.corrupted.predictions[:, ROUND]
 
     def ours() -> Numbers:
-        effects = patching.of_pair(pair, sites=cells, metric="probability")
+        effects = patching.patch_pair(pair, sites=cells, metric="probability")
         return [effects.values.mean(1)]
 
     def score(logits: Tensor) -> Tensor:

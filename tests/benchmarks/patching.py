@@ -101,7 +101,7 @@ def measure(device: str = "cpu") -> pd.DataFrame:
         cells = sites.sites(pair.model, pair.layout, component)
 
         def ours(cells: list[sites.Site] = cells) -> torch.Tensor:
-            return patching.of_pair(pair, sites=cells, metric="probability").values
+            return patching.patch_pair(pair, sites=cells, metric="probability").values
 
         def theirs(tool: Callable[..., torch.Tensor] = tool) -> torch.Tensor:
             with torch.no_grad():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.choices.explain import explain_choices
-from interp.choices.players import by_participant, draw_people, explain_each
+from interp.choices.players import draw_people, explain_each, fit_participants
 from interp.choices.portrait import phase_portrait
 from interp.choices.recovery import recovery, recovery_of_design
 from interp.machines.learners import learner
@@ -36,7 +36,7 @@ def played():
 
 @pytest.mark.long
 def test_planted_rates_are_covered_and_ordered(played):
-    fits = by_participant(FAMILY, played, played.choices)
+    fits = fit_participants(FAMILY, played, played.choices)
     covered = (fits["rate_low"] <= RATES) & (fits["rate_high"] >= RATES)
     warm = (fits["inverse_temperature_low"] <= 4) & (fits["inverse_temperature_high"] >= 4)
     assert covered.sum() >= 10
@@ -51,24 +51,24 @@ def test_a_row_is_that_of_its_participant_alone_and_missing_rounds_count_nowhere
     missing = np.zeros(played.choices.shape, bool)
     missing[1::2, 50:] = True
     part = replace(played, missing=missing).select(slice(0, 4))
-    rows = by_participant(FAMILY, part, part.choices)
+    rows = fit_participants(FAMILY, part, part.choices)
     swapped = part.select([2, 3, 0, 1])
-    again = by_participant(FAMILY, swapped, swapped.choices)
+    again = fit_participants(FAMILY, swapped, swapped.choices)
     assert rows["rounds"].tolist() == [150, 150]
     assert rows.equals(again)
     turned = np.where(part.missing, 1 - part.choices, part.choices)
     other_choices = replace(part, choices=turned)
-    assert by_participant(FAMILY, other_choices, other_choices.choices).equals(rows)
+    assert fit_participants(FAMILY, other_choices, other_choices.choices).equals(rows)
 
 
 def test_what_cannot_be_fitted_to_one_is_refused(played):
     wrong = played.choices[:, :5]
     refuses(
-        r"choices must be \[episode, round\] = \(24, 100\)", by_participant, FAMILY, played, wrong
+        r"choices must be \[episode, round\] = \(24, 100\)", fit_participants, FAMILY, played, wrong
     )
     refuses(
         "is fitted to one player at a time",
-        by_participant,
+        fit_participants,
         replace(FAMILY, vectorised=False),
         played,
         played.choices,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from interp.choices.link import HALF_CHI2, profile_ends
+from interp.choices.link import HALF_CHI2, interpolate_profile_ends
 from interp.choices.optimum import contained_points
-from interp.choices.players import by_participant
+from interp.choices.players import fit_participants
 from interp.choices.scoring import (
     N_FOLDS,
     ChoiceData,
@@ -161,8 +161,8 @@ def test_the_unit_of_rewards_changes_inverse_temperatures_alone():
     played = play(rescorla_wagner(0.4, 4.0), n_rounds=120)
     cents = replace(played, rewards=played.rewards * 100)
     family = FAMILIES["rescorla_wagner"]
-    row = by_participant(family, played, played.choices).iloc[0]
-    row_of_cents = by_participant(family, cents, cents.choices).iloc[0]
+    row = fit_participants(family, played, played.choices).iloc[0]
+    row_of_cents = fit_participants(family, cents, cents.choices).iloc[0]
     assert row["nats"] == pytest.approx(row_of_cents["nats"], abs=1e-6)
     for end in ("", "_low", "_high"):
         name = f"inverse_temperature{end}"
@@ -196,7 +196,7 @@ def test_intervals_are_those_of_the_whole_likelihood_surface():
     The loss on a grid of 99 rates and 400 inverse temperatures; intervals hold what is within half of chi-squared.
     """
     played = play(rescorla_wagner(0.62, 8.0), n_rounds=60, seed=19)
-    row = by_participant(FAMILIES["rescorla_wagner"], played, played.choices).iloc[0]
+    row = fit_participants(FAMILIES["rescorla_wagner"], played, played.choices).iloc[0]
     rates = np.linspace(0.01, 1, 100)[:, None]
     temperatures = np.linspace(0.1, 40, 400)
     first, second = np.zeros((2, 100, 1))
@@ -232,7 +232,7 @@ def test_intervals_hold_the_true_values(n_rounds):
     names = np.array([f"{number:03}" for number in range(120)])  # rows are in the order of names
     choices_of_all, rewards_of_all = np.concatenate(choices), np.concatenate(rewards)
     everybody = bandit.BanditEpisodes(choices_of_all, rewards_of_all, participants=names)
-    rows = by_participant(family, everybody, everybody.choices)
+    rows = fit_participants(family, everybody, everybody.choices)
     n_covered = 0
     for name in ("rate", "inverse_temperature"):
         true = np.array([parameters[name] for parameters in truth])
@@ -243,9 +243,9 @@ def test_intervals_hold_the_true_values(n_rounds):
 
 def test_profile_ends_are_interpolated_by_the_root_and_open_at_the_ends_of_the_grid():
     profile = 7 + HALF_CHI2 * np.array([9, 4, 0.25, 0, 0.25, 2.25, 9])
-    assert profile_ends(np.arange(7.0), profile) == pytest.approx((5 / 3, 4.5))
+    assert interpolate_profile_ends(np.arange(7.0), profile) == pytest.approx((5 / 3, 4.5))
     flat = 7 + HALF_CHI2 * np.array([0.25, 0, 0.25])
-    assert profile_ends(np.arange(3.0), flat) == (0, 2)
+    assert interpolate_profile_ends(np.arange(3.0), flat) == (0, 2)
 
 
 def test_a_parameter_at_an_end_of_its_search_is_named():

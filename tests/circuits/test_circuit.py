@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import circuits
-from circuits.compiler import places
+from circuits.compiler import activation_sites
 from interp.tasks import experts, mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from tests.refusals import refuses
@@ -97,7 +97,8 @@ def test_a_location_is_asked_for_by_name() -> None:
     assert torch.equal(replace(latent, scale=0.5).reader(circuit)(x), 2 * latent.reader(circuit)(x))
     assert circuit.not_carried["embed@p?"] == ("label", "state")
     assert [
-        str(place.site) for place in places(circuit, circuit.location("match", "score 3.2"))
+        str(place.site)
+        for place in activation_sites(circuit, circuit.location("match", "score 3.2"))
     ] == ["scores[2.1]@w?"]
     refuses(
         r"unknown location of 'log_weights' 'latents'; did you mean 'latent'",

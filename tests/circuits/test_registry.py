@@ -17,18 +17,18 @@ from circuits.verification import _size_arguments
 from circuits.weighted_majority import construction, weighted_majority
 from interp.core import catalog
 from interp.model import library
-from interp.support.checks import unique
+from interp.support.checks import index_by_key
 from tests import test_tutorials
 from tests.refusals import refused, refuses
 
 
 def test_two_records_of_one_name_are_refused() -> None:
     twice = (*RECORDS.values(), RECORDS["wma-handwired"])
-    refuses("handwired model 'wma-handwired' reuses", unique, twice, "handwired model")
+    refuses("handwired model 'wma-handwired' reuses", index_by_key, twice, "handwired model")
 
 
 def test_tasks_and_machines_name_each_other() -> None:
-    keys = [task.key for task in interp.tasks.every()]
+    keys = [task.key for task in interp.tasks.list_tasks()]
     wired = {known.task: (known.name,) for known in circuits.models()}
     assert {key: library.handwired_models(key) for key in keys} == {"bandit": (), **wired}
     assert ["bandit", *wired] == keys

@@ -327,7 +327,9 @@ def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() ->
 
 def test_every_size_of_every_task_is_an_option() -> None:
     options = inspect.signature(_verify).parameters
-    assert {size.option for task in interp.tasks.every() for size in task.sizes} <= set(options)
+    assert {size.option for task in interp.tasks.list_tasks() for size in task.sizes} <= set(
+        options
+    )
     assert "sizes" not in options
 
 

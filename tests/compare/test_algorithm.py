@@ -21,9 +21,9 @@ from circuits.compare.algorithm import (
     _measure_remainder,
 )
 from circuits.compare.question import ARRIVES
-from circuits.compare.response import Edits, cells, responses
+from circuits.compare.response import Edits, cells, measure_responses
 from interp import tasks
-from interp.choices.fitting import Distributions, asked_rounds, divergence, predictor
+from interp.choices.fitting import Distributions, divergence, predictor, select_scored_rounds
 from interp.core.algorithm import Family, Searched
 from interp.core.task import Algorithms
 from interp.tasks.experts import TASK, sample
@@ -168,8 +168,8 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     worst = judged.response.alike
     assert (judged.family == "weighted_majority") == named
     assert (worst.low >= ARRIVES) == named
-    ours = responses(experts.weighted_majority(gain), edits)
-    theirs = responses(experts.weighted_majority(0.5), edits)
+    ours = measure_responses(experts.weighted_majority(gain), edits)
+    theirs = measure_responses(experts.weighted_majority(0.5), edits)
     lows = [cell.alike.low for cell in cells(edits, ours, theirs)]
     assert worst.low == min(lows)
 
@@ -413,7 +413,7 @@ def test_episodes_that_end_before_anything_is_asked_are_refused():
 
 def list_families() -> list[tuple[str, Family]]:
     families = []
-    for task in tasks.every():
+    for task in tasks.list_tasks():
         families += [(task.key, family) for family in task.rivals().values()]
     return families
 
@@ -434,7 +434,7 @@ def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family)
             value = searched.grid[rng.integers(len(searched.grid))]
             parameters = {**parameters, searched.name: value}
         member = family.make(**parameters)
-        whole = asked_rounds(predictor(member)(episodes), episodes)
+        whole = select_scored_rounds(predictor(member)(episodes), episodes)
         assert np.allclose(members(member, parameters), whole, atol=1e-12)
         assert np.allclose(whole.sum(-1), 1)
         assert (whole >= 0).all()

@@ -13,7 +13,7 @@ from circuits.compare.question import (
     CrossFitted,
     Participant,
     Samples,
-    crossed_writer,
+    fit_crossfitted_writer,
     pool_runs,
     pool_values,
     score_maps,
@@ -102,7 +102,7 @@ def test_every_episode_is_read_and_moved_by_the_fit_of_its_own_fold():
 def test_no_episode_meets_a_map_that_has_seen_it(pair):
     """What is changed in one episode changes the maps of the other folds and not that of its own."""
     source, target = pair
-    decoder = crossed_writer(source, weighted_majority(0.5), ("log_weights",)).decoder
+    decoder = fit_crossfitted_writer(source, weighted_majority(0.5), ("log_weights",)).decoder
     latents = pool_runs(source).latents[:, :-1]
     values = pool_values(weighted_majority(0.5), source.samples)
     in_others = np.arange(19) % 5 != 2

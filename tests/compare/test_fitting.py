@@ -11,16 +11,16 @@ from torch.distributions import Normal, kl_divergence
 from interp import tasks
 from interp.choices.fitting import (
     Distributions,
-    asked_rounds,
-    by_round,
     checked_distributions,
     distributions,
     divergence,
+    divergence_by_round,
     fit,
+    make_distributions,
     predictor,
-    probable,
     read_out,
     search,
+    select_scored_rounds,
     task_of,
 )
 from interp.core import catalog
@@ -66,7 +66,7 @@ def normal_of(values):
 def test_the_divergence_of_every_round_is_that_of_the_round_alone_and_of_means_in_units_of_their_variance():
     p, q = np.random.default_rng(0).dirichlet((1, 1), (2, 4, 3))
     for kind, unit in (("classes", 1), ("normal", 1), ("mean", q.var())):
-        by_round_of_kind = by_round(p, q, kind)
+        by_round_of_kind = divergence_by_round(p, q, kind)
         assert by_round_of_kind.shape == (4, 3)
         for t in range(3):
             alone = divergence(p[:, t : t + 1], q[:, t : t + 1], kind)
@@ -77,13 +77,13 @@ def test_the_divergence_of_every_round_is_that_of_the_round_alone_and_of_means_i
 
 
 def test_what_an_untrained_copy_predicts_is_made_probable_and_real_numbers_stay_within_a_hundred():
-    some_positive, none_positive = probable(
+    some_positive, none_positive = make_distributions(
         [[2.0, 0.5, np.nan, -1.0], [0.0, -np.inf, -1.0, np.nan]]
     )
     assert (some_positive >= 0).all()
     assert some_positive == pytest.approx([2 / 3, 1 / 3, 0, 0])
     assert none_positive == pytest.approx([0.25, 0.25, 0.25, 0.25])
-    means = probable([300.0, -np.inf, 99.0, np.nan], "mean")
+    means = make_distributions([300.0, -np.inf, 99.0, np.nan], "mean")
     assert means.tolist() == [100.0, -100.0, 99.0, 0.0]
 
 
@@ -171,11 +171,11 @@ def test_only_asked_rounds_are_kept():
     task = tasks.get("reachability")
     (batch, _), *_ = task.sets_for(4, 2, seed=0, n_nodes=16, n_edges=24).values()
     values = np.arange(16.0).reshape(4, 2, 2)
-    assert np.array_equal(asked_rounds(values, batch), values[:, 1:])
+    assert np.array_equal(select_scored_rounds(values, batch), values[:, 1:])
     (batch, _), *_ = task.sets_for(4, 1, seed=0, n_nodes=16, n_edges=24).values()
     refuses(
         "no prediction before round 2, and these episodes have 1",
-        asked_rounds,
+        select_scored_rounds,
         values[:, :1],
         batch,
     )

@@ -15,7 +15,7 @@ from circuits.compare.response import (
     Edits,
     _correlate_with_next_state,
     cells,
-    responses,
+    measure_responses,
 )
 from interp.core.algorithm import Variable
 from interp.stats.intervals import resample_weights
@@ -61,7 +61,7 @@ def edits():
 def found(edits, one, other):
     return {
         (cell.what, cell.when): cell
-        for cell in cells(edits, responses(one, edits), responses(other, edits))
+        for cell in cells(edits, measure_responses(one, edits), measure_responses(other, edits))
     }
 
 
@@ -88,14 +88,14 @@ def test_every_input_of_every_round_is_changed_alone(edits):
 def test_a_machine_responds_as_its_algorithm_does(edits):
     """Run on from its own latents, against whole runs of the changed episodes."""
     model = interp.load("wma-handwired", n_experts=3).double()
-    ours, theirs = responses(model, edits), responses(weighted_majority(0.5), edits)
+    ours, theirs = measure_responses(model, edits), measure_responses(weighted_majority(0.5), edits)
     assert np.abs(theirs).max() > 0.3
     assert np.allclose(ours, theirs, atol=1e-9)
-    assert np.allclose(responses(majority(), edits), theirs, atol=1e-12)
+    assert np.allclose(measure_responses(majority(), edits), theirs, atol=1e-12)
 
 
 def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
-    change = np.abs(responses(weighted_majority(0.5), edits)).max(-1)
+    change = np.abs(measure_responses(weighted_majority(0.5), edits)).max(-1)
     lag = np.arange(T) - edits.round[:, None]
     is_label = edits.kind[:, None] == 3
     assert change[lag < 0].max() == 0
@@ -136,7 +136,7 @@ def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
         p[:, 9] = p[:, 9, ::-1]
         return p
 
-    ranked = cells(edits, responses(majority(), edits), responses(inverted, edits))
+    ranked = cells(edits, measure_responses(majority(), edits), measure_responses(inverted, edits))
     lows = [cell.alike.low for cell in ranked]
     assert lows == sorted(lows)
     assert ranked[0].alike.high < 0.9
@@ -145,8 +145,8 @@ def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
 
 
 def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
-    ours = responses(majority(), edits)
-    theirs = responses(majority(lag=1), edits)
+    ours = measure_responses(majority(), edits)
+    theirs = measure_responses(majority(lag=1), edits)
     there, back = cells(edits, ours, theirs), cells(edits, theirs, ours)
     assert [c.alike for c in there] == [c.alike for c in back]
     assert [c.size for c in there] == [c.reference_size for c in back]
@@ -160,7 +160,7 @@ def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
 
 
 def test_rounds_that_are_not_known_are_left_out(edits):
-    ours = responses(majority(), edits)
+    ours = measure_responses(majority(), edits)
     lag = np.arange(T) - edits.round[:, None]
     masked = ours.copy()
     masked[lag != 1] = np.nan
@@ -173,7 +173,7 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
     none = Edits.of(REACHABILITY, REACHABILITY.sample(8, 5, seed=0, n_nodes=8, n_edges=12), 100)
     model = interp.load("reachability-handwired", n_nodes=8, n_edges=12)
     assert none.parts == ()
-    assert cells(none, responses(model, none), responses(model, none)) == ()
+    assert cells(none, measure_responses(model, none), measure_responses(model, none)) == ()
 
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):

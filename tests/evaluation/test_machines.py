@@ -18,10 +18,10 @@ from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
 from interp.evaluation.reachability import (
     codec,
-    controlled,
-    exact_sets,
+    make_reader_and_writer,
     measure_moved_sets,
-    reading,
+    score_decoded_sets,
+    score_with_controls,
 )
 from interp.interventions.steering import has_state_direction
 from interp.tasks import experts, reachability
@@ -223,10 +223,10 @@ def test_sets_are_read_from_all_that_is_carried_and_written_into_it():
     machine, few = search(), {"depths": (2, 3)}
     read, write = codec(machine, reachability.sample(80, 5, **SIZES, seed=2, **few))
     episodes = reachability.sample(24, 5, **SIZES, seed=3, **few)
-    assert (exact_sets(machine, episodes, read)["estimate"] == 1).all()
+    assert (score_decoded_sets(machine, episodes, read)["estimate"] == 1).all()
     table = measure_moved_sets(machine, episodes, read, write)
     np.testing.assert_allclose(table["model"], table["search"], atol=1e-6)
-    runs = controlled(machine, episodes, read, write)
+    runs = score_with_controls(machine, episodes, read, write)
     answered = {
         key: episodes.correct(run.predictions.double().numpy())[:, -1].mean()
         for key, run in runs.items()
@@ -241,9 +241,9 @@ def test_a_machine_with_an_exact_readout_is_evaluated_by_fitted_maps_where_nothi
     assert machine.is_handwired
     assert not has_state_direction(machine)
     assert has_state_direction(interp.load("reachability-handwired", **SIZES))
-    read, _ = reading(machine, 0, n_episodes=80)
+    read, _ = make_reader_and_writer(machine, 0, n_episodes=80)
     episodes = reachability.sample(10, 4, **SIZES, seed=3, depths=(1, 2))
-    assert (exact_sets(machine, episodes, read)["estimate"] == 1).all()
+    assert (score_decoded_sets(machine, episodes, read)["estimate"] == 1).all()
     refuses("'search' by a fitted map; give episodes to fit it on", codec, machine)
 
 

@@ -338,7 +338,7 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
         causal_tables.patch(wma[1], 3, components=("latent",), sample=sample).corruption
         == "exchange-history"
     )
-    for task in tasks.every():
+    for task in tasks.list_tasks():
         for record in task.analysis.corruptions():
             assert record.key in causal_tables.corruption_names()
     assert "logit_diff" in causal_tables.metric_names()

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from torch.testing import assert_close
 
 import interp
-from circuits.compiler import places as places_at
+from circuits.compiler import activation_sites as places_at
 from interp.interventions.interchange import Claim, carriers, interchange
 from interp.interventions.sites import Place, Site
 from interp.tasks import mdp

@@ -376,7 +376,9 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
     machine = adapted(Vote(), step, sizes={"n_experts": 2}, output="probability", channels=channels)
     runs = tuple(interp.rollout(machine, experts.sample(3, 5, 2, seed=seed)) for seed in (0, 1))
     rounds = {
-        site: RoundsWithSite(machine, runs, [2, 3], sites.resolve(site, machine, runs[0].layout))
+        site: RoundsWithSite(
+            machine, runs, [2, 3], sites.resolve_site(site, machine, runs[0].layout)
+        )
         for site in SITES
     }
     widths = [round_moves.own.shape[1] for round_moves in rounds.values()]

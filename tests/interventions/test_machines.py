@@ -12,8 +12,15 @@ from interp.interventions.experiment import run_on
 from interp.interventions.interchange import Claim, carriers, interchange, list_placebos
 from interp.interventions.moves import Writer, decodable, move, transition
 from interp.interventions.pairs import paired_runs, prepare
-from interp.interventions.patching import of_pair, round_map, sweep
-from interp.interventions.sites import Place, Site, carried_mask, resolve, resolve_places, sites
+from interp.interventions.patching import patch_pair, round_map, sweep
+from interp.interventions.sites import (
+    Place,
+    Site,
+    carried_mask,
+    resolve_places,
+    resolve_site,
+    sites,
+)
 from interp.interventions.steering import (
     Doses,
     fitted_direction,
@@ -95,7 +102,7 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
     rows = round_map(machine, *histories, "latent", round=[AT, AT + 1, AT + 2]).to_frame()
     assert len(rows) == 6
     assert np.allclose(rows["effect"] / rows["gap"], 1, atol=1e-4)
-    restored = of_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
+    restored = patch_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
     assert float(restored.effects.abs().max()) == 0
 
 
@@ -200,7 +207,7 @@ def test_a_known_machine_moves_by_a_known_amount(others):
         "log_weights": (N_EXPERTS,)
     }
     read = bayes().run(known), ("elapsed", "counts")
-    for clock in ("latent@clock", resolve("latent@clock", machine, run.layout)):
+    for clock in ("latent@clock", resolve_site("latent@clock", machine, run.layout)):
         assert decodable(run, *read, sites=clock) == ("elapsed",)
     assert decodable(run, *read, sites="latent@clock+h") == ("elapsed", "counts")
     refuses("unknown latent position 'c'", decodable, run, *read, sites="latent@c")
@@ -303,7 +310,7 @@ def test_other_tasks_claim_what_is_carried():
         table = carriers(machine, *pairs, record.explains(machine), of_predictions)
         assert not table.score.max() > 0.01  # it is told nothing
         for _, site in record.analysis.aligned(machine):
-            assert str(resolve(site, machine, layout)) == "latent"
+            assert str(resolve_site(site, machine, layout)) == "latent"
 
 
 @pytest.mark.parametrize("make", MACHINES)
@@ -363,7 +370,7 @@ def test_every_table_stands_in_its_place(tmp_path):
 
 def test_channels_are_named_in_sites():
     machine = lstm()
-    joint_site = resolve("latent@h+c", machine, machine.layout)
+    joint_site = resolve_site("latent@h+c", machine, machine.layout)
     assert joint_site.index(machine.layout) == (slice(None), [0, 1])
     assert str(joint_site) == "latent@h+c"
     activation = torch.arange(8.0).reshape(2, 2, 2)
@@ -382,7 +389,7 @@ def test_channels_are_named_in_sites():
         ("resid_pre[0]", "lstm has no residual stream; its points are latent, forget, output"),
         ("forget@h", "no position"),
     ):
-        refuses(match, resolve, text, machine, machine.layout)
+        refuses(match, resolve_site, text, machine, machine.layout)
     kind = interp.core.machine.Component(
         "latent", "hook_latents", "latent", "", labels=("h", "cache_1", "cache_2", "cache_length")
     )

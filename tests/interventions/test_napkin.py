@@ -24,7 +24,7 @@ def _patched(model, pair, site, **options):
         prepare(model, *pair, 0, options.pop("read", None)),
         {"metric": VALUE, **options},
     )
-    return patching.of_pair(read, sites=site, **options).values.item()
+    return patching.patch_pair(read, sites=site, **options).values.item()
 
 
 def test_the_napkin_model_itself(napkin, napkin_pair):

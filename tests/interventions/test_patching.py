@@ -57,7 +57,7 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
     pair = pairs.prepare(untrained, clean, corrupted, 3, read)
     truth = torch.from_numpy(clean.labels)
     monkeypatch.setattr(round_patcher, "_CHUNK_CPU", 30)
-    swept = patching.of_pair(pair, sites=cells, metric="regret", direction=direction)
+    swept = patching.patch_pair(pair, sites=cells, metric="regret", direction=direction)
     for site, values in zip(cells, swept.values, strict=True):
         run = _one_at_a_time(untrained, base, source, site, 3)
         losses = (run.predictions - truth).abs()
@@ -89,7 +89,7 @@ def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_epi
         untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"]
     )[::5]
     pair = pairs.prepare(untrained_q, clean, corrupted, 3, 4, commit)
-    result = patching.of_pair(pair, sites=cells, metric="state", direction="noising")
+    result = patching.patch_pair(pair, sites=cells, metric="state", direction="noising")
     runs = [interp.rollout(untrained_q, e, commit=commit) for e in (clean, corrupted)]
     (ends, bad_ends) = (run.latents[:, 5].flatten(1) for run in runs)
     unit = (ends - bad_ends) / (ends - bad_ends).norm(dim=-1, keepdim=True)

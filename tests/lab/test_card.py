@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from interp import tasks
 from interp.model.library import load
-from interp.training.config import Stage, merge, override, parse_assignment
+from interp.training.config import Stage, merge, parse_assignment, replace_fields
 from interp.training.goal import goal_of, preset
 from interp.training.trainer import train
 from lab import card, headlines
@@ -86,7 +86,9 @@ def test_the_card_says_what_weights_the_run_went_on_from(run_folder):
 def test_the_command_on_the_card_gives_the_same_configuration():
     """Round trip through the command line's own parser, for every preset and a run that differs from it."""
     every = [
-        (task.key, name, c) for task in tasks.every() for name, c in goal_of(task).presets.items()
+        (task.key, name, c)
+        for task in tasks.list_tasks()
+        for name, c in goal_of(task).presets.items()
     ]
     assert len(every) >= 5
     for task, name, config in every:
@@ -99,7 +101,7 @@ def test_the_command_on_the_card_gives_the_same_configuration():
         overrides = {}
         for value in values:
             overrides = merge(overrides, parse_assignment(value))
-        assert override(preset(words[2], words[4]), overrides) == changed, (task, name)
+        assert replace_fields(preset(words[2], words[4]), overrides) == changed, (task, name)
 
 
 def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder, shipped, tmp_path):

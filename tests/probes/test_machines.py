@@ -13,7 +13,7 @@ import interp
 import interp.tasks
 import probes
 from interp.cli.options import name_folder
-from interp.interventions.sites import COMPONENTS, resolve
+from interp.interventions.sites import COMPONENTS, resolve_site
 from interp.interventions.sites import sites as list_sites
 from interp.model import checkpoints
 from interp.tasks import experts
@@ -138,7 +138,7 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
         result.decode,
         interp.rollout(counter(gain=2.0).untrained(0), others),
     )
-    site = resolve("hits", machine, machine.layout)
+    site = resolve_site("hits", machine, machine.layout)
     run = interp.rollout(machine, episodes, names_filter=site.hook)
     assert torch.equal(probes.read(run, site), probes.read(run, "hits", model=machine))
 
@@ -357,7 +357,7 @@ def test_what_a_task_names_is_probed_by_default(tmp_path):
 
 def test_the_help_lists_what_the_registries_hold():
     result = printed("probe", "--help", env={"COLUMNS": "10000"})
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         keys = [target.key for target in probes.targets.every(task)]
         assert all(key in result for key in keys if "." not in key)
         assert all(f"--{size.option}" in result for size in task.sizes)

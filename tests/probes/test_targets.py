@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_session")
 
 def list_targets():
     pairs = []
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         pairs += [(task.key, target.key) for target in every(task)]
     return pairs
 
@@ -41,7 +41,7 @@ def walks():
 def sampled():
     """Episodes of every registered task, of its default sizes."""
     by_task = {}
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         sizes = task.default_sizes
         by_task[task.key] = task.sample(5, 15, seed=2, **sizes)
     return by_task
@@ -84,14 +84,14 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
 
 def test_what_a_task_probes_by_default_are_targets():
     """``interp probe`` of a model of reachability asked for a target that does not exist."""
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         assert all(get(key, task).key == key for key in task.analysis.probed)
 
 
 @pytest.mark.long
 def test_every_variable_of_every_algorithm_is_a_target(sampled):
     """Under its own key or ``algorithm.key``, both of which are understood."""
-    for task in interp.tasks.every():
+    for task in interp.tasks.list_tasks():
         for record in task.algorithms.records():
             algorithm = record.for_episodes(sampled[task.key])
             run = algorithm.run(sampled[task.key])

@@ -21,7 +21,7 @@ from interp.stats.decoder import RIDGE
 from interp.tasks import bandit
 from reports.explore import Edit, Explorer, View, page, server
 from reports.explore.server import _make_app
-from reports.explore.view import Written, score, script
+from reports.explore.view import Written, score, write_script
 from tests.cases import cases
 from tests.refusals import refuses
 from tests.shell import printed
@@ -122,7 +122,7 @@ def of(*edits: str, **more: Any) -> View:
 
 def python(name: str, view: View) -> np.ndarray:
     scope: dict[str, Any] = {}
-    exec(script(explorer(name).answer(view)[0].bench, view), scope)
+    exec(write_script(explorer(name).answer(view)[0].bench, view), scope)
     return scope["predictions"].double().numpy()
 
 
@@ -328,7 +328,7 @@ def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
     after = [float(row[column]) for row in rows]
     assert np.allclose(np.reshape(after, (6, 2)), answer.machine[1])
     assert answers["figure.svg"].text.count("<svg") == 1
-    assert answers["view.py"].text == script(answer.bench, view)
+    assert answers["view.py"].text == write_script(answer.bench, view)
     assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
 
 
@@ -360,11 +360,11 @@ def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
         View.of("rounds=8&edit=input+4+change-reward+-")
     )[0]
     assert shown.differences()["machine"].max() == 0
-    assert page.contents(shown, None)["sentence"].startswith(
+    assert page.template_variables(shown, None)["sentence"].startswith(
         "The edit (change the reward) changes no prediction by 0.001 or more; the decoded "
     )
     (before, after), t = shown.decoded, 5
-    distance = page.contents(shown, None)["sentence"].rpartition("changes by ")[2]
+    distance = page.template_variables(shown, None)["sentence"].rpartition("changes by ")[2]
     changes = after["table"] - before["table"]
     largest = max(changes.ravel(), key=abs)
     assert distance == f"{largest:.3f}, in round {t}."
@@ -499,5 +499,5 @@ def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too
 
 def python_of(explorer_: Explorer, shown: Any, **names: Any) -> np.ndarray:
     scope: dict[str, Any] = {"model": explorer_.model, **names}
-    exec(script(shown.bench, shown.view), scope)
+    exec(write_script(shown.bench, shown.view), scope)
     return scope["predictions"].double().numpy()

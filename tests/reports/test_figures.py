@@ -8,7 +8,7 @@ import pandas as pd
 
 from interp import tasks
 from interp.results import figures
-from interp.results.palette import HUES, looks
+from interp.results.palette import HUES, choose_line_styles
 from interp.results.style import inline_svg
 from tests.refusals import refuses
 
@@ -53,7 +53,7 @@ def test_trajectories_of_a_missed_round_have_a_gap() -> None:
 
 def test_rounds_of_a_curve_count_from_0() -> None:
     """Two episodes of three rounds: the mean of the first is at round 0."""
-    curve = figures.over_rounds("model", "mine", np.array([[1.0, 2, 3], [3.0, 2, 1]]), seed=0)
+    curve = figures.tabulate_by_round("model", "mine", np.array([[1.0, 2, 3], [3.0, 2, 1]]), seed=0)
     assert curve["round"].tolist() == [0, 1, 2]
     assert curve["mean"].tolist() == [2, 2, 2]
 
@@ -70,14 +70,14 @@ def test_curves_keep_an_algorithm_its_colour() -> None:
 
 def test_no_two_tasks_give_one_name_two_looks() -> None:
     """The later task would repaint the pages of the earlier one."""
-    looks = [item for task in tasks.every() for item in task.report.looks.items()]
+    looks = [item for task in tasks.list_tasks() for item in task.report.looks.items()]
     assert len(dict(looks)) == len(set(looks)) == len(looks)
 
 
 def test_colours_stay_apart_while_there_are_hues() -> None:
     """Unknown names never take a known algorithm's colour on the same figure."""
     keys = ["model", "one", "two", "bayes", "three", "random"]
-    assert len({look.colour for look in looks(keys).values()}) == len(keys)
+    assert len({look.colour for look in choose_line_styles(keys).values()}) == len(keys)
 
 
 def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import interp
 from interp.interventions.patching import PatchingResult
-from interp.interventions.sites import resolve
+from interp.interventions.sites import resolve_site
 from interp.stats.intervals import Interval
 from interp.tasks import experts
 from reports.blocks import cell, claim
@@ -138,7 +138,7 @@ def test_a_page_says_which_part_of_the_claim_on_edges_is_false(
 def captions_of(shares: dict[str, float], gap: float = 1.0) -> str:
     """What the section on patching says of sites that restore these shares of a gap."""
     model = interp.load("wma-handwired", n_experts=2)
-    sites = [resolve(site, model, model.layout) for site in shares]
+    sites = [resolve_site(site, model, model.layout) for site in shares]
     restored = gap * torch.tensor(list(shares.values()))
     result = PatchingResult(
         sites=tuple(sites),

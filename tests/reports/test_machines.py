@@ -22,7 +22,7 @@ from interp.results.measure import Measure
 from interp.stats.intervals import Interval
 from reports.blocks import Prose
 from reports.build import write
-from reports.part import Context, Part, needing
+from reports.part import Context, Part, require_components
 from reports.parts import heads, interchange, overview, patching
 from reports.tasks import default_parts, experts, parts_for
 from tests import handmade
@@ -247,7 +247,7 @@ def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
         summary=said,
         slow=True,
     )
-    lacking = replace(of_heads, lacking=needing("pattern"))
+    lacking = replace(of_heads, lacking=require_components("pattern"))
     reads = Part(
         "reads",
         "Reads",

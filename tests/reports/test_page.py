@@ -14,7 +14,7 @@ from interp.results import figures
 from interp.results.measure import Control, Measure
 from interp.stats.intervals import Interval
 from reports.attention import AttentionView, library_script
-from reports.blocks import Code, Figure, Measures, Prose, Summary, Table, cell, number
+from reports.blocks import Code, Figure, Measures, Prose, Summary, Table, cell, format_number
 from reports.page import Report, Section
 from tests.refusals import refuses
 
@@ -144,7 +144,7 @@ def test_cells_read_as_a_reader_wants() -> None:
     ]
     assert cell(0.123456, ".1%") == "12.3%"
     assert cell(np.float32(0.5)) == "0.5"
-    assert [number(x) for x in (1e-3, 999_999.0, 1e6, 2.5e-10, -4)] == [
+    assert [format_number(x) for x in (1e-3, 999_999.0, 1e6, 2.5e-10, -4)] == [
         "0.001",
         "999,999",
         "1.0e6",

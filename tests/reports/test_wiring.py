@@ -6,7 +6,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from circuits.circuit import EMBEDDINGS
 from circuits.registry import RECORDS, build
-from interp.results.figures import wiring
+from interp.results.figures import draw_wiring
 from tests.refusals import refuses
 
 
@@ -16,7 +16,7 @@ def test_every_edge_and_every_head_is_drawn(name: str) -> None:
     circuit = build(name)
     edges = pd.DataFrame([vars(edge) for edge in circuit.edges if edge.source not in EMBEDDINGS])
     heads = circuit.to_frame()
-    figure = wiring([list(part["head"]) for _, part in heads.groupby("layer")], edges)
+    figure = draw_wiring([list(part["head"]) for _, part in heads.groupby("layer")], edges)
     axes = figure.axes[0]
     assert len([patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]) == len(
         edges
@@ -31,7 +31,7 @@ def test_an_edge_from_nowhere_is_refused() -> None:
     edges = pd.DataFrame([{"source": "1.2 tag", "target": "prediction", "port": "value"}])
     refuses(
         r"an edge starts at '1.2 tag', which is not one of the heads 1.1 bind",
-        wiring,
+        draw_wiring,
         [["1.1 bind"]],
         edges,
     )

@@ -17,7 +17,7 @@ from interp.core import catalog
 from interp.core.algorithm import AlgorithmRecord, Searched
 from interp.core.task import _TAKEN, Corruption
 from interp.interventions.interchange import Claim
-from interp.interventions.sites import resolve
+from interp.interventions.sites import resolve_site
 from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.goal import TrainingGoal
@@ -58,7 +58,7 @@ def test_what_belongs_to_no_task_is_refused():
 def test_a_task_of_ones_own_is_registered_once(pulls):
     record = tasks.register(pulls.PULLS)
     assert tasks.get("pulls") is record
-    assert tasks.every()[-1] is record
+    assert tasks.list_tasks()[-1] is record
     for taken in ("pulls", "experts"):
         refuses(f"a task '{taken}' is registered already", tasks.register, own(taken))
     assert tasks.get("experts").name == "expert advice"
@@ -100,12 +100,12 @@ def test_every_claim_and_subspace_names_what_exists(name):
     for claim in Claim.of(model):
         assert claim.variable in algorithm.keys
         for place in claim.places:
-            resolve(place.site, model, model.layout)
+            resolve_site(place.site, model, model.layout)
     outcomes_of_controls = {claim.outcome for claim in Claim.of(model) if claim.control}
     assert outcomes_of_controls == {"prediction", "state"}
     for variable, site in tasks.of(model).analysis.aligned(model):
         assert variable in algorithm.keys
-        resolve(site, model, model.layout)
+        resolve_site(site, model, model.layout)
 
 
 def test_unknown_parts_are_refused_with_the_nearest():
@@ -140,7 +140,7 @@ def test_episodes_are_drawn_to_a_model_s_sizes_and_rates():
 
 
 def test_the_tasks_that_come_with_the_package_keep_what_they_say():
-    for task in tasks.every():
+    for task in tasks.list_tasks():
         interp.check_task(task)
 
 
@@ -353,7 +353,7 @@ def test_a_size_whose_option_no_command_could_have_is_refused(option):
 
 
 def test_what_commands_take_is_what_sizes_may_not_be_called():
-    sizes = {size.option for task in tasks.every() for size in task.sizes}
+    sizes = {size.option for task in tasks.list_tasks() for size in task.sizes}
     commands = typer.main.get_command(app).commands.values()
     for command in (
         subcommand

@@ -8,7 +8,13 @@ import pytest
 from interp import tasks
 from interp.model.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.config import Stage, TrainingConfig, override, parse_assignment, read_toml
+from interp.training.config import (
+    Stage,
+    TrainingConfig,
+    parse_assignment,
+    read_toml,
+    replace_fields,
+)
 from interp.training.goal import goal_of, preset, presets
 from tests.refusals import refuses
 
@@ -46,7 +52,7 @@ def test_the_expert_model_has_about_200_000_parameters():
     assert 190_000 < n_parameters < 215_000
 
 
-@pytest.mark.parametrize("task", tasks.every(), ids=lambda task: task.key)
+@pytest.mark.parametrize("task", tasks.list_tasks(), ids=lambda task: task.key)
 def test_every_preset_is_a_valid_configuration_of_its_task(task):
     for name, config in goal_of(task).presets.items():
         stored = json.dumps(config.to_dict())
@@ -61,7 +67,7 @@ def test_toml_and_assignments_override(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('lr = 3e-4\nstages = [{n_rounds = 5, steps = 10}]\nlatent_update = "replace"\n')
     settings = read_toml(path) | parse_assignment("batch_size=8")
-    config = override(preset("experts", "laptop"), settings)
+    config = replace_fields(preset("experts", "laptop"), settings)
     assert config.lr == 3e-4
     assert config.batch_size == 8
     assert config.latent_update == "replace"
@@ -71,7 +77,7 @@ def test_toml_and_assignments_override(tmp_path):
 def refuse_settings(message, **settings):
     """The experts' laptop preset is refused with these settings in place of its own."""
     config = preset("experts", "laptop")
-    refuses(message, lambda: override(config, settings).model_config("m"))
+    refuses(message, lambda: replace_fields(config, settings).model_config("m"))
 
 
 def refuse_stage(message, **stage):
@@ -163,7 +169,7 @@ def test_unknown_presets_and_files_are_refused(tmp_path):
 
 
 def test_sizes_are_overridden_one_by_one_and_default_to_the_task_s():
-    run = override(preset("qlearning", "laptop"), parse_assignment("sizes.n_states=[2, 5]"))
+    run = replace_fields(preset("qlearning", "laptop"), parse_assignment("sizes.n_states=[2, 5]"))
     assert run.sizes == {"n_states": (2, 5), "n_actions": (2, 4)}
     assert TrainingConfig("qlearning", [{"n_rounds": 1, "steps": 1}]).sizes == {
         "n_states": (4, 4),

@@ -19,7 +19,7 @@ from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.transformer import untrained
 from interp.support.files import digest_of
 from interp.tasks import experts
-from interp.training.config import TrainingConfig, override
+from interp.training.config import TrainingConfig, replace_fields
 from interp.training.goal import preset
 from interp.training.runs import learning_curves, load_run
 from interp.training.trainer import train
@@ -242,7 +242,7 @@ def test_what_cannot_be_trained_says_why(tmp_path):
 
 
 def test_presets_of_the_task_train_machines():
-    config = override(preset("experts", "laptop"), {"machine": {"builder": "gru"}})
+    config = replace_fields(preset("experts", "laptop"), {"machine": {"builder": "gru"}})
     assert config.machine == {"builder": "gru", "arguments": {}}
     assert config.to_dict()["machine"] == config.machine
     assert TrainingConfig.from_dict(config.to_dict()) == config
@@ -251,7 +251,7 @@ def test_presets_of_the_task_train_machines():
     )  # runs of transformers are what they were
     refuses(
         r'machine must be {"builder": NAME, "arguments": {...}}',
-        override,
+        replace_fields,
         preset("experts", "laptop"),
         {"machine": {"name": "gru"}},
     )

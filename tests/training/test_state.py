@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from interp.support.errors import InputError
 from interp.support.files import _MACHINE_ID, lock_folder
 from interp.training import trainer
-from interp.training.config import override
+from interp.training.config import replace_fields
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
 from tests.refusals import refuses
@@ -115,7 +115,7 @@ def test_a_new_run_does_not_return_the_model_of_an_earlier_one(begun):
     """The state was removed to train anew; the model that is still there has another seed."""
     train(CONFIG, begun, name="m")
     (begun / STATE_FILE).unlink()
-    again = override(CONFIG, {"seed": 1})
+    again = replace_fields(CONFIG, {"seed": 1})
     refuses("is the model of an earlier run", train, again, begun, name="m")
 
 

@@ -18,7 +18,7 @@ from interp.model.checkpoints import load_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.batches import EpisodeSource, RoundsLoss, encode
-from interp.training.config import TrainingConfig, override
+from interp.training.config import TrainingConfig, replace_fields
 from interp.training.goal import preset
 from interp.training.muon import Muon, _orthogonalise, is_stack
 from interp.training.runs import load_run
@@ -107,7 +107,7 @@ def test_two_processes_are_really_two(tmp_path):
     assert first.splitlines()[-1] == model
     assert "precision: " in first
     assert model not in second  # one of the two processes speaks
-    config = override(
+    config = replace_fields(
         preset("experts", "laptop"),
         {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED},
     )

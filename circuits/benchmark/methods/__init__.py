@@ -93,7 +93,7 @@ edges.
 """
 
 
-def strongest(
+def largest_effects(
     material: Material,
     reading: str,
     items: Sequence[Hashable],

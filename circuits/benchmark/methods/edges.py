@@ -14,10 +14,10 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
-from circuits.benchmark.methods import METHODS, READINGS, Method, register, strongest
+from circuits.benchmark.methods import METHODS, READINGS, Method, largest_effects, register
 from circuits.benchmark.question import Answer
 from interp.interventions.edge_graph import attribute, split_head
-from interp.interventions.patching import of_pair
+from interp.interventions.patching import patch_pair
 from interp.interventions.sites import Site
 
 _ABLATIONS = {
@@ -41,7 +41,7 @@ def _score_by_cutting(
 
     Args:
         ablations: what a cut edge carries: "zero", "mean" or "resample".
-        reading: which cases are used, see :func:`strongest`.
+        reading: which cases are used, see :func:`largest_effects`.
         subject: the machine; not used.
         material: its runs.
     """
@@ -53,7 +53,7 @@ def _score_by_cutting(
             sizes.append(np.abs(drop.mean(1)))
         return np.max(sizes, 0)
 
-    return strongest(material, reading, material.edge_names, effects)
+    return largest_effects(material, reading, material.edge_names, effects)
 
 
 def _score_by_attribution(
@@ -66,7 +66,7 @@ def _score_by_attribution(
 
     Args:
         steps: number of steps of integrated gradients; 1 for plain gradients.
-        reading: which cases are used, see :func:`strongest`.
+        reading: which cases are used, see :func:`largest_effects`.
         subject: the machine; not used.
         material: its runs.
     """
@@ -83,7 +83,7 @@ def _score_by_attribution(
         attributions = material.once(key, make)
         return np.asarray(np.abs(attributions) / case.scale)[rows, columns]
 
-    return strongest(material, reading, material.edge_names, effects)
+    return largest_effects(material, reading, material.edge_names, effects)
 
 
 def _make_cutting(ablations: tuple[str, ...], reading: str) -> Method:
@@ -166,7 +166,7 @@ def _score_by_patching(
 
     Args:
         direction: "noising" (corrupted into clean) or "denoising" (clean into corrupted).
-        reading: which cases are used, see :func:`strongest`.
+        reading: which cases are used, see :func:`largest_effects`.
         subject: the machine; not used.
         material: its runs.
     """
@@ -174,7 +174,7 @@ def _score_by_patching(
 
     def effects(case: Case) -> np.ndarray:
         def patch() -> Tensor:
-            result = of_pair(
+            result = patch_pair(
                 case.pair, sites=list(sites.values()), metric=case.metric, direction=direction
             )
             return result.effects
@@ -183,7 +183,7 @@ def _score_by_patching(
         sizes = material.once(key, patch).mean(-1).abs()
         return np.asarray((sizes / case.scale).numpy(force=True))
 
-    return strongest(material, reading, list(sites), effects)
+    return largest_effects(material, reading, list(sites), effects)
 
 
 def _list_outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:

@@ -14,7 +14,7 @@ from interp.evaluation.plan import (
     MODEL,
     EvaluationPlan,
     lacks_attention,
-    unless,
+    table_or_note,
 )
 from interp.model.rollout import rollout
 from interp.model.run import room
@@ -61,8 +61,8 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """
     if part == _LONG_PART:
         few = max(2, n_episodes // 2)
-        lack = lacks_room(model, by_regime.LONGEST)
-        return unless(
+        lack = describe_lacking_room(model, by_regime.LONGEST)
+        return table_or_note(
             lack, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
         )
     if part == _BATCH_PART:
@@ -71,7 +71,7 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     return {**scores, "regimes": scores["regimes"].to_frame()}
 
 
-def lacks_room(model: Machine, n_rounds: int) -> str:
+def describe_lacking_room(model: Machine, n_rounds: int) -> str:
     """Return a sentence that says that a model cannot run for ``n_rounds`` rounds, and for how many
     rounds its state has room. Return "" if the model can run for ``n_rounds`` rounds.
     """
@@ -100,7 +100,7 @@ def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.D
     few = episodes.select(slice(_N_ATTENDED))
     known = run if len(few) == len(episodes) else None
     control = latent_control(model, episodes, seed, run)
-    attention = unless(
+    attention = table_or_note(
         lacks_attention(model),
         lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame(),
     )

@@ -25,11 +25,11 @@ from interp.core.algorithm import participants_of
 from interp.core.task import episode_array
 from interp.results.measure import Scores
 from interp.stats.intervals import Interval, percentile_bounds, ratio_interval, resample_weights
-from interp.support.checks import checked, shown
+from interp.support.checks import checked, format_value
 from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
+from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, describe_draw, pair_with_batches
 
 QUANTITIES: dict[str, str] = {
     "untied": "agreement, untied steps",
@@ -90,7 +90,7 @@ def agreement(
         the share of disputed steps in which the policy chooses a greedy action. The column
         ``n_steps`` is the number of steps averaged over; if it is 0, the score is NaN.
     """
-    pairs = one_each("predictions", predictions, episodes)
+    pairs = pair_with_batches("predictions", predictions, episodes)
     batches = [batch for _, batch in pairs]
     counts = [
         _count_by_quantity(_read_policy(prediction, batch), batch, table)
@@ -110,7 +110,7 @@ def agreement(
             hits, steps = np.concatenate(sums, axis=1)  # [2, episode], of all batches
             numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
             beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
-    settings = drawn_from(batches, n_episodes=n_episodes, table=table, bootstrap_seed=seed)
+    settings = describe_draw(batches, n_episodes=n_episodes, table=table, bootstrap_seed=seed)
     return Scores(("quantity", "phase"), numbers, settings, beside)
 
 
@@ -291,10 +291,10 @@ def followed_discount(
         interval. If several discounts share the highest share, ``best`` is the middle between the
         smallest and the largest of them, and the interval covers them all.
     """
-    for chosen, batch in one_each("choices", choices, batches):
+    for chosen, batch in pair_with_batches("choices", choices, batches):
         require(
             _read_policy(chosen, batch).probabilities is None,
-            f"choices must be whole numbers [episode, round], got {shown(chosen)}",
+            f"choices must be whole numbers [episode, round], got {format_value(chosen)}",
         )
     hits = np.stack(
         [_count_greedy_rounds(choices, batches, gamma, table) for gamma in _GAMMAS], axis=1
@@ -338,7 +338,7 @@ def _count_greedy_rounds(
     per_batch = []
     for chosen, batch in zip(choices, batches, strict=True):
         greedy = _find_greedy(batch.relearn(gamma=gamma), table)
-        shares = bellman.entries_at(greedy, chosen) / greedy.sum(axis=-1)
+        shares = bellman.take_entries(greedy, chosen) / greedy.sum(axis=-1)
         per_batch.append((shares * batch.counted).sum(axis=1))
     return np.concatenate(per_batch)
 

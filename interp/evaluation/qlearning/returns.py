@@ -34,7 +34,7 @@ from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling, tabular
 from interp.tasks.qlearning.bellman import finite_horizon, random_values
-from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, as_batches, drawn_from
+from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, as_batches, describe_draw
 from interp.tasks.qlearning.layout import representative_sizes
 from interp.tasks.qlearning.mdps import EVALUATION, MDPs
 
@@ -83,7 +83,7 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
         ("random",): mean_interval(random, **bootstrap),
         ("optimal",): mean_interval(optimal, **bootstrap),
     }
-    return Scores(("quantity",), numbers, drawn_from(batches, n_episodes=len(earned)))
+    return Scores(("quantity",), numbers, describe_draw(batches, n_episodes=len(earned)))
 
 
 def _compute_expected_returns(

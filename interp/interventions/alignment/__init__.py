@@ -53,7 +53,7 @@ from interp.interventions.alignment.subspace import (
     split,
 )
 from interp.interventions.experiment import make_interval_table
-from interp.interventions.interchange import of_rounds
+from interp.interventions.interchange import variables_in_rounds
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site, resolve_one
 from interp.model.rollout import rollout
@@ -294,8 +294,8 @@ def align(
     algorithm.variable(variable)  # raises on an unknown one
     base_run, _ = runs
     rounds = select_rounds(round, base_run.n_rounds)
-    base_values = of_rounds(algorithm, base_episodes, rounds)
-    source_values = of_rounds(algorithm, source_episodes, rounds)
+    base_values = variables_in_rounds(algorithm, base_episodes, rounds)
+    source_values = variables_in_rounds(algorithm, source_episodes, rounds)
     players = participants_of(base_episodes)
     episodes_of_parts = split(players, search.held_out)
     parts = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from interp.core.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.support.files import read_tables
-from interp.support.lazy import above, lazies, lazy
+from interp.support.lazy import lazy, lazy_functions, lazy_registered
 from interp.tasks.bandit.episodes import REGIMES, BanditEpisodes, sample
 from interp.tasks.bandit.reader import read
 
@@ -28,11 +28,11 @@ _DATA = Data(
     read=read,
 )
 _ALGORITHMS = Algorithms(
-    **lazies("interp.tasks.bandit.algorithms", "records", "families"),
+    **lazy_functions("interp.tasks.bandit.algorithms", "records", "families"),
     battery=lazy("interp.tasks.bandit.episodes:battery"),
 )
 _ANALYSIS = Analysis(
-    **lazies("interp.tasks.bandit.episodes", "round_inputs", "corruptions"),
+    **lazy_functions("interp.tasks.bandit.episodes", "round_inputs", "corruptions"),
     probed=("arm_values", "logits", "choice_trace", "arm_wins", "pulled", "payoff"),
     default_corruption="exchange-history",
     aligned=lambda model: (("arm_values", "latent"), ("payoff", "latent")),
@@ -45,6 +45,6 @@ TASK = Task(
     data=_DATA,
     algorithms=_ALGORITHMS,
     analysis=_ANALYSIS,
-    training=above("goals", "bandit:goal"),
+    training=lazy_registered("goals", "bandit:goal"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

@@ -36,10 +36,10 @@ from interp.core.algorithm import (
     Family,
     Searched,
     Values,
-    maker,
+    algorithm_builder,
     variable_table,
 )
-from interp.support.checks import array_of, checked, number
+from interp.support.checks import array_of, check_number, checked
 from interp.support.errors import require
 
 _Array = NDArray[np.float64]
@@ -88,7 +88,9 @@ _INPUTS: Mapping[str, Callable[[Any], _Array]] = {
     "payoff": lambda episodes: episodes.rewards,
     "offered": lambda episodes: episodes.offered.astype(np.float64),
 }
-_build_algorithm = maker("bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilities"])
+_build_algorithm = algorithm_builder(
+    "bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilities"]
+)
 
 
 def _make_softmax_algorithm(
@@ -147,7 +149,7 @@ def _check_bounds(name: str, value: _Parameter, bounds: tuple[float | None, floa
     numbers = array_of(name, value)
     require(numbers.size > 0, f"{name} is empty; give a number")
     for extreme in (numbers.min(), numbers.max()):
-        number(name, extreme, *bounds)
+        check_number(name, extreme, *bounds)
 
 
 def _compute_payoff_error(v: Values) -> _Array:

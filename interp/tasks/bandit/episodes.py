@@ -19,11 +19,11 @@ from interp.core.task import (
     Corruption,
     RoundInputs,
     check_mask,
+    corrupt_one_round,
     episode_array,
     exchange_history,
-    freeze,
-    in_one_round,
     length_of,
+    set_frozen_fields,
 )
 from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
@@ -93,7 +93,7 @@ class BanditEpisodes(BaseEpisodes):
         )
         n_episodes, n_rounds = choices.shape
         _refuse_large(n_episodes, n_rounds, n_arms)
-        freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
+        set_frozen_fields(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
         require(
             len(self.arms) in (0, n_arms),
@@ -106,9 +106,9 @@ class BanditEpisodes(BaseEpisodes):
         for name in ("forced", "unpaid"):
             mask = getattr(self, name)
             if mask is not None:
-                freeze(self, **{name: check_mask(name, mask, choices.shape)})
+                set_frozen_fields(self, **{name: check_mask(name, mask, choices.shape)})
         if self.offers is not None:
-            freeze(self, offers=_check_offers(self))
+            set_frozen_fields(self, offers=_check_offers(self))
 
     n_rounds = length_of("choices", 1, "Rounds of the longest episode.")
 
@@ -335,7 +335,7 @@ def corruptions() -> tuple[Corruption, ...]:
             "flip-reward",
             "flip the reward",
             delay=1,
-            build=in_one_round("rewards", _exchange_reward),
+            build=corrupt_one_round("rewards", _exchange_reward),
         ),
         Corruption(
             "exchange-history",

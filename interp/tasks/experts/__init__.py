@@ -12,7 +12,7 @@ from pathlib import Path
 
 from interp.core.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.support.files import read_tables
-from interp.support.lazy import above, lazies, lazy
+from interp.support.lazy import lazy, lazy_functions, lazy_registered
 from interp.tasks.experts.episodes import ExpertEpisodes, read, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 
@@ -42,7 +42,7 @@ _ALGORITHMS = Algorithms(
     battery=lazy("interp.tasks.experts.episodes:battery"),
 )
 _ANALYSIS = Analysis(
-    **lazies(
+    **lazy_functions(
         "interp.tasks.experts.analysis",
         "round_inputs",
         "corruptions",
@@ -60,7 +60,7 @@ TASK = Task(
     data=_DATA,
     algorithms=_ALGORITHMS,
     analysis=_ANALYSIS,
-    training=above("goals", "experts:goal"),
-    evaluation=above("evaluation", "experts.plan:plan"),
+    training=lazy_registered("goals", "experts:goal"),
+    evaluation=lazy_registered("evaluation", "experts.plan:plan"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

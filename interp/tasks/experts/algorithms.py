@@ -35,7 +35,7 @@ from interp.core.algorithm import (
     AlgorithmRecord,
     Equation,
     Values,
-    maker,
+    algorithm_builder,
     variable_table,
 )
 from interp.support.checks import checked
@@ -123,7 +123,7 @@ def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
     return np.zeros((len(episodes), episodes.n_experts), dtype)
 
 
-_make_algorithm = maker(
+_make_algorithm = algorithm_builder(
     "experts",
     VARIABLES,
     {"votes": lambda episodes: episodes.advice, "label": lambda episodes: episodes.labels},

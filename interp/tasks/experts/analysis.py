@@ -18,9 +18,9 @@ from interp.core.task import (
     Corruption,
     RoundInputs,
     Steering,
+    corrupt_one_round,
     corrupted_round,
     exchange_history,
-    in_one_round,
 )
 from interp.support.checks import checked
 from interp.support.errors import require
@@ -173,7 +173,7 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -
     return episodes, replace(episodes, advice=advice)
 
 
-flip_label = in_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t])
+flip_label = corrupt_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t])
 
 
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:

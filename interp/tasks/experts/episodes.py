@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.core.task import BaseEpisodes, episode_array, freeze, length_of
+from interp.core.task import BaseEpisodes, episode_array, length_of, set_frozen_fields
 from interp.support.checks import array_of, checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
@@ -84,7 +84,7 @@ class ExpertEpisodes(BaseEpisodes):
                 f"accuracies have shape {accuracies.shape} but advice {advice.shape} needs "
                 f"[episode, expert] = {(n_episodes, n_experts)} or [episode, round, expert] = {advice.shape}",
             )
-        freeze(self, advice=advice, labels=labels, accuracies=accuracies)
+        set_frozen_fields(self, advice=advice, labels=labels, accuracies=accuracies)
         super().__post_init__()
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from interp.core.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.support.files import read_tables
-from interp.support.lazy import above, lazies, lazy
+from interp.support.lazy import lazy, lazy_functions, lazy_registered
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, read
 from interp.tasks.qlearning.mdps import REGIMES
 from interp.tasks.qlearning.sampling import Interaction, sample
@@ -36,11 +36,11 @@ _DATA = Data(
 _ALGORITHMS = Algorithms(
     records=lazy("interp.tasks.qlearning.algorithms:records"),
     hypothesis=lazy("interp.tasks.qlearning.analysis:hypothesis"),
-    **lazies("interp.tasks.qlearning.families", "families", "updates"),
+    **lazy_functions("interp.tasks.qlearning.families", "families", "updates"),
     battery=lazy("interp.tasks.qlearning.sampling:battery"),
 )
 _ANALYSIS = Analysis(
-    **lazies(
+    **lazy_functions(
         "interp.tasks.qlearning.analysis",
         "round_inputs",
         "corruptions",
@@ -58,7 +58,7 @@ TASK = Task(
     data=_DATA,
     algorithms=_ALGORITHMS,
     analysis=_ANALYSIS,
-    training=above("goals", "qlearning:goal"),
-    evaluation=above("evaluation", "qlearning.plan:plan"),
+    training=lazy_registered("goals", "qlearning:goal"),
+    evaluation=lazy_registered("evaluation", "qlearning.plan:plan"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

@@ -36,7 +36,7 @@ from interp.core.algorithm import Algorithm, AlgorithmRecord, Equation, Values, 
 from interp.support.checks import checked
 from interp.support.errors import InputError, require
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.bellman import columns_at, entries_at, rows_at
+from interp.tasks.qlearning.bellman import columns_at, take_entries, take_rows
 from interp.tasks.qlearning.episodes import MDPEpisodes
 
 _Array = NDArray[Any]
@@ -112,7 +112,7 @@ def _next_values_after(v: Values) -> _Array:
     Args:
         v: values of the round's variables, by key.
     """
-    return rows_at(v["next_table"], v["next_state"])
+    return take_rows(v["next_table"], v["next_state"])
 
 
 def _choose_after(v: Values) -> _Array:
@@ -153,9 +153,9 @@ _TABLE_EQUATIONS: dict[str, Equation] = {
     "column_visited": lambda v: v["column"],
 }
 _ROW_EQUATIONS: dict[str, Equation] = {
-    "current_values": lambda v: rows_at(v["table"], v["state"]),
-    "current_value": lambda v: entries_at(v["column"], v["state"]),
-    "next_values": lambda v: rows_at(v["table"], v["next_state"]),
+    "current_values": lambda v: take_rows(v["table"], v["state"]),
+    "current_value": lambda v: take_entries(v["column"], v["state"]),
+    "next_values": lambda v: take_rows(v["table"], v["next_state"]),
 }
 _UPDATE_EQUATIONS: dict[str, Equation] = {
     "next_column": lambda v: v["column"] + v["change"],

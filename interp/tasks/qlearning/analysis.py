@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.core import task
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
-from interp.core.task import Corruption, RoundInputs, Steering, in_one_round
+from interp.core.task import Corruption, RoundInputs, Steering, corrupt_one_round
 from interp.tasks.places import Model, Place, first_element
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
@@ -203,7 +203,7 @@ def _change_reward(
             return reward
         return (episodes.rewards[:, t] + 0.5) % 1.0
 
-    make_pair = in_one_round("rewards", edit, remade=_replace_transitions)
+    make_pair = corrupt_one_round("rewards", edit, remade=_replace_transitions)
     return make_pair(episodes, round)
 
 

@@ -96,7 +96,7 @@ def replay_tables(
     return tables
 
 
-def rows_at(
+def take_rows(
     tables: Float[np.ndarray, "*batch state action"], states: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch action"]:
     """Return the values of all actions at one state of each table: ``tables[..., states[...], :]``.
@@ -121,7 +121,7 @@ def columns_at(
     return np.take_along_axis(tables, actions[..., None, None], -1)[..., 0]
 
 
-def entries_at(
+def take_entries(
     rows: Shaped[np.ndarray, "*batch index"], index: Int[np.ndarray, "*batch"]
 ) -> Shaped[np.ndarray, "*batch"]:
     """Return one entry of each row: ``rows[..., index[...]]``.

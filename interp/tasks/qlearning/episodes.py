@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.core.task import BaseEpisodes, episode_array, freeze, length_of, pad_rounds
+from interp.core.task import BaseEpisodes, episode_array, length_of, pad_rounds, set_frozen_fields
 from interp.support.checks import (
     array_of,
     check_fields,
@@ -123,7 +123,7 @@ class MDPEpisodes(BaseEpisodes):
             epsilon.shape == (n_episodes,),
             f"epsilon must have one entry per episode ({n_episodes}), got {epsilon.shape}",
         )
-        freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
+        set_frozen_fields(self, **arrays, q_tables=tables, epsilon=epsilon)
         super().__post_init__()
         self._check_tables()
 
@@ -146,7 +146,7 @@ class MDPEpisodes(BaseEpisodes):
             f"to {largest_gap:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
         )
         values = self.next_values_after
-        shortfall = values.max(-1) - bellman.entries_at(values, self.greedy)
+        shortfall = values.max(-1) - bellman.take_entries(values, self.greedy)
         require(
             (shortfall <= tolerance)[self.counted].all(),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
@@ -221,7 +221,7 @@ class MDPEpisodes(BaseEpisodes):
         tables = bellman.replay_tables(
             **transitions, initial=first_tables, alpha=alpha, gamma=gamma, missing=is_missing
         )
-        next_values = bellman.rows_at(tables[:, 1:], transitions["next_states"])
+        next_values = bellman.take_rows(tables[:, 1:], transitions["next_states"])
         return cls(
             **transitions,
             greedy=next_values.argmax(-1),
@@ -300,14 +300,14 @@ class MDPEpisodes(BaseEpisodes):
         """``Q_{t+1}(s_{t+1}, .)``: values of all actions at the next state, from the Q-table after
         the round's update. ``greedy`` maximises them.
         """
-        return bellman.rows_at(self.q_tables[:, 1:], self.next_states)
+        return bellman.take_rows(self.q_tables[:, 1:], self.next_states)
 
     @property
     def next_values_before(self) -> Float[np.ndarray, "episode round action"]:
         """``Q_t(s_{t+1}, .)``: values of all actions at the next state, from the Q-table before the
         round's update. The update bootstraps from them.
         """
-        return bellman.rows_at(self.q_tables[:, :-1], self.next_states)
+        return bellman.take_rows(self.q_tables[:, :-1], self.next_states)
 
     @property
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
@@ -346,7 +346,7 @@ class MDPEpisodes(BaseEpisodes):
             actions=new_actions,
             next_states=next_states,
             q_tables=tables,
-            greedy=bellman.rows_at(tables[:, 1:], next_states).argmax(-1),
+            greedy=bellman.take_rows(tables[:, 1:], next_states).argmax(-1),
             mdps=mdps,
             noise=noise,
         )
@@ -512,7 +512,7 @@ def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
     return batches
 
 
-def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEpisodes]]:
+def pair_with_batches(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEpisodes]]:
     """Pair every batch of episodes with its array, and return a list of pairs (array, batch).
     Refuse a list of arrays that is shorter or longer than the list of batches.
 
@@ -536,7 +536,7 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
     return list(zip(arrays, batches, strict=True))
 
 
-def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
+def describe_draw(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
     """Return the settings that are stored with a result, {name: value}: the "regimes" and "seeds"
     of the batches that it was computed from, versions of the software, and ``settings``.
     """

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from interp.core.algorithm import NEXT, Algorithm, Equation, Family, Searched, Values, Variable
-from interp.support.checks import checked, number
+from interp.support.checks import check_number, checked
 from interp.support.errors import require
 from interp.tasks.lapses import add_lapse, late, stopped
 from interp.tasks.qlearning import bellman
@@ -197,7 +197,7 @@ def acting(
     table_key = "next_table" if after else "table"
 
     def acting_values(v: Values) -> _Array:
-        return bellman.rows_at(v[table_key], v["next_state"])
+        return bellman.take_rows(v[table_key], v["next_state"])
 
     def policy(v: Values) -> _Array:
         if temperature > 0:
@@ -333,7 +333,7 @@ def _make_bootstrapping(
     keep = parameters.get("keep", 1.0)
 
     def table(v: Values) -> _Array:
-        next_values = bellman.rows_at(v["table"], v["next_state"])
+        next_values = bellman.take_rows(v["table"], v["next_state"])
         target = v["reward"] + gamma * value(next_values)
         return keep * _move_towards(v, alpha, target)
 
@@ -383,7 +383,7 @@ def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Alg
         gamma: discount.
         keep: factor by which every entry is multiplied after a round, in [0, 1].
     """
-    number("keep", keep, 0, 1)
+    check_number("keep", keep, 0, 1)
     name = "Q-learning that forgets"
     return _make_bootstrapping(
         "fading_q", name, lambda values: values.max(-1), alpha, gamma, keep=keep
@@ -401,11 +401,11 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
             visited, is multiplied by ``gamma trace`` in each further round.
     """
     bellman.check_rates(alpha, gamma)
-    number("trace", trace, 0, 1)
+    check_number("trace", trace, 0, 1)
 
     def table(v: Values) -> _Array:
         current = (v["table"] * pair(v)).sum((-1, -2))
-        following = bellman.rows_at(v["table"], v["next_state"]).max(-1)
+        following = bellman.take_rows(v["table"], v["next_state"]).max(-1)
         error = v["reward"] + gamma * following - current
         return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
 

@@ -32,8 +32,14 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.core.task import chosen_indices, episode_array, freeze, length_of
-from interp.support.checks import array_of, checked, checked_fields, refuse_beyond_machine, unique
+from interp.core.task import chosen_indices, episode_array, length_of, set_frozen_fields
+from interp.support.checks import (
+    array_of,
+    checked,
+    checked_fields,
+    index_by_key,
+    refuse_beyond_machine,
+)
 from interp.support.errors import InputError, require
 
 _ROW_TOLERANCE = 1e-8
@@ -100,7 +106,7 @@ class MDPs:
             ((success_probabilities >= 0) & (success_probabilities <= 1)).all(),
             "Bernoulli rewards are probabilities of success and must lie in [0, 1]",
         )
-        freeze(
+        set_frozen_fields(
             self,
             transitions=transitions,
             rewards=rewards,
@@ -361,7 +367,7 @@ _BUILT_REGIMES = (
     MDPRegime("chain", "linear chain", build=chain),
     MDPRegime("ladder", "ladder", build=ladder),
 )
-REGIMES: dict[str, MDPRegime] = unique((*_DRAWN_REGIMES, *_BUILT_REGIMES), "MDP regime")
+REGIMES: dict[str, MDPRegime] = index_by_key((*_DRAWN_REGIMES, *_BUILT_REGIMES), "MDP regime")
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
 SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")

@@ -249,7 +249,7 @@ class Interaction:
             "noise": self._noise,
         }
         arrays = {name: array[:, rounds].copy() for name, array in by_round.items()}
-        next_values = bellman.rows_at(tables[:, 1:], next_states)
+        next_values = bellman.take_rows(tables[:, 1:], next_states)
         return MDPEpisodes(
             **arrays,
             next_states=next_states,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from interp.core.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.support.files import read_tables
-from interp.support.lazy import above, lazies, lazy
+from interp.support.lazy import lazy, lazy_functions, lazy_registered
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.sampling import REGIMES, sample
 
@@ -31,12 +31,12 @@ _DATA = Data(
     first_asked=1,
 )
 _ALGORITHMS = Algorithms(
-    **lazies("interp.tasks.reachability.algorithms", "records", "families"),
+    **lazy_functions("interp.tasks.reachability.algorithms", "records", "families"),
     hypothesis=lazy("interp.tasks.reachability.analysis:hypothesis"),
     battery=lazy("interp.tasks.reachability.sampling:battery"),
 )
 _ANALYSIS = Analysis(
-    **lazies(
+    **lazy_functions(
         "interp.tasks.reachability.analysis",
         "round_inputs",
         "corruptions",
@@ -54,7 +54,7 @@ TASK = Task(
     data=_DATA,
     algorithms=_ALGORITHMS,
     analysis=_ANALYSIS,
-    training=above("goals", "reachability:goal"),
-    evaluation=above("evaluation", "reachability:plan"),
+    training=lazy_registered("goals", "reachability:goal"),
+    evaluation=lazy_registered("evaluation", "reachability:plan"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

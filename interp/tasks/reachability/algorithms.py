@@ -29,7 +29,7 @@ from interp.core.algorithm import (
     Family,
     Searched,
     Values,
-    maker,
+    algorithm_builder,
     variable_table,
 )
 from interp.support.checks import checked
@@ -152,7 +152,7 @@ _INPUTS: dict[str, Callable[[ReachabilityEpisodes], _Array]] = {
     "candidates": lambda e: e.by_round("candidates"),
     "nodes": _all_nodes,
 }
-_make_algorithm = maker(
+_make_algorithm = algorithm_builder(
     "reachability",
     _VARIABLES,
     _INPUTS,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
-from interp.core.task import Corruption, RoundInputs, Steering, exchange_history, in_one_round
+from interp.core.task import Corruption, RoundInputs, Steering, corrupt_one_round, exchange_history
 from interp.tasks.places import Model, Place
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
@@ -241,7 +241,7 @@ def _corrupt_round(
         edit: function ``(episodes, round)`` -> the array's new values in that round.
         delay: number of rounds from the corrupted round to the first prediction that can differ.
     """
-    build = in_one_round(array, edit, ReachabilityEpisodes.by_round)
+    build = corrupt_one_round(array, edit, ReachabilityEpisodes.by_round)
     # Not possible: the sampler gives all rounds of an episode the same graph and question.
     return Corruption(key, name, delay, build, possible=False)
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.core.task import BaseEpisodes, episode_array, freeze, length_of
+from interp.core.task import BaseEpisodes, episode_array, length_of, set_frozen_fields
 from interp.support.checks import array_of, checked, integer, non_empty
 from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
@@ -70,11 +70,11 @@ class ReachabilityEpisodes(BaseEpisodes):
 
     def __post_init__(self) -> None:
         n_rounds, n_nodes = integer("n_rounds", self.n_rounds, 1), integer("n_nodes", self.n_nodes)
-        freeze(self, n_rounds=n_rounds, n_nodes=n_nodes)
+        set_frozen_fields(self, n_rounds=n_rounds, n_nodes=n_nodes)
         for name in _AXES_IF_EQUAL:
-            freeze(self, **{name: self._check_array(name)})
+            set_frozen_fields(self, **{name: self._check_array(name)})
         numbers = np.arange(len(self)) if self.numbers is None else self.numbers
-        freeze(self, numbers=episode_array("numbers", numbers, "episode", 0, whole=True))
+        set_frozen_fields(self, numbers=episode_array("numbers", numbers, "episode", 0, whole=True))
         lengths = {len(self.edges), len(self.roots), len(self.candidates), len(self.numbers)}
         require(
             len(lengths) == 1,

@@ -6,7 +6,12 @@ import torch
 
 import interp
 from interp.evaluation import suite
-from interp.evaluation.reachability import codec, controlled, exact_sets, measure_moved_sets
+from interp.evaluation.reachability import (
+    codec,
+    measure_moved_sets,
+    score_decoded_sets,
+    score_with_controls,
+)
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
 from tests.refusals import refuses
@@ -28,7 +33,7 @@ def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(
     model: HookedLatentTransformer,
 ) -> None:
     episodes = sample(24, 5, **SIZES, seed=0, depths=(1, 2, 3))
-    runs = controlled(model, episodes)
+    runs = score_with_controls(model, episodes)
     assert (last(runs["cut"], episodes) == 0.5).all()
     one_step = episodes.depths == 1
     assert (last(runs["frozen"], episodes)[one_step] == 1).all()
@@ -44,7 +49,7 @@ def test_committing_to_one_node_a_round_finds_less_than_the_frontier(
     model: HookedLatentTransformer,
 ) -> None:
     episodes = sample(24, 5, **SIZES, seed=1, depths=(2, 3))
-    run = controlled(model, episodes)["discrete"]
+    run = score_with_controls(model, episodes)["discrete"]
     states = model.read_state(run.latents)
     assert last(run, episodes).mean() < 0.9
     assert (
@@ -61,7 +66,7 @@ def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(
     blind.load_state_dict({**model.state_dict(), "state_map": blind.state_map}, strict=True)
     read, write = codec(blind, sample(60, 4, **SIZES, seed=2, depths=(1, 2)))
     test = sample(20, 4, **SIZES, seed=3, depths=(1, 2))
-    assert (exact_sets(blind, test, read)["estimate"] == 1).all()
+    assert (score_decoded_sets(blind, test, read)["estimate"] == 1).all()
     latents = interp.rollout(model, test).latents[:, 2]
     none = torch.zeros(20, 10, dtype=torch.float64)
     assert np.allclose(model.read_state(write(latents, none)), 0, atol=1e-6)

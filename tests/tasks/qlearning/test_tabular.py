@@ -18,7 +18,7 @@ CHAIN = mdp.chain().select(np.zeros(500, int))
 def greedy_actions(episodes):
     """Return argmax Q_t(s_t, .) of every round t, the lowest index on ties."""
     tables = episodes.q_tables[:, :-1]
-    values = bellman.rows_at(tables, episodes.states)
+    values = bellman.take_rows(tables, episodes.states)
     return values.argmax(-1)
 
 
