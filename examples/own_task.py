@@ -30,7 +30,7 @@ from interp.tasks import (
     RoundInputs,
     Task,
     corrupted_round,
-    exchanged,
+    shift_by_one_episode,
 )
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
@@ -172,8 +172,8 @@ def exchange_history(episodes: PullEpisodes, round: int) -> tuple[PullEpisodes, 
     episode.
     """
     t = corrupted_round(episodes, round, history=True)
-    arms = exchanged(episodes.arms, t)
-    rewards = exchanged(episodes.rewards, t)
+    arms = shift_by_one_episode(episodes.arms, t)
+    rewards = shift_by_one_episode(episodes.rewards, t)
     return episodes, replace(episodes, arms=arms, rewards=rewards)
 
 
