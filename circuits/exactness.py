@@ -348,8 +348,8 @@ def _run_with_meters(
         for meter in meters:  # [episode, round, element] -> [batch row, 1, element]
             meter.truth = meter.truth.flatten(0, 1).unsqueeze(1)
             meter.values = meter.values.flatten(0, 1).unsqueeze(1)
-        replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
-    fed = run.fed.each(Tensor.cpu)
+        replay(model, run, fwd_hooks=hooks, chunk=run.fed.choose_batch_size(REPLAY_BATCH))
+    fed = run.fed.map_tensors(Tensor.cpu)
     return replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=fed)
 
 

@@ -258,7 +258,7 @@ def step_by_hand(
         shift: size of the edit.
     """
     carried = unpack(machine.channels, run.latents[:, t])
-    for name in machine.lengths:
+    for name in machine.channel_of_length:
         length = carried[name].squeeze(-1)
         carried[name] = length.round().long()
     outputs: list[Tensor] = []
@@ -274,7 +274,7 @@ def step_by_hand(
     module = machine.module.eval()
     handle = module.get_submodule(part).register_forward_hook(visit)
     with torch.no_grad():
-        scores, _ = machine.one_step(module, carried, run.fed.at(t))
+        scores, _ = machine.one_step(module, carried, run.fed.take_round(t))
     handle.remove()
     return outputs[which], scores.softmax(-1)
 

@@ -241,7 +241,7 @@ def train_gru(steps: int = 120) -> Any:
         carried = gru.initial(64)
         predictions = []
         for t in range(20):
-            prediction, carried = gru.step(carried, rounds.at(t))
+            prediction, carried = gru.step(carried, rounds.take_round(t))
             predictions.append(prediction)
         optimizer.zero_grad()
         losses(torch.stack(predictions, 1), episodes).mean().backward()

@@ -158,7 +158,7 @@ def _encode(
     layout = model.layout.fit(episodes)
     encoded = layout.encode(episodes)
     choices = torch.from_numpy(rng.integers(layout.n_outputs, size=episodes.states.shape))
-    tokens = layout.commit(encoded.tokens, choices)
+    tokens = layout.put_choice(encoded.tokens, choices)
     return layout, EncodedRounds(tokens, encoded.values.float(), encoded.slots)
 
 
@@ -205,10 +205,12 @@ def run_round(
         layout: layout of the round.
         tokens, latents, values, slots: inputs of the round.
     """
-    resid = model.run_from(model.embed_round(tokens, latents, values), n_read=layout.n_read)
+    resid = model.run_from(
+        model.embed_round(tokens, latents, values), n_read=layout.n_from_prediction
+    )
     read = model.ln_final(resid)
     logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
-    update = model.update(read[:, -layout.n_after], tokens.shape[1])
+    update = model.update(read[:, -layout.n_from_update], tokens.shape[1])
     return logits, model.write(latents, update, slots)
 
 

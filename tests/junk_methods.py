@@ -10,7 +10,7 @@ from tests.junk import PACKAGES, right
 
 STEPS = (
     "embed_round",
-    "nothing_past",
+    "make_empty_past",
     "prepare",
     "read_out",
     "read_prediction",

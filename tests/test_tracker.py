@@ -260,8 +260,8 @@ def _means(tracker: Any, layout: Any) -> Any:
         layout,
         channels=machine.channels,
         name="means",
-        initial=machine.start,
-        read=machine.reader,
+        initial=machine.make_start,
+        read=machine.state_reader,
         step=step,
     )
 

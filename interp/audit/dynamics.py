@@ -173,7 +173,7 @@ class _HeldRound:
         model = trial.model
         run = trial.run
         of_episode = slice(episode, episode + 1)
-        fed = run.fed.each(lambda part: part[of_episode][:, [round]])
+        fed = run.fed.map_tensors(lambda part: part[of_episode][:, [round]])
         with suppress(Exception):  # a machine that cannot be copied is taken as it is
             model = copy.deepcopy(trial.model).to(torch.float64)
             fed = model.prepare(fed)

@@ -29,7 +29,7 @@ from interp.core.algorithm import Algorithm, participants_of, refuse_missing
 from interp.core.machine import Machine
 from interp.interventions.experiment import Again, run_on
 from interp.model.rollout import rollout
-from interp.model.run import Rollout, room
+from interp.model.run import Rollout, limit_rounds
 from interp.model.transformer import untrained
 from interp.results.measure import UNTRAINED, Control, merge_copies
 from interp.stats.intervals import Interval
@@ -175,7 +175,7 @@ class Trial:
             n_rounds: number of rounds per episode; by default (0) that of the budget.
         """
         task = catalog.of(model)
-        n_rounds = n_rounds or room(model, task.at_most(budget.rounds))
+        n_rounds = n_rounds or limit_rounds(model, task.at_most(budget.rounds))
         require(
             n_rounds >= 2,
             f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}",

@@ -240,7 +240,7 @@ def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
     reader = Said(layout)
     rounds = layout.fit(episodes).encode(episodes)
     in_floats = replace(rounds, values=rounds.values.float())
-    rows = in_floats.each(lambda part: part.flatten(0, 1))  # axes: [episode and round, ...]
+    rows = in_floats.map_tensors(lambda part: part.flatten(0, 1))  # axes: [episode and round, ...]
     after = reader.after(rows).unflatten(0, counted.shape)
     before = reader.before(rows).unflatten(0, counted.shape)
     order = (~counted).int().argsort(dim=1, stable=True)  # missing rounds last

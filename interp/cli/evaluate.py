@@ -88,7 +88,7 @@ def _audit_one(
     say.measures(result)
     say.tables(folder, {"measures": result.to_frame(), **result.tables})
     if report:
-        from interp.model.run import room
+        from interp.model.run import limit_rounds
         from reports.build import write
         from reports.parts import audit as audit_part
 
@@ -96,7 +96,7 @@ def _audit_one(
             machine,
             folder,
             n_episodes=budget.episodes,
-            n_rounds=room(machine, interp.tasks.of(machine).at_most(budget.rounds)),
+            n_rounds=limit_rounds(machine, interp.tasks.of(machine).at_most(budget.rounds)),
             seed=seed,
             parts=[audit_part.part(result)],
             source=model,

@@ -564,7 +564,7 @@ def load(
             return _Loaded(model.to(place), named)
         record = records[name]
         named = sizes_of(interp.tasks.get(record.task), name, sizes)
-        serves_sizes = record.kind == "learned" and sampled and record.reads(named)
+        serves_sizes = record.kind == "learned" and sampled and record.can_read(named)
         if serves_sizes and not settings:
             return _Loaded(library.load(name).to(place), named)
         settings = {**named, **settings}

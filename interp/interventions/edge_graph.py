@@ -255,7 +255,7 @@ class EdgeGraph:
             self, every_source, lambda _, of_hook: written.append(of_hook)
         )
         with torch.no_grad():
-            self.forward(run.fed.at(t), run.latents[:, t], hooks)
+            self.forward(run.fed.take_round(t), run.latents[:, t], hooks)
         # The list is emptied: hooks are freed late, and would keep its tensors until then.
         return torch.cat([written.pop(0) for _ in self.writers])
 
@@ -346,7 +346,7 @@ class EdgeGraph:
             *rebuilt(self, weights, shifts, is_cut),
         ]
         repeat = partial(tile, times=n)  # once for each circuit
-        fed = run.fed.at(round).each(repeat)
+        fed = run.fed.take_round(round).map_tensors(repeat)
         resid = repeat(clean_resid[layer])
         with torch.no_grad():
             prediction, latents = self.forward(
@@ -453,7 +453,7 @@ def rebuilt(
         """
         to_prediction, to_update = mix([-2, -1])  # the last destinations are the exits
         is_update = torch.zeros_like(resid[0, :, :1])  # [pos, 1]
-        is_update[-graph.model.layout.n_after] = 1
+        is_update[-graph.model.layout.n_from_update] = 1
         return resid + to_prediction * (1 - is_update) + to_update * is_update
 
     hooks: list[tuple[str, HookFunction]] = []
@@ -543,7 +543,7 @@ def attribute(
             *weight_hooks,
         ]
         with torch.enable_grad(), freeze_parameters(pair.model):
-            prediction, latents = graph.forward(clean.fed.at(t), clean.latents[:, t], hooks)
+            prediction, latents = graph.forward(clean.fed.take_round(t), clean.latents[:, t], hooks)
             measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
             with convert_errors(
                 f"the metric {measure.key!r} has no gradient: {{error}}",

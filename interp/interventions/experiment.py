@@ -607,7 +607,7 @@ class Experiment:
                     "what is put has other episodes or rounds than run",
                 )
         # run() refuses a round that is listed twice; batches() accepts it.
-        starts = tuple(select_rounds(self.rounds, self.run.n_rounds, twice=True))
+        starts = tuple(select_rounds(self.rounds, self.run.n_rounds, may_repeat=True))
         object.__setattr__(self, "rounds", starts)
         object.__setattr__(self, "commit", self.commit or self.run.commit)
         for edit in self.every_edit:
@@ -973,7 +973,7 @@ def _run_edited_rounds(
     first_layer = min(layers, default=0)
     known_resid = experiment.known.get(Site("resid_pre", first_layer))
     are_all_hooked = len(hooked) == len(together)  # other edits change what the first layer reads
-    chunk_size = rows.fed.at_once(CHUNK)
+    chunk_size = rows.fed.choose_batch_size(CHUNK)
     steps: list[Step] = []
     seen: list[dict[Site, Tensor]] = []
     for start in range(0, len(rows.latents), chunk_size):
@@ -1204,7 +1204,9 @@ def _run_following_rounds(
     base, model = experiment.run, experiment.model
     shape, latents = state.shape[:3], state.flatten(0, 2)
     n_edits = shape[0]
-    fed = base.fed.rows(rounds).each(partial(tile, times=n_edits))  # the same inputs for every edit
+    fed = base.fed.rows(rounds).map_tensors(
+        partial(tile, times=n_edits)
+    )  # the same inputs for every edit
     with torch.no_grad():
         if later_edits:
             changes = _list_later_changes(experiment, later_edits, rounds)

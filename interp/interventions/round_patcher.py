@@ -93,9 +93,9 @@ class RoundPatcher:
         self.round = round
         self.source = source
         self.update = update
-        self.base, self.latents = run.fed.at(round), run.latents[:, round]
+        self.base, self.latents = run.fed.take_round(round), run.latents[:, round]
         on_cpu = run.tokens.device.type == "cpu"
-        self.chunk = self.base.at_once(_CHUNK_CPU if on_cpu else _CHUNK_ACCELERATOR)
+        self.chunk = self.base.choose_batch_size(_CHUNK_CPU if on_cpu else _CHUNK_ACCELERATOR)
         is_plain = can_resume_rounds(model) and runs_without_hooks(model)
         # A hook that is attached to the model may act at some positions: it has to see all of them.
         self.transformer = cast(HookedLatentTransformer, model) if is_plain else None
@@ -150,7 +150,7 @@ class RoundPatcher:
             patches = _Patches([cells[i] for i in indices], source, layout)
             # Sorted by layer: if the first cell has a layer, all cells of the chunk have one.
             if self.transformer is None or layers[indices[0]] < 0:
-                rows = self.base.each(partial(tile, times=len(indices)))
+                rows = self.base.map_tensors(partial(tile, times=len(indices)))
                 yield self._run_from_tokens(indices, rows, patches)
             else:
                 yield self._run_from_layers(
@@ -251,10 +251,10 @@ class RoundPatcher:
             whole = self._copy_resid(self.n_layers, n)
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)
-            rows = self.base.each(partial(tile, times=n))
+            rows = self.base.map_tensors(partial(tile, times=n))
             tokens = rows.tokens
             if self.run.commit == "own":
-                tokens = layout.commit(tokens, layout.choose(output.prediction))
+                tokens = layout.put_choice(tokens, layout.choose(output.prediction))
             if torch.equal(tokens, rows.tokens):
                 latents = model.write(before, output.update, rows.slots)
                 return _Patched(ordered, output.prediction, latents)

@@ -124,12 +124,14 @@ def learner(
     return machine
 
 
-def _cell(encoder: Said, width: int, n_layers: int, n_rounds: int, layers: Any) -> AdaptedMachine:
+def _make_cell(
+    encoder: Said, width: int, n_layers: int, n_rounds: int, layers: Any
+) -> AdaptedMachine:
     module = _Learner(encoder, layers(width, width, num_layers=n_layers), width)
     return cell(module, encoder.layout, check=False, **_make_input_and_output(encoder))
 
 
-def _loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _make_loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     widen, narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
@@ -164,7 +166,7 @@ def _embed_question_and_round(module: Any, encoder: Said, fed: EncodedRounds) ->
     return [module.ask(encoder.before(fed)), module.hear(encoder.after(fed))]
 
 
-def _mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import MambaConfig, MambaModel
 
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
@@ -179,7 +181,7 @@ def _mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
     return state_space(module, encoder.layout, read=_read_core, embedded=rounds, check=False)
 
 
-def _thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import GPT2Config, GPT2Model
 
     # No dropout: every batch is new, so nothing overfits, and noise makes exact counts harder.
@@ -232,12 +234,13 @@ def _make_input_and_output(encoder: Said) -> dict[str, Any]:
     return {"hear": hear, "read": read}
 
 
+# All have the same parameters; only "thoughts" uses the number of rounds.
 KINDS: dict[str, Callable[..., AdaptedMachine]] = {
-    "gru": partial(_cell, layers=nn.GRU),
-    "lstm": partial(_cell, layers=nn.LSTM),
-    "loop": _loop,
-    "mamba": _mamba,
-    "thoughts": _thoughts,
+    "gru": partial(_make_cell, layers=nn.GRU),
+    "lstm": partial(_make_cell, layers=nn.LSTM),
+    "loop": _make_loop,
+    "mamba": _make_mamba,
+    "thoughts": _make_thoughts,
 }
 """Kind -> its builder, which takes an encoder of rounds, a width, a number of layers and of
 rounds.

@@ -27,9 +27,9 @@ from interp.core import catalog
 from interp.core.machine import Channel
 from interp.core.task import Task
 from interp.model.adapted import AdaptedMachine, adapt
-from interp.model.checks import CLOSE
+from interp.model.checks import TOLERANCES
 from interp.model.layout import EncodedRounds, RoundLayout, add_axes
-from interp.model.opened import gates
+from interp.model.opened import list_gates, unwrap_single, wrap_single
 from interp.model.rollout import rollout
 from interp.model.taps import Point
 from interp.support.checks import (
@@ -92,14 +92,17 @@ class Said:
     """
 
     def __init__(self, layout: RoundLayout) -> None:
-        layout = fit("layout", layout, RoundLayout)
-        self.layout, self.n_ids = layout, len(layout.vocabulary)
-        predict, update = layout.predict_position, layout.update_position
+        self.layout = fit("layout", layout, RoundLayout)
+        self.n_ids = len(layout.vocabulary)
+        predict = layout.predict_position
+        update = layout.update_position
         # Position 0 is the attention sink. Tokens at these positions are the same in every round.
         uninformative = {0, predict, update, *layout.latent_positions}
         self.told = tuple(i for i in range(update) if i not in uninformative)
         self.asked = tuple(i for i in self.told if i < predict)
-        n_numbers = self.n_ids + (1 if layout.payload else 0)  # of a position
+        n_numbers = self.n_ids  # of a position: a one-hot token and, if there are any, its payload
+        if layout.payload:
+            n_numbers += 1
         self.n_asked = len(self.asked) * n_numbers
         self.n_told = len(self.told) * n_numbers
 
@@ -225,15 +228,16 @@ def cell(
         scores = read(module, h_read.flatten(0, 1), fed)
         return scores, {"h": h_after.flatten(0, 1)}
 
-    def start(module: Any) -> _Tree:
-        x = first(module) if first else torch.empty(0)
-        # One input to a state of zeros, in a batch of one.
-        new_state = run_core(module, x, {name: x.new_zeros(1, *shape) for name in names})
-        return {name: part[0] for name, part in new_state.items()}
-
-    points = {gate: f"{core}.{gate}" for gate in gates(cells)} if show_gates else {}
+    points = {gate: f"{core}.{gate}" for gate in list_gates(cells)} if show_gates else {}
     if first is not None:
-        options["initial"] = start
+
+        def read_first(module: Any) -> _Tree:
+            x = first(module)
+            # One input to a state of zeros, in a batch of one.
+            new_state = run_core(module, x, {name: x.new_zeros(1, *shape) for name in names})
+            return {name: part[0] for name, part in new_state.items()}
+
+        options["initial"] = read_first
     channels = [Channel(name, shape) for name in names]
     options = add_hook_points(options, points)
     machine = adapt(module, task, step=step, channels=channels, **options)
@@ -252,7 +256,7 @@ def _find_cells(module: nn.Module, core: str) -> nn.Module:
     is_cell = isinstance(part, nn.RNNCellBase)
     known = ", ".join(name for name in parts if name)
     require(
-        is_cell or (part is not None and gates(part)),  # no other supported module has gates
+        is_cell or (part is not None and list_gates(part)),  # no other supported module has gates
         f"core {core!r} must name an nn.RNNCell, nn.GRUCell, nn.LSTMCell, or an nn.RNN, nn.GRU or nn.LSTM of one "
         f"direction without projections, got {type(part).__name__}; the module has {known}",
     )
@@ -271,27 +275,13 @@ def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
         state: the state before this input, a tuple of the same form.
     """
     if isinstance(cells, nn.RNNCellBase):
-        return _take_tuple(cells(x, _take_single(state)))
+        return wrap_single(cells(x, unwrap_single(state)))
     shape = (len(x), cells.num_layers, cells.hidden_size)
     # PyTorch's layers take and return the state as [layer, batch, width].
     by_layer = tuple(part.reshape(shape).transpose(0, 1).contiguous() for part in state)
     time_axis = 1 if cells.batch_first else 0
-    _, new_state = cells(x.unsqueeze(time_axis), _take_single(by_layer))
-    return tuple(part.transpose(0, 1).reshape_as(state[0]) for part in _take_tuple(new_state))
-
-
-def _take_single(state: tuple[Tensor, ...]) -> Any:
-    """Convert ``state``, a tuple, to what PyTorch's cells expect: the tensor itself if there is
-    only one, otherwise the tuple.
-    """
-    return state if len(state) > 1 else state[0]
-
-
-def _take_tuple(state: Any) -> tuple[Tensor, ...]:
-    """Convert ``state``, what a PyTorch cell returned, to a tuple; a single tensor becomes a tuple
-    with one tensor.
-    """
-    return state if isinstance(state, tuple) else (state,)
+    _, new_state = cells(x.unsqueeze(time_axis), unwrap_single(by_layer))
+    return tuple(part.transpose(0, 1).reshape_as(state[0]) for part in wrap_single(new_state))
 
 
 @checked
@@ -469,13 +459,13 @@ def _require_own_pass(
     episodes = task.sample_for(machine, n_episodes=4, n_rounds=cycles, seed=0)
     run = rollout(machine, episodes)
     with torch.no_grad():  # on a copy, since eval() would change the user's module
-        scores = whole(copy.deepcopy(machine.module).eval(), run.fed.at(0))
+        scores = whole(copy.deepcopy(machine.module).eval(), run.fed.take_round(0))
     if machine.output == "logits":
         scores = scores.softmax(-1)
     expected = machine.layout.prediction(scores)
     gap = float((run.predictions[:, -1] - expected).abs().max())
     require(
-        gap <= CLOSE.get(machine.dtype, 1e-2),
+        gap <= TOLERANCES.get(machine.dtype, 1e-2),
         f"round {cycles} of {machine.name!r} predicts other numbers than whole=, by up to {gap:.2g}: what is heard, "
         "injected or read is not what the module's own pass takes, or cycles is another number",
     )

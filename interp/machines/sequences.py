@@ -251,13 +251,14 @@ class _Cached:
 
     def __init__(self, model: Any, n_at_once: int) -> None:
         self.n_at_once = n_at_once
+        # The arguments of the forward pass that take a cache.
         names = name_caches(type(model).forward)
         kind = type(model).__name__
         require(
             len(names) == 1,
             f"{kind} takes none of {', '.join(CACHES)}, so its state cannot be put in; adapt it with interp.adapt",
         )
-        (self.argument,) = names  # name of the argument of the forward pass that takes the cache
+        (self.argument,) = names
         cache = self._run_for_cache(model, n_inputs=1)
         later_cache = self._run_for_cache(model, n_inputs=2)
         self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(cache)}
@@ -279,7 +280,8 @@ class _Cached:
             name = path if path.isidentifier() else f"state_{path}"
             self.channels.append(Channel(name, (prod(shape),)))
         if self.argument == "state":
-            # In RWKV, the last tensor is the largest exponent so far; at first there was none.
+            # RWKV stores sums of exponentials divided by the largest one. Its last tensor is the
+            # largest exponent so far; before the first input there was none.
             last = self.channels[-1]
             self.start = {last.name: torch.full(last.shape, _NO_EXPONENT)}
 
@@ -414,7 +416,6 @@ class _Mamba:
 def _require_same_pass(
     model: Any,
     adapted_form: Callable[[Any, Tensor], Tensor],
-    width: str = "hidden_size",
     n_inputs: int = 5,
 ) -> None:
     """Raise InputError if a model's forward pass and the adapter's version of it differ on a few
@@ -424,7 +425,6 @@ def _require_same_pass(
         model: a model of ``transformers``.
         adapted_form: the adapter's version: function ``(copy of the model, inputs)`` -> the last
             hidden states, ``[batch, pos, width]``.
-        width: name of the attribute of the model's configuration that has the width of its inputs.
         n_inputs: number of inputs.
     """
     copied = copy.deepcopy(model).eval()
@@ -432,7 +432,7 @@ def _require_same_pass(
     weight = next(copied.parameters())
     generator = torch.Generator().manual_seed(0)
     # [batch, input, width], the same numbers in every dtype and on every device
-    noise = torch.randn(2, n_inputs, getattr(model.config, width), generator=generator).to(weight)
+    noise = torch.randn(2, n_inputs, model.config.hidden_size, generator=generator).to(weight)
     log = logging.getLogger("transformers")
     level = log.level
     log.setLevel(logging.ERROR)  # no warnings that quicker kernels are not installed
@@ -682,7 +682,7 @@ def thoughts(
     options = {"reset": _redraw, **add_hook_points(options, points)}
     channels = [Channel("thought", (config.n_embd,)), cached]
     if config.n_positions >= 5:  # the number of inputs of this test
-        _require_same_pass(inner, _run_in_halves, width="n_embd")
+        _require_same_pass(inner, _run_in_halves)
     return adapt(_Thinker(model), layout, step=step, channels=channels, **options)
 
 

@@ -42,14 +42,14 @@ from interp.core.algorithm import Algorithm
 from interp.core.machine import Channel, Component, Stepped
 from interp.core.task import Task
 from interp.model.carried import append_rows, pack, unpack
-from interp.model.checks import CLOSE, TRUSTED, check_machine
+from interp.model.checks import SKIPS_CHECKS, TOLERANCES, check_machine
 from interp.model.drawing import draw_anew, reset_parameters
 from interp.model.hooked import HookedMachine
 from interp.model.layout import EncodedRounds, RoundLayout, add_axes
 from interp.model.locks import DefaultDtype, exclusive, lock_of
-from interp.model.opened import OpenedCell, gates
+from interp.model.opened import OpenedCell, list_gates
 from interp.model.outside import OutsideReads
-from interp.model.run import room
+from interp.model.run import limit_rounds
 from interp.model.taps import Point, Tap
 from interp.support.checks import (
     checked,
@@ -89,10 +89,10 @@ class AdaptedMachine(HookedMachine):
         output: what the scores are: "logits", "probability" or "value".
     """
 
-    start: Callable[..., _Tree] | None
+    make_start: Callable[..., _Tree] | None
     start_seed: int | None = None
     """Seed of the random initial state; None if the initial state is not random."""
-    reader: Callable[[dict[str, Tensor]], Tensor] | None
+    state_reader: Callable[[dict[str, Tensor]], Tensor] | None
     reset: Callable[[Any], None] | None
     algorithm: Algorithm | None
     all_rounds: _Step | None = None
@@ -116,31 +116,35 @@ class AdaptedMachine(HookedMachine):
         self.output = output
         self.lock = lock_of(module)
         # A growing channel is carried together with the number of its filled rows.
-        self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
-        self.channels = (*channels, *(Channel(name, (1,)) for name in self.lengths))
+        self.channel_of_length = {
+            f"{channel.name}_length": channel for channel in channels if channel.grows
+        }
+        self.channels = (*channels, *(Channel(name, (1,)) for name in self.channel_of_length))
         self.hook_latents = HookPoint()
         labels = sum((channel.labels for channel in self.channels), ())
         self.points = {
-            _LATENT: Component(_LATENT, "hook_latents", "latent", "carried state", labels=labels)
+            _LATENT: Component(
+                _LATENT, hook="hook_latents", axes="latent", name="carried state", labels=labels
+            )
         }
         for key, point in points.items():
-            is_repeated = point.times > 1
             hook = f"points.{key}"
-            name = point.name or key.replace("_", " ")
+            n_layers = 0
+            if point.times > 1:  # each run has a hook point, as each layer of a transformer
+                hook += ".{layer}"
+                n_layers = point.times
             self.points[key] = Component(
                 key,
-                hook=f"{hook}.{{layer}}" if is_repeated else hook,
+                hook=hook,
                 axes=point.axes,
-                name=name,
-                n_layers=point.times if is_repeated else 0,
+                name=point.name or key.replace("_", " "),
+                n_layers=n_layers,
                 labels=point.labels,
             )
         self.taps = {key: Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
         self.may_halt = any(point.alive is not None for point in points.values())
-        self.opened = _open_cells(module, points.values())
-        self._largest_layout = layout.max_layout
-        self._layout_of_length = {fitted.n_positions: fitted for fitted in (*layout.family, layout)}
+        self.opened_cells = _open_cells(module, points.values())
         self.setup()
 
     def setup(self) -> None:
@@ -198,7 +202,7 @@ class AdaptedMachine(HookedMachine):
         """Whether the algorithm's state can be decoded exactly: True if :func:`adapt` got a
         function ``read=``.
         """
-        return self.reader is not None
+        return self.state_reader is not None
 
     @exclusive
     @checked
@@ -212,7 +216,7 @@ class AdaptedMachine(HookedMachine):
             layout: not used, since the state has one size.
         """
         start: Any = {}
-        if self.start is not None:
+        if self.make_start is not None:
             start = self._call_start()
         require(
             isinstance(start, Mapping),
@@ -235,13 +239,13 @@ class AdaptedMachine(HookedMachine):
 
         A copy of the model in another precision then has the same initial state.
         """
-        assert self.start is not None
+        assert self.make_start is not None
         if self.start_seed is None:
             with self._set_mode(self.dtype):
-                return self._call("initial=", self.start, self.module)
+                return self._call("initial=", self.make_start, self.module)
         generator = torch.Generator().manual_seed(self.start_seed)
         with self._set_mode(torch.float32):
-            return self._call("initial=", self.start, self.module, generator)
+            return self._call("initial=", self.make_start, self.module, generator)
 
     def started(self, seed: int) -> Self:
         """Return a copy of the model with another random initial state. The copy shares the
@@ -291,14 +295,16 @@ class AdaptedMachine(HookedMachine):
             is_void = is_nan.flatten(1).any(1)
             carried = carried.masked_fill(is_nan, 0.0)
         state = unpack(self.channels, carried)
-        for name in self.lengths:
+        for name in self.channel_of_length:
             state[name] = state[name].squeeze(-1).round().long()  # carried as a real number
         with self._set_mode(carried.dtype), self._open_points(len(carried)):
             result = self._call("a round", self.one_step, self.module, dict(state), fed)
         scores, new_state = self._split_result(result)
-        for name, channel in self.lengths.items():
+        for name, channel in self.channel_of_length.items():
             new_rows = new_state.get(channel.name)  # the step returns these alone
-            cache, length = append_rows(channel, state[channel.name], state[name], new_rows)
+            cache, length = append_rows(
+                channel, cache=state[channel.name], length=state[name], rows=new_rows
+            )
             new_state[channel.name] = cache
             new_state[name] = length.unsqueeze(-1).to(carried.dtype)
         stepped = Stepped(self._predict(scores, fed, occurs), pack(self.channels, new_state))
@@ -314,7 +320,7 @@ class AdaptedMachine(HookedMachine):
                 valid probabilities.
         """
         n_rows, n_positions = fed.tokens.shape
-        layout = self._layout_of_length.get(n_positions, self.layout)
+        layout = self.layout.layout_of_length.get(n_positions, self.layout)
         scores = self._fit_scores(scores, layout, n_rows)
         if self.output == "logits":
             scores = scores.softmax(-1)
@@ -340,7 +346,7 @@ class AdaptedMachine(HookedMachine):
         if self.all_rounds is None or fed.missing is not None or not self.is_quiet():
             return None
         batch_and_round = fed.tokens.shape[:2]
-        rows = fed.each(lambda part: part.flatten(0, 1))  # [batch * round, ...]
+        rows = fed.map_tensors(lambda part: part.flatten(0, 1))  # [batch * round, ...]
         first_state = unpack(self.channels, carried)
         with self._set_mode(carried.dtype):
             result = self._call("a round", self.all_rounds, self.module, first_state, rows)
@@ -382,11 +388,8 @@ class AdaptedMachine(HookedMachine):
             scores, new_state = result
             if isinstance(scores, Tensor) and isinstance(new_state, Mapping):
                 return scores, dict(new_state)
-        got = (
-            ", ".join(map(format_value, result))
-            if isinstance(result, tuple)
-            else format_value(result)
-        )
+        values = result if isinstance(result, tuple) else (result,)
+        got = ", ".join(map(format_value, values))
         raise InputError(
             f"{self.name!r}: a step returns (scores, carried), a tensor and a mapping of channels to tensors, got {got}"
         )
@@ -405,7 +408,7 @@ class AdaptedMachine(HookedMachine):
         n_outputs = layout.n_outputs
         fits = scores.ndim == 2 and len(scores) == n_rows
         # A module for rounds of several sizes may return the scores of the largest ones.
-        fits = fits and scores.shape[1] in (n_outputs, self._largest_layout.n_outputs)
+        fits = fits and scores.shape[1] in (n_outputs, self.layout.max_layout.n_outputs)
         are_real = scores.is_floating_point()
         outcomes = ", ".join(layout.outcomes)
         got = f"{list(scores.shape)} of {scores.dtype}"
@@ -417,7 +420,7 @@ class AdaptedMachine(HookedMachine):
         return scores[:, :n_outputs]
 
     def _require_probabilities(self, scores: Tensor) -> None:
-        tolerance = CLOSE.get(scores.dtype, 1e-2)  # .01 for half precision
+        tolerance = TOLERANCES.get(scores.dtype, 1e-2)  # .01 for half precision
         lowest = float(scores.min())
         sums = scores.sum(-1)
         worst_sum = float(sums[(sums - 1).abs().argmax()])
@@ -471,11 +474,11 @@ class AdaptedMachine(HookedMachine):
             n_rows: number of rows of the batch that runs.
         """
         with ExitStack() as stack:
-            for cell in self.opened.values():
-                stack.enter_context(cell.in_place())
+            for cell in self.opened_cells.values():
+                stack.enter_context(cell.replace_fused())
             for tap in self.taps.values():
                 tap.halting = None  # may be left from a round that an error ended
-                if tap.is_watched:
+                if tap.is_hooked:
                     submodule = self._find_submodule(tap.point.module)
                     gate = self._find_submodule(tap.point.gate or tap.point.module)
                     stack.enter_context(tap.attached_to(submodule, gate, n_rows))
@@ -486,8 +489,8 @@ class AdaptedMachine(HookedMachine):
         ("cell.reset").
         """
         cell, _, gate = name.rpartition(".")
-        if cell in self.opened:
-            return self.opened[cell].get_submodule(gate)
+        if cell in self.opened_cells:
+            return self.opened_cells[cell].get_submodule(gate)
         try:
             return self.module.get_submodule(name)
         except AttributeError:
@@ -499,11 +502,11 @@ class AdaptedMachine(HookedMachine):
         """Return the algorithm's state, decoded exactly from carried states ``[..., row, width]``.
         The decoder is the function that was passed to :func:`adapt` as ``read=``.
         """
-        if self.reader is None:
+        if self.state_reader is None:
             raise InputError(
                 f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read="
             )
-        state: Tensor = self._call("read=", self.reader, unpack(self.channels, latents))
+        state: Tensor = self._call("read=", self.state_reader, unpack(self.channels, latents))
         require(
             isinstance(state, Tensor),
             f"read= of {self.name!r} gives the state, a tensor, got {format_value(state)}",
@@ -522,7 +525,7 @@ class AdaptedMachine(HookedMachine):
         draw = self.reset or reset_parameters  # reset= of the user's, if there is one
         fresh = draw_anew(self, seed, lambda machine: self._call("reset=", draw, machine.module))
         fresh.name = f"{self.name}-untrained"
-        fresh.reader = None
+        fresh.state_reader = None
         fresh.algorithm = None
         # Run a few rounds to record reads of weights outside the module.
         reads = OutsideReads(fresh.state_tensors().values())
@@ -583,9 +586,8 @@ class AdaptedMachine(HookedMachine):
             return type(error).__name__
         texts = []
         for part in numbers:
-            largest = float(
-                part.abs().max()
-            )  # numbers are rounded relative to this; 1 if all are 0
+            largest = float(part.abs().max())
+            # Numbers are rounded relative to the largest; to 1 if all are 0.
             rounded = (part.double().cpu() / (largest or 1)).round(decimals=_N_DIGEST_DIGITS)
             texts.append(f"{largest:.{_N_DIGEST_DIGITS}g} {rounded.tolist()}")
         return str(texts)
@@ -600,7 +602,9 @@ class AdaptedMachine(HookedMachine):
         fed = self.prepare(layout.encode(episodes))
         n_sampled = fed.tokens.shape[1]
         # The sampled rounds are run several times, since a step may change in later rounds.
-        rounds = [fed.at(t % n_sampled) for t in range(room(self, _N_DIGEST_ROUNDS))]
+        rounds = [
+            fed.take_round(t % n_sampled) for t in range(limit_rounds(self, _N_DIGEST_ROUNDS))
+        ]
         if reads is not None:
             for fed_round in rounds:
                 reads.allow(fed_round.tensors().values())  # inputs of a round are no weights
@@ -709,11 +713,13 @@ def adapt(
     for key, point in (points or {}).items():
         named_points[key] = point if isinstance(point, Point) else Point(point)
     _require_submodules(module, named_points)
-    machine = AdaptedMachine(module, layout, step, channels, named_points, scores_are)
-    machine.start = initial
+    machine = AdaptedMachine(
+        module, layout, step=step, channels=channels, points=named_points, output=scores_are
+    )
+    machine.make_start = initial
     if initial is not None and len(inspect.signature(initial).parameters) > 1:
         machine.start_seed = 0  # its second parameter is a generator: it draws the state
-    machine.reader = read
+    machine.state_reader = read
     machine.reset = reset
     machine.algorithm = algorithm
     machine.name = name or type(module).__name__
@@ -723,7 +729,7 @@ def adapt(
     n_numbers = sum(prod(channel.shape) for channel in channels)
     n_bytes = 4.0 * n_numbers  # in float32
     refuse_beyond_machine(f"what {machine.name!r} carries", n_bytes)
-    if check and not TRUSTED.get():
+    if check and not SKIPS_CHECKS.get():
         check_machine(machine, cheap=True)
     return machine
 
@@ -770,7 +776,7 @@ def _require_submodules(module: nn.Module, points: Mapping[str, Point]) -> None:
     parts = _list_modules(module)
     known = list(parts)
     for name, part in parts.items():
-        known += [f"{name}.{gate}" for gate in gates(part)]
+        known += [f"{name}.{gate}" for gate in list_gates(part)]
     for key, point in points.items():
         is_name = isinstance(key, str) and key.isidentifier() and key != _LATENT
         require(is_name, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}")
@@ -793,7 +799,8 @@ def _require_dense(machine: AdaptedMachine) -> None:
     state = {**module.state_dict(), **dict(module.named_buffers())}
     refused = []
     for name, tensor in state.items():
-        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        if not is_dense:
             refused.append(name)
     refused += [name for name, weight in module.named_parameters() if weight.is_complex()]
     require(
@@ -834,5 +841,7 @@ def _open_cells(module: nn.Module, points: Any) -> dict[str, OpenedCell]:
     possible_cells = {point.module.rpartition(".")[0] for point in points}
     parts = _list_modules(module).items()
     return {
-        name: OpenedCell(part) for name, part in parts if name in possible_cells and gates(part)
+        name: OpenedCell(part)
+        for name, part in parts
+        if name in possible_cells and list_gates(part)
     }

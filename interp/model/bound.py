@@ -53,8 +53,8 @@ class BoundRounds:
         tokens: the rounds' tokens, ``[row, pos]``.
         latents: the latents that each round reads, ``[row, latent, d_model]``.
         values: numbers that tokens carry, such as rewards, ``[row, pos]``; 0 where there are none.
-        split: number of rows from each of several rollouts, in order: the first rows are those of
-            the first rollout. None if all rows come from one rollout.
+        split: number of rows from each rollout, in order: the first rows are those of the first
+            rollout.
     """
 
     def __init__(
@@ -64,23 +64,22 @@ class BoundRounds:
         tokens: Int[Tensor, "row pos"],
         latents: Float[Tensor, "row latent d_model"],
         values: Float[Tensor, "row pos"],
-        split: Sequence[int] | None = None,
+        split: Sequence[int],
     ) -> None:
         self.model = model.eval()
         self.round_layout = layout
         self.bank_tokens = tokens
         self.bank_latents = latents
         self.bank_values = values
-        self.split = [len(tokens)] if split is None else list(split)
+        self.split = split
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "model" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    original_model = property(
-        attrgetter("model")
-    )  # TransformerLens reads it to find modules in training mode
+    # TransformerLens reads it to find modules in training mode.
+    original_model = property(attrgetter("model"))
     predict_position = property(attrgetter("round_layout.predict_position"))
 
     @property
@@ -232,4 +231,6 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
     tokens = torch.cat([part.tokens for part in fed])
     values = torch.cat([part.values for part in fed])
     split = [len(part) for part in latents]
-    return BoundRounds(model, layout, tokens, torch.cat(latents), values, split=split)
+    return BoundRounds(
+        model, layout, tokens=tokens, latents=torch.cat(latents), values=values, split=split
+    )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from interp.core.machine import Channel
 from interp.support.checks import format_value
-from interp.support.errors import InputError
+from interp.support.errors import InputError, require
 
 
 def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
@@ -30,8 +30,10 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
         rows = value.reshape(len(value), channel.rows, channel_width)
         parts.append(torch.nn.functional.pad(rows, (0, width - channel_width)))
     undeclared = tree.keys() - {channel.name for channel in channels}
-    for name in undeclared:
-        raise InputError(f"{name!r} is carried but in no channel; declare Channel({name!r}, shape)")
+    name = min(undeclared, default="")  # one of them, for the message
+    require(
+        not undeclared, f"{name!r} is carried but in no channel; declare Channel({name!r}, shape)"
+    )
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
 

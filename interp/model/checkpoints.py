@@ -29,9 +29,9 @@ from safetensors.torch import load_file, save_file
 
 from interp.core import catalog
 from interp.core.machine import Machine
-from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, TRUSTED, check_machine
+from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, SKIPS_CHECKS, check_machine
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, REAL, bytes_of
+from interp.model.hooked import AS_REAL, REAL, bytes_of, copy_for_file
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import sequential
 from interp.model.transformer import HookedLatentTransformer
@@ -141,12 +141,12 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
         signature.bind(**values)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        token = TRUSTED.set(is_checked)
+        token = SKIPS_CHECKS.set(is_checked)
         try:
             # An error in the builder becomes an InputError that names the builder.
             machine = convert_errors(f"the builder of {builder!r}")(build)(**values)
         finally:
-            TRUSTED.reset(token)
+            SKIPS_CHECKS.reset(token)
     is_machine = isinstance(machine, Machine)
     require(
         is_machine,
@@ -187,10 +187,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
             not folder.exists(),
             f"{str(folder)!r} exists already; choose another folder or remove it",
         )
-    tensors = {}
-    for name, tensor in model.state_dict().items():  # type: ignore[attr-defined]
-        # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
-        tensors[name] = tensor.detach().cpu().contiguous().clone()
+    tensors = copy_for_file(model.state_dict())  # type: ignore[attr-defined]
     require(model.dtype in REAL, f"{model.name!r} cannot be saved in {model.dtype}; {AS_REAL}")
     _require_finite(tensors, f"{model.name!r} cannot be saved:")
     description = {
@@ -296,7 +293,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         if is_built:
             refuse_above(where, weights.stat().st_size, max_gb)
             tensors = _read_tensors(weights)
-            _require_machine_fields(config, str(folder))
+            _require_machine_fields(config, folder=str(folder))
             machine = _rebuild(config, tensors, f"{str(folder)!r}:")
             changed = f"the builder {config['builder']!r} has"
             remedy = "register the builder that it was saved with"
@@ -309,30 +306,24 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
             machine = _load_weights(model, tensors, unfit, f"{where} is damaged:")
             changed = "its configuration has"
             remedy = "fetch the checkpoint again"
-        if description["digest"] not in _UNCHANGED:
+        if description["digest"] not in _VERIFIED_DIGESTS:
             gap = _measure_gap(machine, saved_outputs)
             require(
                 gap <= _LARGEST_GAP,
                 f"{str(folder)!r}: {changed} changed since this was saved: with the same weights the machine predicts "
                 f"otherwise, by up to {gap:.2g}; {remedy}",
             )
-        if not is_built or _is_of_the_toolkit(config["builder"]):
-            _UNCHANGED.add(description["digest"])
+        # A user's builder may change at any time; one of the toolkit does not while a program runs.
+        if not is_built or BUILDERS[config["builder"]].__module__.startswith("interp."):
+            _VERIFIED_DIGESTS.add(description["digest"])
         return machine
 
 
-_UNCHANGED: set[str] = set()
+_VERIFIED_DIGESTS: set[str] = set()
 """Digests of checkpoints whose machines were found to predict as when they were saved.
 
 Only machines whose code is part of the toolkit are listed.
 """
-
-
-def _is_of_the_toolkit(builder: str) -> bool:
-    """Return whether the builder of this name (a registered function that makes a model) is part of
-    the toolkit. A user's builder may change at any time.
-    """
-    return BUILDERS[builder].__module__.startswith("interp.")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -474,24 +465,24 @@ def _rebuild(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: st
     return filled
 
 
-def _measure_gap(machine: Machine, then: dict[str, Any]) -> float:
+def _measure_gap(machine: Machine, saved_outputs: dict[str, Any]) -> float:
     """Return the largest difference between a model's outputs now and when it was saved.
 
     It is relative to the largest output. If the task now samples other episodes, 0 is returned.
 
     Args:
         machine: the model.
-        then: the outputs when it was saved, as :func:`_run_few_episodes` returned them.
+        saved_outputs: the outputs when it was saved, as :func:`_run_few_episodes` returned them.
     """
-    n_episodes, n_rounds = np.shape(then["predictions"])[:2]
-    now = _run_few_episodes(machine, n_episodes, n_rounds)
-    if now["episodes"] != then["episodes"]:  # hashes: the task now samples other episodes
+    n_episodes, n_rounds = np.shape(saved_outputs["predictions"])[:2]
+    outputs = _run_few_episodes(machine, n_episodes, n_rounds)
+    if outputs["episodes"] != saved_outputs["episodes"]:  # hashes: the task now samples others
         return 0.0
     gaps = []
-    for name, numbers in then.items():
+    for name, numbers in saved_outputs.items():
         if name != "episodes":
             before = np.asarray(numbers)
-            after = np.asarray(now.get(name, np.inf))  # an output that is gone differs by infinity
+            after = np.asarray(outputs.get(name, np.inf))  # infinity for an output that is gone
             scale = max(1.0, np.abs(before).max())
             gaps.append(np.abs(after - before).max() / scale)
     return float(max(gaps))

@@ -31,7 +31,7 @@ from interp.core.machine import Component, Machine, Stepped
 from interp.model.hooked import count_writes
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import replay, sequential
-from interp.model.run import Rollout, room
+from interp.model.run import Rollout, limit_rounds
 from interp.support.checks import checked, format_value
 from interp.support.errors import InputError, require, require_known
 
@@ -46,7 +46,7 @@ _N_RUN = 50
 """Number of rounds that a machine is run for, fewer if its growing channels have no room for
 them.
 """
-CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest difference by rounding between numbers that should be equal, per dtype; .01 for other
 dtypes.
 """
@@ -74,7 +74,7 @@ class _Case:
         self.layout: RoundLayout = machine.layout.fit(episodes)
         self._fed: EncodedRounds = machine.prepare(self.layout.encode(episodes))
         self.n_rounds = self._fed.tokens.shape[1]
-        self.close = CLOSE.get(machine.dtype, 1e-2)
+        self.tolerance = TOLERANCES.get(machine.dtype, 1e-2)
 
     @cached_property
     def run(self) -> Rollout:
@@ -84,7 +84,7 @@ class _Case:
     @property
     def rounds(self) -> EncodedRounds:
         """The inputs of all rounds of every episode."""
-        return self._fed.each(torch.clone)
+        return self._fed.map_tensors(torch.clone)
 
     @property
     def start(self) -> Tensor:
@@ -93,7 +93,7 @@ class _Case:
 
     def get_inputs(self, t: int) -> EncodedRounds:
         """Return the inputs of round ``t`` of every episode."""
-        return self._fed.at(t).each(torch.clone)
+        return self._fed.take_round(t).map_tensors(torch.clone)
 
     @cached_property
     def steps(self) -> list[Stepped]:
@@ -106,19 +106,18 @@ class _Case:
             carried = step.carried.clone()
         return steps
 
-    def step_rows(self, rows: Tensor) -> Stepped:
-        """Run round 1 of the episodes with the indices ``rows``, and return the prediction and the
-        state. Round 0 would not do, since all episodes read the same state in it.
+    def step_first_of(self, rows: Tensor) -> Stepped:
+        """Run round 1 of the episodes with the indices ``rows`` as one batch, and return the
+        prediction and the state of the first of them. Round 0 would not do, since all episodes read
+        the same state in it.
         """
-        fed = self.get_inputs(1).each(lambda part: part[rows])
-        return self.machine.step(self.run.latents[rows, 1].clone(), fed)
-
-
-def _is_same(tensor: Tensor, other: Tensor) -> bool:
-    return tensor.shape == other.shape and torch.equal(tensor, other)
+        fed = self.get_inputs(1).select(rows)
+        stepped = self.machine.step(self.run.latents[rows, 1].clone(), fed)
+        return Stepped(stepped.prediction[:1], stepped.carried[:1])
 
 
 def _gap(tensor: Tensor, other: Tensor) -> float:
+    """Return the largest absolute difference between two tensors; infinity if their shapes differ."""
     if tensor.shape != other.shape:
         return float("inf")
     return float((tensor - other).abs().max())
@@ -166,8 +165,8 @@ def _check_probabilities(case: _Case) -> Iterator[str]:
         return
     probabilities = case.layout.distribution(case.run.predictions)
     totals = probabilities.sum(-1)
-    is_negative = float(probabilities.min()) < -case.close
-    if is_negative or _gap(totals, torch.ones_like(totals)) > case.close:
+    is_negative = float(probabilities.min()) < -case.tolerance
+    if is_negative or _gap(totals, torch.ones_like(totals)) > case.tolerance:
         yield "predictions are no probabilities of the outcomes: they must be 0 or more and add up to 1"
 
 
@@ -194,7 +193,7 @@ def _check_purity(case: _Case) -> Iterator[str]:
     changed = [name for name, tensor in tensors.items() if writes[name] != count_writes(tensor)]
     if moves_generator:
         changed.append("the global generator")
-    if not all(map(_is_same, first, again)):
+    if not all(map(torch.equal, first, again)):
         yield (
             "the same round gives another result the second time: something is drawn at random, or kept outside the "
             "channels (an attribute, a buffer); put it in a channel"
@@ -207,10 +206,10 @@ def _check_channels(case: _Case) -> Iterator[str]:
     t = max(1, case.n_rounds // 2)
     # Row e of the batch gets the inputs of episode e - 1, and the state that its round t reads.
     shifted = torch.arange(len(case.episodes)).roll(1)
-    fed = case.get_inputs(t).each(lambda part: part[shifted])
+    fed = case.get_inputs(t).select(shifted)
     result = case.machine.step(case.run.latents[shifted, t], fed)
     expected = Stepped(case.run.predictions[shifted, t], case.run.latents[shifted, t + 1])
-    if _compare_results(result, expected) > case.close:
+    if _compare_results(result, expected) > case.tolerance:
         yield (
             "an episode that is given all that another carries does not go on as the other: the channels are not all "
             "that passes between rounds"
@@ -221,23 +220,14 @@ def _check_rows(case: _Case) -> Iterator[str]:
     every_row = torch.arange(len(case.episodes))
     shifted = every_row.roll(1)
     shifted[0] = 0  # [0, 0, 1, 2, ...]: the first episode stays, with other rows beside it
-    in_batch = case.step_rows(every_row)
-    beside_others = case.step_rows(shifted)
-    alone = case.step_rows(every_row[:1])
+    in_batch = case.step_first_of(every_row)
+    beside_others = case.step_first_of(shifted)
+    alone = case.step_first_of(every_row[:1])
     # Equal up to rounding: a mixture of experts, say, sums in an order that depends on the batch.
-    if _compare_first_rows(in_batch, beside_others) > case.close:
+    if _compare_results(in_batch, beside_others) > case.tolerance:
         yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
-    elif _compare_first_rows(in_batch, alone) > case.close:
+    elif _compare_results(in_batch, alone) > case.tolerance:
         yield "an episode that runs alone gives another result than in a batch (a squeeze of the batch, a mean over it)"
-
-
-def _compare_first_rows(result: Stepped, other: Stepped) -> float:
-    """Return the largest absolute difference between two results of a round in the first episode,
-    in predictions or states.
-    """
-    return max(
-        _gap(part[:1], other_part[:1]) for part, other_part in zip(result, other, strict=True)
-    )
 
 
 def _check_truth(case: _Case) -> Iterator[str]:
@@ -255,32 +245,41 @@ def _check_truth(case: _Case) -> Iterator[str]:
     fed = case.rounds.rows(range(case.n_rounds))
 
     def predict(rounds: EncodedRounds) -> Tensor:
-        prediction = case.machine.step(latents.clone(), rounds.each(torch.clone)).prediction
+        prediction = case.machine.step(latents.clone(), rounds.map_tensors(torch.clone)).prediction
         return prediction.reshape(len(latents), -1)
 
     original = predict(fed)
     # Differences [row] between two equal runs: 0, unless the machine draws numbers, which another
-    # check reports. A third run may then differ more, so some more is allowed.
+    # check reports. A third run may then differ more, so at least the tolerance is allowed.
     noise = (original - predict(fed)).abs().amax(1)
     if noise.any():
-        noise = noise.clamp_min(case.close)
+        noise = noise.clamp_min(case.tolerance)
     for place in (*range(position + 1, layout.n_positions), *fed.after):
         is_changed = torch.zeros(len(latents), dtype=torch.bool)
         # By several shifts, since one other row may have the same token at this place.
         for shift in range(1, 1 + _N_SHIFTS):
             changed_prediction = predict(_take_from_other_rows(fed, place, shift))
             is_changed |= (original - changed_prediction).abs().amax(1) > noise
-        if not is_changed.any():
-            continue
-        t = int((is_changed.nonzero() % case.n_rounds).min())  # the first round that changes
-        if isinstance(place, int):
-            yield (
-                f"the prediction of round {t} changes with {layout.labels[place]!r}, which comes after "
-                f"{layout.labels[position]!r} where it is read: the machine sees the truth before it predicts"
-            )
-        else:
-            yield f"the prediction of round {t} changes with {place!r}, which comes after it"
-        return
+        if is_changed.any():
+            t = int((is_changed.nonzero() % case.n_rounds).min())  # the first round that changes
+            yield f"the prediction of round {t} changes with {_describe_place(place, layout, position)}"
+            return
+
+
+def _describe_place(place: int | str, layout: RoundLayout, position: int) -> str:
+    """Return the end of the sentence of :func:`_check_truth`: what the prediction changes with.
+
+    Args:
+        place: index of a position, or the name of another input tensor.
+        layout: layout of the rounds.
+        position: index of the position at which the prediction is read.
+    """
+    if isinstance(place, str):
+        return f"{place!r}, which comes after it"
+    return (
+        f"{layout.labels[place]!r}, which comes after {layout.labels[position]!r} where it is read: the machine sees "
+        "the truth before it predicts"
+    )
 
 
 def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> EncodedRounds:
@@ -309,11 +308,11 @@ def _check_rollout(case: _Case) -> Iterator[str]:
     by_rollout = Stepped(run.predictions[:, :n_steps], run.latents[:, 1 : n_steps + 1])
     by_steps = Stepped(predictions.transpose(0, 1), carried.transpose(0, 1))
     steps_gap = max(_compare_results(by_steps, by_rollout), _gap(case.start, run.latents[:, 0]))
-    if steps_gap > case.close:
+    if steps_gap > case.tolerance:
         yield f"step after step is {steps_gap:.1g} apart from interp.rollout"
     replayed, replayed_carried, _ = replay(case.machine, run)
     replay_gap = max(_gap(replayed, run.predictions), _gap(replayed_carried, run.latents[:, 1:]))
-    if replay_gap > case.close:
+    if replay_gap > case.tolerance:
         yield (
             f"all rounds at once (interp.replay) are {replay_gap:.1g} apart from one after the "
             "other"
@@ -336,8 +335,8 @@ def _check_reference(case: _Case) -> Iterator[str]:
     # [round], the largest over episodes and outcomes; NaN in either counts as a difference.
     gap_of_round = (predicted - scores).abs().amax((0, 2)).nan_to_num(torch.inf)
     largest = float(gap_of_round.max())
-    if largest > case.close:
-        first = int((gap_of_round > case.close).nonzero()[0])
+    if largest > case.tolerance:
+        first = int((gap_of_round > case.tolerance).nonzero()[0])
         yield (
             f"predictions are up to {largest:.2g} apart from those of reference=, from round {first} on: "
             "what is heard, carried or read there is not what the model's own forward pass takes"
@@ -345,7 +344,7 @@ def _check_reference(case: _Case) -> Iterator[str]:
 
 
 def _check_points(case: _Case) -> Iterator[str]:
-    unhooked = case.machine.step(case.start, case.get_inputs(0))
+    unhooked = case.steps[0]
     for component in case.machine.points.values():
         for layer in range(component.n_layers or 1):  # 0 if the component is in no layer
             name = component.hook.format(layer=layer)
@@ -368,12 +367,12 @@ def _check_halted_rows(case: _Case, key: str, tap: Any, unhooked: Stepped) -> It
         unhooked: result of the round without the change.
     """
     name = case.machine.points[key].hook.format(layer=0)
-    tap.disturbs = True  # alters activations of halted rows, while any hook is at the point
+    tap.alters_halted = True  # alters activations of halted rows, while any hook is at the point
     try:
         with case.machine.hooks(fwd_hooks=[(name, lambda activation, hook: None)]):
             disturbed = case.machine.step(case.start, case.get_inputs(0))
     finally:
-        tap.disturbs = False
+        tap.alters_halted = False
     gap = _compare_results(unhooked, disturbed)
     if gap > _ROUNDING_OF_ZERO:
         yield (
@@ -417,7 +416,7 @@ def _check_point(case: _Case, component: Component, name: str, unhooked: Stepped
             yield f"the point {name!r} has {n_labels} labels for places of {shape}"
     gap = _compare_results(unhooked, hooked)
     # A hook on the heads' separate outputs makes the model add them in another order.
-    allowed = case.close if name.endswith("hook_result") else _ROUNDING_OF_ZERO
+    allowed = case.tolerance if name.endswith("hook_result") else _ROUNDING_OF_ZERO
     if gap > allowed:
         yield f"a hook at {name!r} that changes nothing moves the result by {gap:.1g}"
 
@@ -432,7 +431,7 @@ def _check_start(case: _Case) -> Iterator[str]:
     two = case.machine.initial(2, case.layout)
     again = case.machine.initial(2, case.layout)
     three = case.machine.initial(3, case.layout)
-    if not _is_same(two, three[:2]) or not _is_same(two, again):
+    if not torch.equal(two, three[:2]) or not torch.equal(two, again):
         yield "what round 0 reads differs from call to call, or with the number of episodes"
 
 
@@ -472,7 +471,7 @@ def _check_precisions(case: _Case) -> Iterator[str]:
     for dtype in dtypes:
         cast = copy.deepcopy(module).to(dtype)
         try:
-            fed = cast.prepare(case.layout.encode(case.episodes)).at(0)
+            fed = cast.prepare(case.layout.encode(case.episodes)).take_round(0)
             carried = cast.step(cast.initial(len(case.episodes), case.layout), fed).carried
         except Exception as error:
             yield f"a round of a copy in {dtype} fails, and analyses make such copies: {error}"
@@ -509,7 +508,7 @@ _COSTLY = (
 """Checks that copy the machine; they are skipped when a machine is made."""
 
 
-TRUSTED = ContextVar("TRUSTED", default=False)
+SKIPS_CHECKS = ContextVar("SKIPS_CHECKS", default=False)
 """True while a builder builds a machine that has passed the checks before, so that they are
 skipped.
 """
@@ -590,7 +589,7 @@ def _sample_episodes(machine: Machine) -> Episodes:
     task's data allow.
     """
     task = catalog.get(machine.layout.task)
-    n_rounds = task.at_most(room(machine, _N_RUN))
+    n_rounds = task.at_most(limit_rounds(machine, _N_RUN))
     try:  # at least two rounds, since checks compare one with another
         return task.sample_for(machine, N_EPISODES, max(2, n_rounds), SEED)
     except InputError:  # recorded episodes may be shorter

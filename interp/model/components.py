@@ -356,7 +356,9 @@ class Block(nn.Module):
             resid = resid + self.hook_mlp_out(0.0 * self.hook_mlp_in(resid))
         return self.hook_resid_post(resid)
 
-    def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
+    def append_keys_values(
+        self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues
+    ) -> None:
         """Append the keys and values of the positions in ``resid`` to ``past``, without computing
         the block's output.
 
@@ -369,7 +371,7 @@ class Block(nn.Module):
         normalized = self.ln1(resid)
         past.append(*self.attn.keys_values(normalized, normalized))
 
-    def nothing_past(self, n_rows: int) -> KeyValues:
+    def make_empty_past(self, n_rows: int) -> KeyValues:
         """Return an empty cache of keys and values for ``n_rows`` batch rows, to be passed as
         ``past`` if there are no earlier positions.
         """

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
@@ -36,7 +37,7 @@ from interp.support.session import compute_once
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
 Hooks = Sequence[tuple[str, HookFunction]]
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
-_hooks_of = attrgetter(
+_get_hook_dicts = attrgetter(
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 )
 REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -98,7 +99,7 @@ class HookedMachine(HookedRootModule):
         def move(part: Tensor) -> Tensor:
             return part.to(device, dtype if part.is_floating_point() else part.dtype)
 
-        return fed.each(move)
+        return fed.map_tensors(move)
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
         """Return the names of the hook points that a filter selects; refuse unknown names.
@@ -322,9 +323,10 @@ class HookedMachine(HookedRootModule):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a deep copy; stored tensors that have a gradient history are copied without it."""
         for part in self.modules():
-            # PyTorch refuses to copy these; deepcopy takes the copy that memo has for an object.
-            for value in _find_tensors_with_history(vars(part)):
-                memo[id(value)] = value.detach().clone()
+            for value in tree_leaves(vars(part)):
+                # PyTorch refuses to copy these; deepcopy takes the copy that memo has for an object.
+                if isinstance(value, Tensor) and not value.is_leaf:
+                    memo[id(value)] = value.detach().clone()
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         with convert_errors(
@@ -386,25 +388,9 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *extra: Any, **options
     return rollout(machine, episodes, **options)
 
 
-def _find_tensors_with_history(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in ``value`` that have a gradient history; lists and mappings are searched
-    recursively.
-    """
-    if isinstance(value, Tensor):
-        if not value.is_leaf:
-            yield value
-        return
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple | set):
-        return
-    for item in value:
-        yield from _find_tensors_with_history(item)
-
-
 def has_hooks(module: nn.Module) -> bool:
     """Return whether a PyTorch hook is attached to the module."""
-    return any(_hooks_of(module))
+    return any(_get_hook_dicts(module))
 
 
 def count_writes(tensor: Tensor) -> int:
@@ -418,6 +404,16 @@ def bytes_of(tensor: Tensor) -> bytes:
     """Return the numbers of a tensor as bytes, in the order of its flattened elements."""
     numbers = tensor.detach().cpu().contiguous().reshape(-1)
     return numbers.view(torch.uint8).numpy().tobytes()
+
+
+def copy_for_file(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of tensors by name, on the CPU, as safetensors can store them. It refuses to
+    store one tensor under two names, such as weights that a module uses twice.
+    """
+    copies = {}
+    for name, tensor in tensors.items():
+        copies[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return copies
 
 
 def _is_hook(pair: Any) -> bool:
@@ -469,7 +465,6 @@ class FiringCounter:
     """
 
     def __init__(self, hooks: Hooks) -> None:
-        self.names = [name for name, _ in hooks]
         self.fired = [0] * len(hooks)
         self.hooks: list[tuple[str, HookFunction]] = []
         for index, (name, function) in enumerate(hooks):
@@ -483,8 +478,9 @@ class FiringCounter:
 
     def check(self) -> None:
         """Raise an error if a hook has not fired; the message names the hook points."""
-        silent = [name for name, times in zip(self.names, self.fired, strict=True) if not times]
-        if silent:
-            raise InputError(
-                f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
-            )
+        pairs = zip(self.hooks, self.fired, strict=True)
+        silent = ", ".join(name for (name, _), n_firings in pairs if not n_firings)
+        require(
+            not silent,
+            f"hooks that never fired: {silent}; choose points that the forward pass reaches",
+        )

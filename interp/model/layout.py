@@ -79,9 +79,9 @@ class EncodedRounds:
         tensors = {part.name: getattr(self, part.name) for part in fields(self)}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the rounds with the function ``change`` applied to every tensor. For example,
-        ``rounds.each(torch.clone)`` copies all tensors.
+        ``rounds.map_tensors(torch.clone)`` copies all tensors.
         """
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
@@ -91,19 +91,19 @@ class EncodedRounds:
         Args:
             rows: a slice, a mask or indices.
         """
-        return self.each(lambda part: part[rows])
+        return self.map_tensors(lambda part: part[rows])
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Concatenate batches of encoded episodes along the first axis."""
-        tensors = [part.tensors() for part in parts]
-        if any(part.missing is not None for part in parts):
-            for batch in tensors:
+        batches = [part.tensors() for part in parts]  # each: name of a field -> its tensor
+        if any("missing" in batch for batch in batches):
+            for batch in batches:
                 # A batch without missing rounds gets a mask, too: False in every round.
                 nothing_missing = torch.zeros_like(batch["slots"], dtype=torch.bool)
                 batch.setdefault("missing", nothing_missing)
-        names = tensors[0]
-        joined = {name: torch.cat([batch[name] for batch in tensors]) for name in names}
+        names = batches[0]
+        joined = {name: torch.cat([batch[name] for batch in batches]) for name in names}
         return replace(parts[0], **joined)
 
     def rows(self, rounds: Sequence[int]) -> Self:
@@ -112,16 +112,16 @@ class EncodedRounds:
 
         Row ``e * len(rounds) + i`` is episode e in the i-th chosen round.
         """
-        index = torch.tensor(list(rounds), device=self.tokens.device)
-        return self.each(lambda part: part[:, index].flatten(0, 1))
+        chosen = list(rounds)  # PyTorch takes a list for indices, and a tuple for one index an axis
+        return self.map_tensors(lambda part: part[:, chosen].flatten(0, 1))
 
     def slice_rounds(self, first: int, stop: int) -> Self:
         """Return the rounds from ``first`` to ``stop - 1`` of every episode."""
-        return self.each(lambda part: part[:, first:stop])
+        return self.map_tensors(lambda part: part[:, first:stop])
 
-    def at(self, t: int) -> Self:
+    def take_round(self, t: int) -> Self:
         """Return round ``t`` of every episode: tensors ``[episode, ...]`` without a round axis."""
-        return self.each(lambda part: part[:, t])
+        return self.map_tensors(lambda part: part[:, t])
 
     def undo_missing(
         self, prediction: Tensor, before: Tensor, after: Tensor
@@ -142,12 +142,13 @@ class EncodedRounds:
         """
         if self.missing is None:
             return prediction, after
-        predicts_nothing = add_axes(self.missing, prediction.ndim)
-        leaves_state = add_axes(self.missing, after.ndim)
-        prediction = prediction.masked_fill(predicts_nothing, torch.nan)
-        return prediction, torch.where(leaves_state, before, after)
+        # The mask of missing rounds, with as many axes as the tensor that it is applied to.
+        mask_of_predictions = add_axes(self.missing, prediction.ndim)
+        mask_of_states = add_axes(self.missing, after.ndim)
+        prediction = prediction.masked_fill(mask_of_predictions, torch.nan)
+        return prediction, torch.where(mask_of_states, before, after)
 
-    def at_once(self, most: int) -> int:
+    def choose_batch_size(self, most: int) -> int:
         """Return how many rows (one round of one episode each) to run in one batch. It is ``most``,
         or fewer on a CPU, so that the attention weights of one head fit into the CPU's cache.
         """
@@ -200,22 +201,22 @@ class RoundLayout:
         """
         require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Predicted))
         labels = self.labels
+        listed = ", ".join(labels)
         for name in ("predict_label", "update_label", "choice_label"):
             label = getattr(self, name)
-            n_found = 1 if label is None else labels.count(label)  # None needs no position
-            if n_found != 1:
-                remedy = f"set {name} in {type(self).__name__} to one of its labels"
-                raise InputError(
-                    f"{name} {label!r} of a round of {self.task!r} stands at {n_found} of its positions, and must "
-                    f"stand at one; {remedy}: {', '.join(labels)}"
-                )
+            n_found = labels.count(label)
+            require(
+                label is None or n_found == 1,
+                f"{name} {label!r} of a round of {self.task!r} stands at {n_found} of its positions, and must stand "
+                f"at one; set {name} in {type(self).__name__} to one of its labels: {listed}",
+            )
         positions = {"update_label": self.update_position, "choice_label": self.choice_position}
         for name, position in positions.items():
-            if position is not None and position <= self.predict_position:
-                raise InputError(
-                    f"{name} of a round of {self.task!r} must come after {self.predict_label!r}, where it is read; its "
-                    f"labels are {', '.join(labels)}"
-                )
+            require(
+                position is None or position > self.predict_position,
+                f"{name} of a round of {self.task!r} must come after {self.predict_label!r}, where it is read; its "
+                f"labels are {listed}",
+            )
         may_choose = self.kind == "classes"
         require(
             may_choose or self.choice_label is None,
@@ -288,7 +289,7 @@ class RoundLayout:
         """
         raise NotImplementedError
 
-    def blank(self, *sizes: int) -> Tensor:
+    def make_blank_tokens(self, *sizes: int) -> Tensor:
         """Return token ids ``[*sizes, pos]`` to fill in: at each position the id of its label if
         the label is a token, otherwise 0.
         """
@@ -385,7 +386,7 @@ class RoundLayout:
         if self.kind == "mean":
             return squared_error
         log_variance = numbers[..., 1]
-        # The negative log density of a normal distribution, times 2, is the sum of three terms.
+        # -log N(truth; mean, variance) = (error^2 / variance + log variance + log 2 pi) / 2
         scaled_error = squared_error * (-log_variance).exp()
         return (scaled_error + log_variance + _LOG_2_PI) / 2
 
@@ -397,7 +398,7 @@ class RoundLayout:
             f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {format_value(truth)}",
         )
 
-    def commit(
+    def put_choice(
         self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]
     ) -> Tensor:
         """Return tokens with the token of the model's choice at the position for the choice;
@@ -494,14 +495,14 @@ class RoundLayout:
         return self.position(self.update_label)
 
     @property
-    def n_read(self) -> int:
+    def n_from_prediction(self) -> int:
         """Number of positions from ``predict_position`` to the last position of the round; both are
         included. Prediction and update are the model's outputs at two of these positions.
         """
         return self.n_positions - self.predict_position
 
     @property
-    def n_after(self) -> int:
+    def n_from_update(self) -> int:
         """Number of positions from ``update_position`` to the last position of the round; both are
         included. The vector that is written into a latent is read at ``update_position``.
         """
@@ -518,6 +519,14 @@ class RoundLayout:
     def token_ids(self) -> dict[str, int]:
         """Name of each token of the vocabulary -> its id."""
         return {token: i for i, token in enumerate(self.vocabulary)}
+
+    @cached_property
+    def layout_of_length(self) -> dict[int, RoundLayout]:
+        """Number of positions of a round -> its layout, for all sizes of round that share this
+        vocabulary.
+        """
+        # The layout itself comes last: of two with one length, a dictionary keeps the last.
+        return {layout.n_positions: layout for layout in (*self.family, self)}
 
     def position(self, label: str) -> int:
         """Return the index of the position with this label."""

@@ -194,7 +194,9 @@ class LensSurface(HookedMachine):
             latent has its label. For several rounds, a list of such lists. For indices, the names
             of the outcomes.
         """
-        layout = self._find_layout(tokens)
+        layout = None
+        if isinstance(tokens, Tensor) and tokens.ndim in (1, 2):
+            layout = self.config.layout.layout_of_length.get(tokens.shape[-1])
         if layout is None:
             indices = self._read_outcome_indices(tokens).reshape(-1)
             return [self.outcomes[i] for i in indices.tolist()]
@@ -203,20 +205,8 @@ class LensSurface(HookedMachine):
             return _name_tokens(layout, rounds)
         return [_name_tokens(layout, row) for row in rounds]
 
-    def _find_layout(self, tokens: Any) -> RoundLayout | None:
-        """Return the layout with as many positions as ``tokens``, ``[pos]`` or ``[batch, pos]``;
-        otherwise None.
-        """
-        if not isinstance(tokens, Tensor) or tokens.ndim not in (1, 2):
-            return None
-        layouts = (*self.config.layout.family, self.config.layout)
-        fitting = [layout for layout in layouts if layout.n_positions == tokens.shape[-1]]
-        # The last one, so that the model's own layout takes precedence.
-        return fitting[-1] if fitting else None
-
-    outcomes = property(
-        attrgetter("config.layout.max_layout.outcomes")
-    )  # names of the outcomes: the columns of ``W_U``
+    # Names of the outcomes: the columns of ``W_U``.
+    outcomes = property(attrgetter("config.layout.max_layout.outcomes"))
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
         """Return the column of the unembedding ``W_U`` for each outcome, ``[..., d_model]``.

@@ -46,7 +46,7 @@ class ModelRecord:
     task: str
     serves: Mapping[str, tuple[int | bool, int | bool]] = field(default_factory=dict)
 
-    def reads(self, sizes: Mapping[str, int]) -> bool:
+    def can_read(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the model can read episodes of these sizes, such as
         ``{"n_experts": 4}``.
         """
@@ -202,7 +202,7 @@ def _arguments_error(name: str, record: ModelRecord, arguments: Mapping[str, Any
     """
     values = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
     text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {values}"
-    if set(arguments) <= set(record.serves) and not record.reads(arguments):
+    if set(arguments) <= set(record.serves) and not record.can_read(arguments):
         sizes = []
         for size, (low, high) in record.serves.items():
             sizes.append(f"{size} {low} to {high}" if high > low else f"{size} {low}")
@@ -222,7 +222,7 @@ def name_supporting_models(task: str, **sizes: int) -> str:
     """
     names = []
     for record in models():
-        if record.task == task and record.kind != "built" and record.reads(sizes):
+        if record.task == task and record.kind != "built" and record.can_read(sizes):
             names.append(record.name)
     return ", ".join(names) or "none"
 

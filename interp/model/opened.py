@@ -26,7 +26,7 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
 """Names of the gates of each class of recurrent cells and layers."""
 
 
-def gates(part: nn.Module) -> tuple[str, ...]:
+def list_gates(part: nn.Module) -> tuple[str, ...]:
     """Return the names of the gates of one of PyTorch's recurrent cells or layers, such as
     ("reset", "update", "new") for a GRU. Hooks can be attached to these gates.
 
@@ -47,6 +47,18 @@ def gates(part: nn.Module) -> tuple[str, ...]:
     return tuple(f"{name}_{number}" for number, name in product(numbers, names))
 
 
+def unwrap_single(state: tuple[Tensor, ...]) -> Any:
+    """Convert the state of a recurrent cell, a tuple, to what PyTorch's cells take and return: the
+    tensor itself if there is only one, ``h``, otherwise the tuple ``(h, c)``.
+    """
+    return state if len(state) > 1 else state[0]
+
+
+def wrap_single(state: Any) -> tuple[Tensor, ...]:
+    """Convert the state that a PyTorch cell took or returned to a tuple: ``(h,)`` or ``(h, c)``."""
+    return state if isinstance(state, tuple) else (state,)
+
+
 class OpenedCell(nn.Module):
     """One of PyTorch's recurrent cells or layers, computed gate by gate. Each gate is a submodule,
     so hooks can be attached to it.
@@ -61,11 +73,11 @@ class OpenedCell(nn.Module):
     def __init__(self, fused: Any) -> None:
         super().__init__()
         self._fused = [fused]  # in a list: the weights stay the fused module's, under its names
-        for gate in gates(fused):
+        for gate in list_gates(fused):
             self.add_module(gate, nn.Identity())
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def replace_fused(self) -> Iterator[None]:
         """Open a context in which a call of PyTorch's module (the argument ``fused``) runs this
         module instead, gate by gate.
         """
@@ -88,23 +100,25 @@ class OpenedCell(nn.Module):
         if isinstance(state, Tensor):
             state = (state,)
         if isinstance(fused, nn.RNNCellBase):
-            state = self._step(x, state, "", "")
-            return state if len(state) > 1 else state[0]
+            state = self._step(x, state, weight_suffix="", gate_suffix="")
+            return unwrap_single(state)
         time_axis = 1 if fused.batch_first else 0
         last_states = []  # for each layer (h,), or (h, c)
         for layer in range(fused.num_layers):
             state_of_layer = None if state is None else tuple(part[layer] for part in state)
-            gate_number = f"_{layer + 1}" if fused.num_layers > 1 else ""
+            gate_suffix = f"_{layer + 1}" if fused.num_layers > 1 else ""
             outputs = []
             for x_t in x.unbind(time_axis):
-                state_of_layer = self._step(x_t, state_of_layer, f"_l{layer}", gate_number)
+                state_of_layer = self._step(
+                    x_t, state_of_layer, weight_suffix=f"_l{layer}", gate_suffix=gate_suffix
+                )
                 outputs.append(state_of_layer[0])
             x = torch.stack(outputs, time_axis)  # input of the next layer
             if layer < fused.num_layers - 1:
                 x = nn.functional.dropout(x, fused.dropout, fused.training)
             last_states.append(state_of_layer)
         parts = tuple(torch.stack(part) for part in zip(*last_states, strict=True))
-        return x, parts if len(parts) > 1 else parts[0]
+        return x, unwrap_single(parts)
 
     def _step(
         self, x: Tensor, state: Any, weight_suffix: str, gate_suffix: str
@@ -126,25 +140,33 @@ class OpenedCell(nn.Module):
         names = _GATES[type(fused)]
         if state is None:
             zeros = x.new_zeros(len(x), fused.hidden_size)
-            state = (zeros, zeros)  # only an LSTM reads the second part, c
+            state = (zeros, zeros)  # h, and c, which only an LSTM reads
         h = state[0]
         # One [batch, width] for each gate, in the order of names, which is PyTorch's.
         from_x = self._project(x, f"ih{weight_suffix}").chunk(len(names), 1)
         from_h = self._project(h, f"hh{weight_suffix}").chunk(len(names), 1)
+        sums = [x_part + h_part for x_part, h_part in zip(from_x, from_h, strict=True)]
         # Identity modules, to which hooks on the gates are attached.
         points = [self.get_submodule(f"{name}{gate_suffix}") for name in names]
+        # The equations are those in the documentation of torch.nn.RNN, GRU and LSTM.
         if len(names) == 1:  # an RNN
+            (new_point,) = points
             activate = getattr(torch, fused.nonlinearity)
-            return (points[0](activate(from_x[0] + from_h[0])),)
+            return (new_point(activate(sums[0])),)
         if len(names) == 3:  # a GRU
-            reset = points[0]((from_x[0] + from_h[0]).sigmoid())
-            update = points[1]((from_x[1] + from_h[1]).sigmoid())
-            new = points[2]((from_x[2] + reset * from_h[2]).tanh())
+            reset_point, update_point, new_point = points
+            reset_sum, update_sum, _ = sums
+            reset = reset_point(reset_sum.sigmoid())
+            update = update_point(update_sum.sigmoid())
+            # The reset gate acts on what the state contributes, its bias included.
+            new = new_point((from_x[2] + reset * from_h[2]).tanh())
             return (new + update * (h - new),)
-        input_gate = points[0]((from_x[0] + from_h[0]).sigmoid())
-        forget_gate = points[1]((from_x[1] + from_h[1]).sigmoid())
-        new = points[2]((from_x[2] + from_h[2]).tanh())
-        output_gate = points[3]((from_x[3] + from_h[3]).sigmoid())
+        input_point, forget_point, new_point, output_point = points
+        input_sum, forget_sum, new_sum, output_sum = sums
+        input_gate = input_point(input_sum.sigmoid())
+        forget_gate = forget_point(forget_sum.sigmoid())
+        new = new_point(new_sum.tanh())
+        output_gate = output_point(output_sum.sigmoid())
         c = forget_gate * state[1] + input_gate * new
         return output_gate * c.tanh(), c
 

@@ -216,7 +216,9 @@ class PlainBlock:
         z = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return z.transpose(1, 2).reshape(*normalized.shape[:2], -1)
 
-    def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
+    def append_keys_values(
+        self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues
+    ) -> None:
         """Append the keys and values of the positions in ``resid`` to ``past``, without computing
         the block's output.
 
@@ -227,7 +229,7 @@ class PlainBlock:
         normalized = self._normalize(resid)
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
 
-    def nothing_past(self, n_rows: int) -> KeyValues:
+    def make_empty_past(self, n_rows: int) -> KeyValues:
         """Return an empty cache of keys and values for ``n_rows`` batch rows, to be passed as
         ``past`` if there are no earlier positions.
         """

@@ -38,7 +38,7 @@ from interp.core import catalog
 from interp.core.algorithm import Episodes
 from interp.core.display import Cache
 from interp.core.machine import Machine, Stepped
-from interp.model.hooked import FiringCounter, Hooks, NamesFilter
+from interp.model.hooked import FiringCounter, Hooks, NamesFilter, has_hooks
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
 from interp.support.checks import checked, checked_result, format_value, refuse_beyond_machine
@@ -99,8 +99,14 @@ def rollout(
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
     _refuse_large_run(model, episodes, layout)
-    encoded = _cut_rounds(model.prepare(layout.encode_with_missing(episodes)), n_rounds)
-    n_rounds = encoded.tokens.shape[1]
+    encoded = model.prepare(layout.encode_with_missing(episodes))
+    available = encoded.tokens.shape[1]
+    n_rounds = available if n_rounds is None else n_rounds
+    require(
+        min(1, available) <= n_rounds <= available,
+        f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}",
+    )
+    encoded = encoded.slice_rounds(0, n_rounds)
     chosen = select_rounds(rounds, n_rounds)
     names = [] if names_filter is None else model.hook_names(names_filter)
     hooks = _sort_hooks_by_round(model, fwd_hooks, n_rounds)
@@ -116,7 +122,14 @@ def rollout(
     recorder = _CacheRecorder([] if caches_by_replay else names, chosen, len(episodes))
     if hooks or clean is not None:
         run = sequential(
-            model, encoded, layout, commit, hooks, clean, hold=not propagate, recorder=recorder
+            model,
+            encoded,
+            layout,
+            commit,
+            hooks=hooks,
+            clean=clean,
+            hold_states=not propagate,
+            recorder=recorder,
         )
         run = replace(run, episodes=episodes, settings=_settings(model, commit, propagate, hooks))
     else:
@@ -170,20 +183,6 @@ def _refuse_large_cache(
         f"a cache of {len(names)} points in {n_rounds} rounds of {len(episodes)}",
         len(episodes) * n_rounds * n_bytes_of_round,
     )
-
-
-def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
-    """Return the first ``n_rounds`` of the encoded rounds of every episode; all rounds when
-    None.
-    """
-    available = encoded.tokens.shape[1]
-    if n_rounds is None:
-        return encoded
-    require(
-        1 <= n_rounds <= available,
-        f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}",
-    )
-    return encoded.slice_rounds(0, n_rounds)
 
 
 def _sort_hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
@@ -249,18 +248,18 @@ def play(
     interaction = task.data.interaction(worlds, **options)
     carried = model.initial(len(worlds), layout)
     choice = None  # before the first round the model has not chosen
-    record = _Record(carried, n_rounds)
+    results = _RoundResults(carried, n_rounds)
     with torch.no_grad(), threads_for(model):
         stepper = model.stepper()
         while not interaction.done:
             world_round = interaction.step(choice)  # episodes of one round each
-            encoded = model.prepare(layout.encode(world_round)).at(0)
+            encoded = model.prepare(layout.encode(world_round)).take_round(0)
             step = run_round(model, encoded, carried, layout, "own", step=stepper)
             carried = step.latents
             choice = layout.choose(step.prediction).cpu().numpy()
-            record.add(step)
+            results.add(step)
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
-    run = record.make_rollout(layout, "own", settings)
+    run = results.make_rollout(layout, "own", settings)
     _require_numbers(model, run)
     episodes = interaction.episodes()
     is_own = settings["quiet"]
@@ -275,7 +274,8 @@ def require_own(
     commit: str = "",
 ) -> Rollout:
     """Return the rollout ``run`` if ``model`` made it, without hooks, over ``episodes``; otherwise
-    raise InputError. Hooks that were attached to the model then are accepted while it has hooks.
+    raise InputError. Hooks that were attached to the model then are accepted while it has hooks,
+    and must not have been attached since.
 
     Args:
         run: the rollout.
@@ -285,19 +285,23 @@ def require_own(
         commit: which choice the model must have read where a round contains one, such as an action:
             its "own", or the recorded "target"; "" accepts either.
     """
-    is_own = run.settings.get("digest") == model.digest()
-    require(
-        is_own,
-        f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it",
-    )
+    _require_same_model(run.settings.get("digest") == model.digest(), run, model)
     require(
         not run.settings.get("hooked_rounds"),
         f"hooks acted in this rollout; run {model.name!r} without hooks",
     )
+    was_quiet = run.settings.get("quiet", True)  # no hook was attached to the model
     require(
-        run.settings.get("quiet", True) or not runs_without_hooks(model),
+        was_quiet or not runs_without_hooks(model),
         "this rollout was made while hooks were attached to the model, and now none are; run "
         f"{model.name!r} without hooks",
+    )
+    # Not whether it is quiet, since flags of hook points change no result.
+    parts: Any = model
+    require(
+        not was_quiet or not any(map(has_hooks, parts.modules())),
+        f"this rollout was made before hooks were attached to {model.name!r}; run it again with "
+        "them, or remove them",
     )
     if episodes is None:
         return run
@@ -305,12 +309,20 @@ def require_own(
     if encoded is None:
         encoded = model.prepare(layout.encode_with_missing(episodes))
     commit = commit or run.commit  # "" accepts either
-    is_same = commit == run.commit and _ran_over(run, encoded, layout)
+    is_same = commit == run.commit and _is_run_over(run, encoded, layout)
     require(is_same, "give a rollout of the same episodes with the same commit")
     return run
 
 
-def _ran_over(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
+def _require_same_model(is_same: bool, run: Rollout, model: Machine) -> None:
+    """Raise InputError unless ``is_same``, since ``run`` is of another model than ``model``."""
+    require(
+        is_same,
+        f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it",
+    )
+
+
+def _is_run_over(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
     """Return whether a rollout ran over these encoded rounds; choices that the model made are not
     compared.
 
@@ -383,12 +395,12 @@ def run_round(
         if commit == "own":
             # The choice follows from the prediction, and the update may read it: run once more,
             # unless the round has the token of this choice already.
-            tokens = layout.commit(encoded.tokens, layout.choose(result.prediction))
+            tokens = layout.put_choice(encoded.tokens, layout.choose(result.prediction))
             if not torch.equal(tokens, encoded.tokens):
                 encoded = replace(encoded, tokens=tokens)
                 result = forward(latents, encoded)
     prediction, carried = encoded.undo_missing(result.prediction, latents, result.carried)
-    return Step(prediction, carried, encoded)
+    return Step(prediction, latents=carried, fed=encoded)
 
 
 def sequential(
@@ -398,7 +410,7 @@ def sequential(
     commit: str,
     hooks: Mapping[int, Hooks] = MappingProxyType({}),
     clean: Rollout | None = None,
-    hold: bool = False,
+    hold_states: bool = False,
     recorder: _CacheRecorder | None = None,
 ) -> Rollout:
     """Run the rounds one after the other, and return predictions and latents of every round as a
@@ -413,7 +425,7 @@ def sequential(
         hooks: index of a round -> pairs (hook name, function), as in TransformerLens.
         clean: a rollout of the same rounds without hooks. Rounds that the hooks cannot affect are
             copied from this rollout.
-        hold: True to let every round read the carried state that it reads in ``clean``. A hook then
+        hold_states: True to let every round read the carried state that it reads in ``clean``. A hook then
             affects only the round in which it acts.
         recorder: object that caches activations, after the hooks have acted; None for no cache.
     """
@@ -430,24 +442,30 @@ def sequential(
 
     # A hook affects its own round, and all later ones unless each reads the state in clean.
     def has_edits(t: int) -> bool:
-        return t in hooks if hold else t >= first_hooked
+        return t in hooks if hold_states else t >= first_hooked
 
     def is_run(t: int) -> bool:
-        return clean is None or has_edits(t) or t in recorder.places
+        return clean is None or has_edits(t) or t in recorder.cache_index
 
-    def run_or_take(t: int, latents: Tensor, forward: Any) -> Step:
+    def run_or_copy(t: int, latents: Tensor, forward: Any) -> Step:
         if is_run(t):
             recorder.t = t
-            step = run_round(model, encoded.at(t), latents, layout, commit, step=forward)
+            step = run_round(model, encoded.take_round(t), latents, layout, commit, step=forward)
             recorder.mark_missing(step.fed.missing)
         if clean is not None and not has_edits(t):
-            step = Step(clean.predictions[:, t], clean.latents[:, t + 1], clean.fed.at(t))
-        if clean is not None and hold:  # the next round reads the state that it reads in clean
+            step = Step(
+                clean.predictions[:, t],
+                latents=clean.latents[:, t + 1],
+                fed=clean.fed.take_round(t),
+            )
+        if (
+            clean is not None and hold_states
+        ):  # the next round reads the state that it reads in clean
             step = replace(step, latents=clean.latents[:, t + 1])
         return step
 
     latents = model.initial(n_episodes, layout)
-    record = _Record(latents, n_rounds)
+    results = _RoundResults(latents, n_rounds)
     with torch.no_grad(), threads_for(model):
         plain_forward = model.stepper()
         # Consecutive rounds with the same hooks are run together, so that hooks are attached once.
@@ -458,12 +476,12 @@ def sequential(
             with attached:
                 forward = model.stepper() if counter.hooks else plain_forward
                 for t in rounds:
-                    step = run_or_take(t, latents, forward)
+                    step = run_or_copy(t, latents, forward)
                     latents = step.latents
-                    record.add(step)
+                    results.add(step)
             if any(map(is_run, rounds)):  # in rounds that are copied from clean, no hook fires
                 counter.check()
-    run = record.make_rollout(layout, commit, {})
+    run = results.make_rollout(layout, commit, settings={})
     if not hooks:  # after an intervention, NaN is a result
         _require_numbers(model, run)
     return run
@@ -497,7 +515,13 @@ def _unroll(
                 return None
             predictions.append(stepped.prediction)
             carried.append(stepped.carried)
-    run = Rollout(torch.cat(predictions, 1), torch.cat(carried, 1), encoded, layout, commit)
+    run = Rollout(
+        predictions=torch.cat(predictions, 1),
+        latents=torch.cat(carried, 1),
+        fed=encoded,
+        layout=layout,
+        commit=commit,
+    )
     _require_numbers(model, run)
     return run
 
@@ -548,7 +572,7 @@ def _run_without_hooks(
     def run_chunks() -> Rollout:
         n_episodes = max(len(encoded.tokens), 1)  # without episodes, one run of none
         is_on_cpu = encoded.tokens.device.type == "cpu"
-        chunk_size = encoded.at_once(_EPISODES_PER_CHUNK) if is_on_cpu else n_episodes
+        chunk_size = encoded.choose_batch_size(_EPISODES_PER_CHUNK) if is_on_cpu else n_episodes
         runs = []
         for start in range(0, n_episodes, chunk_size):
             recorder.rows = slice(start, start + chunk_size)
@@ -578,7 +602,8 @@ def _require_numbers(model: Machine, run: Rollout) -> None:
         predictions = predictions.clone()
         predictions[run.fed.missing] = 0.0  # they are NaN in missing rounds, which is no error
     _require_finite(model, "predicts", predictions)
-    # States after rounds, of which index t is that of round t; then the one before round 0.
+    # First the states after rounds, so that index t of the second axis is round t; then the state
+    # before round 0.
     _require_finite(model, "carries", run.latents[:, 1:])
     _require_finite(model, "carries", run.latents[:, :1])
 
@@ -595,9 +620,8 @@ def _require_finite(model: Machine, what: str, values: Tensor) -> None:
     is_finite = values.isfinite()
     if is_finite.all():
         return
-    # [episode, round]
-    is_wrong = ~is_finite.flatten(2).all(2) if values.ndim > 2 else ~is_finite
-    t = int(is_wrong.any(0).nonzero()[0])
+    is_wrong = ~is_finite.reshape(*values.shape[:2], -1).all(2)  # [episode, round]
+    t = int(is_wrong.any(0).nonzero()[0])  # the first round of which any number is wrong
     episode = int(is_wrong[:, t].nonzero()[0])
     n_wrong = int(is_wrong.any(1).sum())
     raise InputError(
@@ -607,7 +631,7 @@ def _require_finite(model: Machine, what: str, values: Tensor) -> None:
     )
 
 
-class _Record:
+class _RoundResults:
     """Collects the results of all rounds in tensors that are allocated once, and makes a rollout of
     them.
 
@@ -635,7 +659,7 @@ class _Record:
         """Append one round that has run: prediction, inputs, and the state after it."""
         values = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.tensors:  # the first round: now names and shapes are known
-            self.fed = step.fed
+            self.first_fed = step.fed
             for name, value in values.items():
                 self.tensors[name] = self._allocate(value, self.n_rounds)
         for name, value in values.items():
@@ -653,8 +677,16 @@ class _Record:
             settings: the settings of the run.
         """
         predictions = self.tensors.pop("predictions")  # the others are the inputs
-        fed = replace(self.fed, **self.tensors)
-        return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
+        # Of the class of the task's rounds, with the inputs of all rounds in place of the first.
+        fed = replace(self.first_fed, **self.tensors)
+        return Rollout(
+            predictions,
+            latents=self.latents,
+            fed=fed,
+            layout=layout,
+            commit=commit,
+            settings=settings,
+        )
 
 
 class _CacheRecorder:
@@ -673,8 +705,8 @@ class _CacheRecorder:
     """
 
     def __init__(self, names: list[str], rounds: list[int], n_episodes: int) -> None:
-        # Round -> its index along the axis of cached rounds.
-        self.places = {t: index for index, t in enumerate(rounds)} if names else {}
+        # Round -> its index along the axis of cached rounds; empty if nothing is cached.
+        self.cache_index = {t: index for index, t in enumerate(rounds)} if names else {}
         self.n_episodes = n_episodes
         self.hooks = [(name, self._store) for name in names]
         self.tensors: dict[str, Tensor] = {}
@@ -683,13 +715,13 @@ class _CacheRecorder:
 
     def _store(self, activation: Tensor, hook: Any) -> None:
         """Store an activation of the current round, if this round is one of the rounds to cache."""
-        place = self.places.get(self.t)
-        if place is None:
+        index = self.cache_index.get(self.t)
+        if index is None:
             return
         if hook.name not in self.tensors:
-            shape = (self.n_episodes, len(self.places), *activation.shape[1:])
+            shape = (self.n_episodes, len(self.cache_index), *activation.shape[1:])
             self.tensors[hook.name] = activation.new_empty(shape)
-        self.tensors[hook.name][self.rows, place] = activation
+        self.tensors[hook.name][self.rows, index] = activation
 
     def mark_missing(self, missing: Tensor | None) -> None:
         """Write NaN into the cache for episodes in which the current round is missing.
@@ -697,12 +729,12 @@ class _CacheRecorder:
         Args:
             missing: ``[batch]``, True where the round is missing; None if it is missing nowhere.
         """
-        place = self.places.get(self.t)
-        if missing is None or place is None:
+        index = self.cache_index.get(self.t)
+        if missing is None or index is None:
             return
         for tensor in self.tensors.values():
             if tensor.is_floating_point():
-                tensor[self.rows, place][missing] = torch.nan  # rows is a slice: this is a view
+                tensor[self.rows, index][missing] = torch.nan  # rows is a slice: this is a view
 
 
 @checked
@@ -720,7 +752,7 @@ def replay(
 
     Args:
         model: the model.
-        run: a rollout of this model.
+        run: a rollout of this model, with or without hooks.
         rounds: the rounds to run: an int, a slice, a list or "all".
         names_filter: the hook points to cache: a name, a list of names, or a predicate of names;
             None to cache no activations.
@@ -742,6 +774,9 @@ def replay(
         one before the round.
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
+    digest = run.settings.get("digest")  # None if sequential() made it, which leaves settings empty
+    is_same = run.model is model or digest is None or digest == model.digest()
+    _require_same_model(is_same, run, model)
     chosen = select_rounds(rounds, run.n_rounds)
     names = [] if names_filter is None else model.hook_names(names_filter)
     latents, fed = run.rows(chosen)
@@ -752,14 +787,14 @@ def replay(
         parts[hook.name].append(activation.detach().clone())
 
     counter = FiringCounter([*fwd_hooks, *((name, store) for name in names)])
-    chunk_size = chunk or (len(latents) if fwd_hooks else fed.at_once(REPLAY_BATCH))
+    chunk_size = chunk or (len(latents) if fwd_hooks else fed.choose_batch_size(REPLAY_BATCH))
     steps = []
     with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
         for start in range(0, len(latents), chunk_size):
             rows = slice(start, start + chunk_size)
             steps.append(model.step(latents[rows], fed.select(rows)))
     counter.check()
-    by_round = (run.n_episodes, len(chosen))  # into which the axis of rows is split again
+    by_round = (run.n_episodes, len(chosen))  # the axis of rows is split into these two again
     predictions, carried = map(torch.cat, zip(*steps, strict=True))
     cache = {}
     for name, chunks in parts.items():

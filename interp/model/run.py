@@ -133,7 +133,7 @@ class Rollout:
             The carried states that the rounds read, ``[row, latent, d_model]``, and the encoded
             inputs of the rounds.
         """
-        chosen = select_rounds(rounds, self.n_rounds, twice=True)
+        chosen = select_rounds(rounds, self.n_rounds, may_repeat=True)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
     def select(self, episodes: slice | Sequence[int] | NDArray[Any] | Tensor) -> Rollout:
@@ -203,14 +203,14 @@ class Rollout:
         return self.layout.choose(self.predictions)
 
 
-def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list[int]:
+def select_rounds(rounds: Rounds, n_rounds: int, *, may_repeat: bool = False) -> list[int]:
     """Return the indices of selected rounds, counted from 0, as a list. Rounds that do not exist
     are refused.
 
     Args:
         rounds: an int (negative counts from the end), a slice, a list, or "all".
         n_rounds: number of rounds that exist.
-        twice: True if the same round may be named more than once.
+        may_repeat: True if the same round may be named more than once.
     """
     rounds = fit("rounds", rounds, Rounds)
     if isinstance(rounds, str):
@@ -226,7 +226,7 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list
         )
     indices = [t % n_rounds for t in selected]  # negative ones count from the end
     require(
-        twice or len(set(indices)) == len(indices),
+        may_repeat or len(set(indices)) == len(indices),
         f"rounds name one round twice, which would count twice: {format_value(rounds)}",
     )
     return indices
@@ -241,7 +241,7 @@ def _select_slice(rounds: slice, n_rounds: int) -> list[int]:
     return selected
 
 
-def room(machine: Machine, n_rounds: int) -> int:
+def limit_rounds(machine: Machine, n_rounds: int) -> int:
     """Return the number of rounds that a model can run: ``n_rounds``, or fewer if a growing channel
     of its carried state (such as a key-value cache) has room for fewer.
     """

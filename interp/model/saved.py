@@ -25,7 +25,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from interp.model.hooked import bytes_of
+from interp.model.hooked import bytes_of, copy_for_file
 from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
 from interp.support.checks import checked, file_path
@@ -57,9 +57,7 @@ def save(run: Rollout, path: str | Path) -> Path:
     tensors = {"predictions": run.predictions, "latents": run.latents, **rounds}
     for name, activation in run.cache.items():
         tensors[f"{_CACHE_PREFIX}{name}"] = activation
-    for name, tensor in tensors.items():
-        # Cloned, since safetensors refuses to store the same tensor under two names.
-        tensors[name] = tensor.detach().cpu().contiguous().clone()
+    tensors = copy_for_file(tensors)
     description = {
         "format_version": _FORMAT_VERSION,
         "layout": run.layout.to_dict(),
@@ -87,9 +85,10 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
     with convert_read_errors(path, _CUT_OR_EDITED), safe_open(path, framework="pt") as stored:
         description = _read_header(path, stored)
         digests = description["sha256"]
-        cached = [
-            name.removeprefix(_CACHE_PREFIX) for name in digests if name.startswith(_CACHE_PREFIX)
-        ]
+        cached = []
+        for name in digests:
+            if name.startswith(_CACHE_PREFIX):
+                cached.append(name.removeprefix(_CACHE_PREFIX))
         for name in names or ():
             require_known(f"cached activation in {str(path)!r}", name, cached)
 
@@ -106,9 +105,9 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
         cache = {name: read_tensor(f"{_CACHE_PREFIX}{name}") for name in selected}
         layout = layout_from_dict(description["layout"])
         run = Rollout(
-            read_tensor("predictions"),
-            read_tensor("latents"),
-            EncodedRounds(**rounds),
+            predictions=read_tensor("predictions"),
+            latents=read_tensor("latents"),
+            fed=EncodedRounds(**rounds),
             layout=layout,
             commit=description["commit"],
             cache=cache,

@@ -153,26 +153,25 @@ class Halting:
     Args:
         point: the point in the loop; its function ``alive`` decides which rows run once more.
         n_rows: number of rows of the batch.
-        disturbs: True to alter activations of halted rows, to test that they have no effect.
+        alters_halted: True to alter activations of halted rows, to test that they have no effect.
 
     Attributes:
         alive: Bool[row] or Bool[row, pos], True where the loop has not halted.
-        disturbs: True to alter activations of halted rows, to test that they have no effect.
         void: Bool[row], True for rows that a hook made invalid; the model's prediction and state
             become NaN there. A row becomes invalid if it has halted, so that the hook sees NaN in
             it, and the hook edits it; or if it has not halted, and the hook returns NaN or infinity
             in it.
     """
 
-    def __init__(self, point: Point, n_rows: int, disturbs: bool = False) -> None:
+    def __init__(self, point: Point, n_rows: int, alters_halted: bool = False) -> None:
         self.point = point
-        self.disturbs = disturbs
+        self.alters_halted = alters_halted
         self.n_rows = n_rows
         self.alive = torch.ones(n_rows, dtype=torch.bool)
         self.void = torch.zeros(n_rows, dtype=torch.bool)
         self.outputs: list[Tensor] = []
 
-    def hear_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
+    def update_from_gate(self, gate: nn.Module, args: Any, output: Any) -> None:
         """Update the mask :attr:`alive` from an output of the gate, the submodule that decides
         about halting. This method is attached to the gate as a forward hook.
 
@@ -207,15 +206,16 @@ class Halting:
         if len(value) == self.n_rows:
             return value
         is_running = self._is_running
+        n_running = int(is_running.sum())
         require(
-            len(value) == int(is_running.sum()),
+            len(value) == n_running,
             f"a run of {self.point.module!r} is of {len(value)} rows where alive= says that "
-            f"{int(is_running.sum())} of {self.n_rows} go on",
+            f"{n_running} of {self.n_rows} go on",
         )
         whole = value.new_full((self.n_rows, *value.shape[1:]), torch.nan)
         return whole.index_put((is_running,), value)
 
-    def look(self, hook_point: nn.Module, value: Tensor) -> Tensor:
+    def run_hooks(self, hook_point: nn.Module, value: Tensor) -> Tensor:
         """Pass the activation of one run through its hook point. Hooks see NaN in rows that have
         halted.
 
@@ -227,22 +227,23 @@ class Halting:
             The activation after the hooks, with the rows of ``value``. Original values remain in
             halted rows, and where hooks returned NaN or infinity.
         """
+        has_all_rows = len(value) == self.n_rows
         whole = self._fill_in_halted(value)
         alive = add_axes(self.alive.to(whole.device), whole.ndim)
         visible = whole.masked_fill(~alive, torch.nan)
         n_writes = count_writes(visible)
         result = hook_point(visible)
         if result is visible and count_writes(visible) == n_writes:  # no hook changed anything
-            if self.disturbs and len(value) == self.n_rows:
+            if self.alters_halted and has_all_rows:
                 return torch.where(alive, value, 1 - value)  # 1 - value differs for any but 1/2
             return value
         self.void = self.void.to(whole.device) | self._find_void(alive, whole, result)
         edited = torch.where(alive & result.isfinite(), result, whole)
-        return edited if len(value) == self.n_rows else edited[self._is_running]
+        return edited if has_all_rows else edited[self._is_running]
 
     def _find_void(self, alive: Tensor, whole: Tensor, result: Tensor) -> Tensor:
         """Return Bool[row], True for rows in which a hook changed an activation of a run that did
-        not take place.
+        not take place, or returned NaN or infinity for one that did.
 
         Adding to NaN leaves NaN, so such a change cannot be seen. A hook that changes every row
         that continues is assumed to change the halted rows, too.
@@ -256,13 +257,16 @@ class Halting:
         is_void = writes_into_halted | (alive & ~result.isfinite())
         void = is_void.flatten(1).any(1)
         alive = alive.expand_as(whole).flatten(1)  # [row, number]
-        is_changed = alive & (result != whole).flatten(1)
-        has_running = alive.any(1)  # [row]
-        # If no row runs, and no change of NaN is seen: the hook added to it, in every row.
-        changes_every_row = (
-            bool(is_changed.any(1)[has_running].all()) if has_running.any() else not void.any()
-        )
-        return void | ~alive.all(1) if changes_every_row else void
+        is_running = alive.any(1)  # [row]
+        if is_running.any():
+            is_changed = (alive & (result != whole).flatten(1)).any(1)  # [row]
+            changes_every_row = bool(is_changed[is_running].all())
+        else:
+            # The hook changed something, and no change of NaN is seen: it added to NaN.
+            changes_every_row = not void.any()
+        if not changes_every_row:
+            return void
+        return void | ~alive.all(1)
 
 
 class Tap(nn.Module):
@@ -278,13 +282,13 @@ class Tap(nn.Module):
         self.point = point
         self.n_runs = 0
         self.halting: Halting | None = None
-        self.disturbs = False
-        self.last: Tensor | None = None
+        self.alters_halted = False
+        self.last_activation: Tensor | None = None
         """Activation in the last run of the round, if the loop may halt."""
         self.runs = nn.ModuleList(HookPoint() for _ in range(point.times))
 
     @property
-    def is_watched(self) -> bool:
+    def is_hooked(self) -> bool:
         """Whether a hook is attached to any of the hook points; if not, the submodule runs
         unchanged.
         """
@@ -306,8 +310,8 @@ class Tap(nn.Module):
         else:
             handles = [module.register_forward_pre_hook(self._pass_input, with_kwargs=True)]
         if self.point.alive is not None:
-            self.halting = Halting(self.point, n_rows, self.disturbs)
-            handles.append(gate.register_forward_hook(self.halting.hear_gate))
+            self.halting = Halting(self.point, n_rows, alters_halted=self.alters_halted)
+            handles.append(gate.register_forward_hook(self.halting.update_from_gate))
         try:
             yield
             self._require_runs()
@@ -319,24 +323,25 @@ class Tap(nn.Module):
         """Refuse more runs of the submodule than the point declares. For runs that an early halt
         left out, pass NaN to the hooks.
         """
-        name, times, n_runs = self.point.module, self.point.times, self.n_runs
+        name = self.point.module
+        n_runs = self.n_runs
         require(
-            n_runs <= times,
-            f"submodule {name!r} runs {n_runs} times in a round, more than {times}; say how often: "
+            n_runs <= self.point.times,
+            f"submodule {name!r} runs {n_runs} times in a round, more than {self.point.times}; say how often: "
             f"Point({name!r}, times={n_runs})",
         )
         if self.halting is None:
             return
-        if self.last is None:
+        if self.last_activation is None:
             raise InputError(
                 f"submodule {name!r} has not run in any round yet, so what it gives is unknown; look at episodes in "
                 "which it does"
             )
         # In the remaining runs no row goes on, so that hooks see NaN in all of them.
         self.halting.alive = torch.zeros_like(self.halting.alive)
-        shape = (self.halting.n_rows, *self.last.shape[1:])
+        shape = (self.halting.n_rows, *self.last_activation.shape[1:])
         for hook_point in list(self.runs)[n_runs:]:
-            self.halting.look(hook_point, self.last.new_zeros(shape))
+            self.halting.run_hooks(hook_point, self.last_activation.new_zeros(shape))
 
     def _pass_output(self, module: nn.Module, args: Any, output: Any) -> Any:
         return self._pass(output)
@@ -360,13 +365,20 @@ class Tap(nn.Module):
         return self._pass_tensor(value, self.point.path)
 
     def _pass_tensor(self, value: Any, path: Sequence[int | str]) -> Any:
+        """Return ``value`` with the tensor at the end of ``path`` passed through the hook point of
+        the current run.
+
+        Args:
+            value: the submodule's input or output, or a part of it.
+            path: the indices, keys and attributes that lead from ``value`` to the tensor.
+        """
         if not path:
             self._require_tensor(value)
             hook_point = self.runs[self.n_runs - 1]  # of the current run, which is counted already
             if self.halting is None:
                 return hook_point(value)
-            self.last = value.detach()
-            return self.halting.look(hook_point, value)
+            self.last_activation = value.detach()
+            return self.halting.run_hooks(hook_point, value)
         key, *rest = path
         parts = list_parts(value)
         if key not in parts:
@@ -377,6 +389,9 @@ class Tap(nn.Module):
         return replace_part(value, key, self._pass_tensor(parts[key], rest))
 
     def _require_tensor(self, value: Any) -> None:
+        """Refuse a value, found where the point says, that is no tensor. If one of its parts is a
+        tensor under a name, the error suggests it.
+        """
         if isinstance(value, Tensor):
             return
         remedy = "name a tensor by item="

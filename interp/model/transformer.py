@@ -63,6 +63,7 @@ class _RoundOutput(NamedTuple):
     latents: Tensor
 
 
+# The key, the hook point, the axes between those of the batch and of the vector, and the name.
 _ACTIVATION_KINDS = (
     Component("latent", "hook_latents", "latent", "latent"),
     Component("embed", "hook_embed", "pos", "embedding"),
@@ -117,23 +118,21 @@ class HookedLatentTransformer(LensSurface):
         )
         largest = config.layout.max_layout
         eps = self.runtime.eps
-        self.embed = Embedding("W_E", config.d_vocab, config)
-        self.value_embed = Embedding("W_val", config.d_vocab, config)
-        self.pos_embed = Embedding("W_pos", config.n_ctx, config)
-        self.latents = Embedding("init", largest.n_latents, config)
+        self.embed = Embedding("W_E", n_rows=config.d_vocab, config=config)
+        self.value_embed = Embedding("W_val", n_rows=config.d_vocab, config=config)
+        self.pos_embed = Embedding("W_pos", n_rows=config.n_ctx, config=config)
+        self.latents = Embedding("init", n_rows=largest.n_latents, config=config)
         layers = range(config.n_layers)
         self.blocks: Any = nn.ModuleList(Block(config, self.runtime, layer) for layer in layers)
         self.ln_final = normalization(config, eps)
-        self.unembed = Projection("U", config.d_vocab_out, config)
+        self.unembed = Projection("U", d_out=config.d_vocab_out, config=config)
         self.write_map: nn.Module = nn.Identity()
         if config.write_map:
-            self.write_map = Projection("write", config.d_model, config)
+            self.write_map = Projection("write", d_out=config.d_model, config=config)
         if state_map is None:
             state_map = torch.zeros(0, config.d_model)
         self.register_buffer("state_map", state_map)
-        # The model's own layout comes last: of two with one length, a dictionary keeps the last.
-        layouts = (*config.layout.family, config.layout)
-        self.layout_of_length = {layout.n_positions: layout for layout in layouts}
+        self.layout_of_length = config.layout.layout_of_length
         self.register_buffer("position_ids", _number_positions(config), persistent=False)
         self.hook_latents = HookPoint()
         self.hook_embed = HookPoint()
@@ -261,8 +260,8 @@ class HookedLatentTransformer(LensSurface):
             if is_last and n_read is not None:
                 # Only keys and values are computed at positions at which no output is needed.
                 if past_of_block is None:
-                    past_of_block = block.nothing_past(len(resid))
-                block.pass_by(resid[:, :-n_read], past_of_block)
+                    past_of_block = block.make_empty_past(len(resid))
+                block.append_keys_values(resid[:, :-n_read], past_of_block)
                 resid = resid[:, -n_read:]
             resid = block(resid, past_of_block)
         return resid
@@ -286,7 +285,7 @@ class HookedLatentTransformer(LensSurface):
         update = self.update(normalized[:, layout.update_position], n_positions)
         logits = self.unembed(normalized)
         prediction = self.read_prediction(logits[:, layout.predict_position], n_positions)
-        return _RoundOutput(prediction, update, logits, latents)
+        return _RoundOutput(prediction, update=update, logits=logits, latents=latents)
 
     @exclusive
     def update(
@@ -392,13 +391,14 @@ class HookedLatentTransformer(LensSurface):
         """
         if self.config.value_range is not None:
             self._require_payloads_in(*self.config.value_range, fed.values)
-        example_by_dtype: dict[torch.dtype, str] = {}
+        own_dtype = self.dtype
         for name, weight in self.named_parameters():
-            example_by_dtype.setdefault(weight.dtype, name)
-        if len(example_by_dtype) > 1:
-            dtypes = ", ".join(sorted(map(str, example_by_dtype)))
-            example = next(name for dtype, name in example_by_dtype.items() if dtype != self.dtype)
-            raise InputError(f"the weights of {self.name!r} are of {dtypes} ({example}); {AS_REAL}")
+            if weight.dtype != own_dtype:
+                dtypes = {str(parameter.dtype) for parameter in self.parameters()}
+                listed = ", ".join(sorted(dtypes))
+                raise InputError(
+                    f"the weights of {self.name!r} are of {listed} ({name}); {AS_REAL}"
+                )
         return super().prepare(fed)
 
     def _require_payloads_in(self, low: float, high: float, values: Tensor) -> None:
@@ -579,7 +579,7 @@ class _RanRound:
     past: list[KeyValues]
     prediction: Tensor
 
-    def is_of(self, carried: Tensor, fed: EncodedRounds, start: int) -> bool:
+    def is_repeated_by(self, carried: Tensor, fed: EncodedRounds, start: int) -> bool:
         """Return whether a call of the model's step runs this round again, only with another
         choice.
 
@@ -613,51 +613,66 @@ class _Stepper:
         self.last: _RanRound | None = None
 
     def __call__(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
-        with self.model.lock:
-            layout = self.model.layout_of_length[fed.tokens.shape[1]]
+        model = self.model
+        with model.lock:
+            layout = model.layout_of_length[fed.tokens.shape[1]]
+            resid = model.embed_round(fed.tokens, carried, fed.values)
             choice_position = layout.choice_position
             if self.is_quiet and choice_position is not None:
+                # The first position that another choice can affect.
                 start = min(choice_position, layout.update_position)
-                return self._step_from(start, carried, fed, layout)
-            # All positions of a handwired model, whose results stay equal bit for bit to step's.
-            n_read = layout.n_read if self.is_quiet and not self.model.is_handwired else None
-            resid = self.model.embed_round(fed.tokens, carried, fed.values)
-            resid = self.model.run_from(resid, n_read=n_read, blocks=self.blocks)
-            normalized = self.model.ln_final(resid)
-            prediction = self._predict(normalized, layout)
-            return self._write(normalized, prediction, carried, fed, layout)
+                prediction, normalized = self._run_with_choice(resid, carried, fed, layout, start)
+            else:
+                # All positions of a handwired model, whose results equal step's bit for bit.
+                reads_part = self.is_quiet and not model.is_handwired
+                n_read = layout.n_from_prediction if reads_part else None
+                resid = model.run_from(resid, n_read=n_read, blocks=self.blocks)
+                normalized = model.ln_final(resid)
+                prediction = self._predict(normalized, layout)
+            at_update = normalized[:, -layout.n_from_update]  # counted from the end of the round
+            update = model.update(at_update, layout.n_positions)
+            return Stepped(prediction, model.write(carried, update, fed.slots))
 
-    def _step_from(
-        self, start: int, carried: Tensor, fed: EncodedRounds, layout: RoundLayout
-    ) -> Stepped:
-        """Run a round that contains a choice; if only the choice has changed, run only what follows
-        it.
+    def _run_with_choice(
+        self,
+        resid: Tensor,
+        carried: Tensor,
+        fed: EncodedRounds,
+        layout: RoundLayout,
+        start: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Run a round that contains a choice; if only the choice has changed since the last round
+        that ran, run only what follows it.
 
         Args:
-            start: the first position that another choice can affect.
+            resid: the residual stream before the first block, at all positions.
             carried: the latents that the round reads.
             fed: the round's inputs.
             layout: layout of the round.
+            start: the first position that another choice can affect.
 
         Returns:
-            The prediction, and the latents that the next round reads.
+            The prediction, and the normalised residual stream after the last block, at the last
+            positions, including that of the update.
         """
         model = self.model
-        resid = model.embed_round(fed.tokens, carried, fed.values)
-        if self.last is not None and self.last.is_of(carried, fed, start):
-            past = [_cut_past(past_of_block, start) for past_of_block in self.last.past]
+        last = self.last
+        if last is not None and last.is_repeated_by(carried, fed, start):
+            past = [_cut_past(past_of_block, start) for past_of_block in last.past]
             resid = model.run_from(
-                resid[:, start:], past=past, n_read=layout.n_after, blocks=self.blocks
+                resid[:, start:], past=past, n_read=layout.n_from_update, blocks=self.blocks
             )
             normalized = model.ln_final(resid)
-            prediction = self.last.prediction
+            prediction = last.prediction
         else:
-            past = [block.nothing_past(len(carried)) for block in self.blocks]
-            resid = model.run_from(resid, past=past, n_read=layout.n_read, blocks=self.blocks)
+            past = [block.make_empty_past(len(carried)) for block in self.blocks]
+            resid = model.run_from(
+                resid, past=past, n_read=layout.n_from_prediction, blocks=self.blocks
+            )
             normalized = model.ln_final(resid)
             prediction = self._predict(normalized, layout)
-        self.last = _RanRound(carried, fed, past, prediction)
-        return self._write(normalized, prediction, carried, fed, layout)
+        self.last = _RanRound(carried, fed, past=past, prediction=prediction)
+        return prediction, normalized
 
     def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
         """Return the prediction, usually probabilities ``[batch, outcome]``.
@@ -668,30 +683,8 @@ class _Stepper:
                 ones.
             layout: layout of the round.
         """
-        at_prediction = normalized[:, -layout.n_read]  # counted from the end of the round
+        at_prediction = normalized[:, -layout.n_from_prediction]  # counted from the end
         return self.model.read_prediction(self.model.unembed(at_prediction), layout.n_positions)
-
-    def _write(
-        self,
-        normalized: Tensor,
-        prediction: Tensor,
-        carried: Tensor,
-        fed: EncodedRounds,
-        layout: RoundLayout,
-    ) -> Stepped:
-        """Return the prediction, and the latents with the round's update written into them.
-
-        Args:
-            normalized: the normalised residual stream after the last block, at the last positions,
-                including that of the update.
-            prediction: the prediction.
-            carried: the latents that the round read.
-            fed: the round's inputs.
-            layout: layout of the round.
-        """
-        at_update = normalized[:, -layout.n_after]  # counted from the end of the round
-        update = self.model.update(at_update, layout.n_positions)
-        return Stepped(prediction, self.model.write(carried, update, fed.slots))
 
 
 def _cut_past(past: KeyValues, n_positions: int) -> KeyValues:
@@ -713,7 +706,8 @@ def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[P
     """
     if type(model) is not HookedLatentTransformer or not can_run_plainly(model, model.cfg):
         return None
-    return [PlainBlock(block, model.is_handwired, narrow) for block in model.blocks]
+    blocks = model.blocks
+    return [PlainBlock(block, model.is_handwired, narrow=narrow) for block in blocks]
 
 
 _AnyMachine = TypeVar("_AnyMachine", bound=Machine)

@@ -159,7 +159,7 @@ class _Round(RoundLayout):
         self.fit(episodes)
         outcomes = torch.from_numpy(episodes.outcomes)
         inputs = torch.from_numpy(episodes.inputs)
-        tokens = self.blank(*outcomes.shape)
+        tokens = self.make_blank_tokens(*outcomes.shape)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         first_input = self.token_ids[f"in {self.heard[0]}"]
         if self.numbers:

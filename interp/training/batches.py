@@ -77,7 +77,7 @@ class Batch:
         """Return a batch with the function ``change`` applied to every tensor, such as one that
         moves it to another device.
         """
-        return replace(self, rounds=self.rounds.each(change), targets=change(self.targets))
+        return replace(self, rounds=self.rounds.map_tensors(change), targets=change(self.targets))
 
 
 def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
@@ -292,7 +292,7 @@ class RoundsLoss(nn.Module):
             carried = self.model.initial(len(batch.targets), layout)
         losses = []
         for t in range(batch.n_rounds):
-            fed_round = fed.at(t)
+            fed_round = fed.take_round(t)
             targets = batch.targets[:, t]
             if self.is_transformer:
                 tokens, values = fed_round.tokens, fed_round.values
@@ -327,18 +327,18 @@ class RoundsLoss(nn.Module):
         resid = model.embed_round(tokens, latents, payloads)
         if layout.choice_position is None or self.commit == "target":
             # The last n_read positions, from the one of the prediction on.
-            normed = model.ln_final(model.run_from(resid, n_read=layout.n_read))
+            normed = model.ln_final(model.run_from(resid, n_read=layout.n_from_prediction))
             logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]
         else:
             # Up to the prediction, then the rest with the choice in it; blocks keep keys and values.
             n_prefix = layout.predict_position + 1
-            past = [block.nothing_past(len(tokens)) for block in model.blocks]
+            past = [block.make_empty_past(len(tokens)) for block in model.blocks]
             normed = model.ln_final(model.run_from(resid[:, :n_prefix], past=past, n_read=1))
             logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]
-            tokens = layout.commit(tokens, logits.argmax(-1))
+            tokens = layout.put_choice(tokens, logits.argmax(-1))
             suffix = model.embed_round(tokens, latents, payloads)[:, n_prefix:]
-            normed = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_after))
-        return logits, model.update(normed[:, -layout.n_after], layout.n_positions)
+            normed = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_from_update))
+        return logits, model.update(normed[:, -layout.n_from_update], layout.n_positions)
 
 
 def _compute_loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:

@@ -279,7 +279,7 @@ def _list_tokens(answer: Answer) -> list[dict[str, Any]]:
     value.
     """
     layout = answer.bench.layout
-    fed = answer.after.fed.at(answer.view.round)
+    fed = answer.after.fed.take_round(answer.view.round)
     names = {token: name for name, token in layout.token_ids.items()}
     rows = []
     for i, label in enumerate(layout.labels):

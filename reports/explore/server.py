@@ -23,7 +23,7 @@ import numpy as np
 from interp.core import catalog
 from interp.core.machine import Machine
 from interp.model.library import load
-from interp.model.run import room
+from interp.model.run import limit_rounds
 from interp.results.style import house_style
 from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, convert_errors, require, require_known
@@ -103,7 +103,7 @@ class Explorer:
         task = catalog.of(model)
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
-        n_rounds = rounds or room(model, task.at_most(_MOST_ROUNDS))
+        n_rounds = rounds or limit_rounds(model, task.at_most(_MOST_ROUNDS))
         episodes = task.half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
         bench = Bench(model.eval(), self.origin, episodes, regime, seed)
         if self.reference is None:

@@ -234,7 +234,7 @@ def run_modules(model: Any, episodes: Any, names: list[str]) -> Numbers:
 
     with model.hooks(fwd_hooks=[(name, store) for name in names]):
         for t in range(n_rounds):
-            prediction, latents = model.step(latents, encoded.at(t))
+            prediction, latents = model.step(latents, encoded.take_round(t))
             predictions.append(prediction)
             carried.append(latents)
     return [torch.stack(predictions, 1), torch.stack(carried, 1), *(cache[name] for name in names)]

@@ -45,13 +45,13 @@ def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
 def test_a_state_that_is_right_and_predictions_that_are_not_are_told_apart():
     """Votes that are counted evenly keep the log-weights; a readout in other units keeps the predictions."""
     machine = handmade.majority(decay=0.8)
-    own_algorithm, read = handmade.algorithm(decay=0.8), machine.reader
-    machine.reader = lambda carried: 1.001 * read(carried)
+    own_algorithm, read = handmade.algorithm(decay=0.8), machine.state_reader
+    machine.state_reader = lambda carried: 1.001 * read(carried)
     assert [
         c.variable for c in circuits.verify_machine(machine, own_algorithm, n_rounds=20).failures
     ] == ["carried_state"]
     assert circuits.verify_machine(machine, own_algorithm, n_rounds=20, tolerance=0.01).passed
-    machine.reader = read
+    machine.state_reader = read
     vote = machine.module.votes
     machine.module.votes = lambda carried, said: vote(0 * carried, said)
     assert [
@@ -85,7 +85,7 @@ def test_what_cannot_be_verified_is_refused():
     refuses(
         "tolerance must be a number >= 0, got -1", circuits.verify_machine, machine, tolerance=-1.0
     )
-    machine.reader = lambda carried: carried["h"]
+    machine.state_reader = lambda carried: carried["h"]
     assert machine.untrained().algorithm is None
     refuses(
         r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)",
@@ -145,7 +145,7 @@ def test_a_machine_of_known_state_says_what_it_computes():
     known = {"step": machine.one_step, "channels": machine.channels, "check": False}
     for arguments in (
         {"algorithm": handmade.algorithm()},
-        {"algorithm": q_learning(), "read": machine.reader},
+        {"algorithm": q_learning(), "read": machine.state_reader},
     ):
         refuses(
             "give read=, too, and an algorithm of its task",

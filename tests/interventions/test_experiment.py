@@ -106,7 +106,7 @@ def test_every_round_of_an_edited_run_commits_the_same_choices(untrained_q, mdp_
     latents = state[:, 0]
     for lag in range(4):
         latents = run_round(
-            untrained_q, base.fed.at(2 + lag), latents, base.layout, commit
+            untrained_q, base.fed.take_round(2 + lag), latents, base.layout, commit
         ).latents.detach()
         assert_close(values[:, lag], latents.flatten(1), rtol=0, atol=1e-12)
 

@@ -169,7 +169,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     one_hot = torch.eye(2).double()[source_action]
     assert_close(written, one_hot, atol=1e-12, rtol=0)
 
-    following = base.fed.at(10)
+    following = base.fed.take_round(10)
     _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
     location = circuit.location("next_values", "candidates")
     values = location.reader(circuit)(cache[location.hook])

@@ -178,7 +178,7 @@ def test_a_late_table_goes_on_from_any_state():
     """A map from another model's state gives it transitions that are none: the nearest ones stand for them."""
     machine = known.gallery("qlearning")["one round late"].make()
     run = interp.rollout(machine, sample_for_reference("qlearning", 12, 14, seed=3))
-    step = machine.step(run.latents[:, 3] * 1.4 + 0.7, run.fed.at(3))
+    step = machine.step(run.latents[:, 3] * 1.4 + 0.7, run.fed.take_round(3))
     assert step.carried.isfinite().all()
     assert step.prediction.isfinite().all()
 

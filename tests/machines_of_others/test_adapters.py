@@ -54,9 +54,9 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
     for t in range(episodes.n_rounds):
         with torch.no_grad():
             assert torch.equal(carried, run.latents[:, t])
-            done = machine.step(carried, run.fed.at(t))
+            done = machine.step(carried, run.fed.take_round(t))
             with machine.hooks(fwd_hooks=hooks):
-                machine.step(carried, run.fed.at(t))
+                machine.step(carried, run.fed.take_round(t))
         assert torch.equal(done.prediction, run.predictions[:, t])
         for name in (
             names
@@ -126,7 +126,7 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
     state = None
     with torch.no_grad():
         for t in range(episodes.n_rounds):
-            x = SAID.after(run.fed.at(t))
+            x = SAID.after(run.fed.take_round(t))
             state = fused(x.unsqueeze(0), state)[1] if layers else fused(x, state)
             parts = state if isinstance(state, tuple) else (state,)
             stacked = torch.cat(parts) if layers else torch.stack(parts)
@@ -177,7 +177,7 @@ def test_the_input_before_round_0_is_trained():
         first=lambda m: begun,
     )
     episodes, _ = pair(machine)
-    fed = machine.prepare(LAYOUT.encode(episodes)).at(0)
+    fed = machine.prepare(LAYOUT.encode(episodes)).take_round(0)
     prediction, _ = machine.step(machine.initial(len(episodes)), fed)
     prediction.sum().backward()
     assert begun.grad.abs().max() > 0
@@ -199,7 +199,7 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
     run = interp.rollout(machine, episodes)
     start = core(begun).expand(len(episodes), -1)
     assert torch.equal(run.latents[:, 0, 0], start)
-    after = core(SAID.before(run.fed.at(0)), start)
+    after = core(SAID.before(run.fed.take_round(0)), start)
     predictions = head(after).softmax(1)[:, 1]
     torch.testing.assert_close(run.predictions[:, 0], predictions)
 
@@ -224,7 +224,7 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
     module, z = machine.module, torch.zeros(len(episodes), WIDTH)
     with torch.no_grad():
         for t in range(episodes.n_rounds):
-            heard = module.hear(SAID.after(run.fed.at(t)))
+            heard = module.hear(SAID.after(run.fed.take_round(t)))
             for i in range(3):
                 z = module.core(z + heard / 3)
                 torch.testing.assert_close(
@@ -293,7 +293,7 @@ def test_an_agent_plays_in_our_worlds():
     episodes, run = interp.play(machine, mdp.sample_mdps(5, 4, 3, seed=0), n_rounds=7, seed=0)
     chosen = run.predictions.argmax(-1).numpy()
     assert np.array_equal(chosen[:, :-1], episodes.actions[:, 1:])
-    first_observation = observed(None, run.fed.at(0)).unsqueeze(0)
+    first_observation = observed(None, run.fed.take_round(0)).unsqueeze(0)
     out, _ = machine.module.core(first_observation, None)
     torch.testing.assert_close(run.latents[:, 1, 0], out[0].detach(), rtol=0, atol=1e-6)
 

@@ -90,7 +90,7 @@ def test_rounds_are_the_librarys_pass_over_the_whole_sequence(kind):
     module, n_rounds = machine.module.eval(), 3
     episodes = experts.sample(4, n_rounds, 4, seed=0)
     run = interp.rollout(machine, episodes)
-    embedded_rounds = [embed(module, run.fed.at(t)) for t in range(n_rounds)]
+    embedded_rounds = [embed(module, run.fed.take_round(t)) for t in range(n_rounds)]
     x = torch.cat(embedded_rounds, 1)
     component = machine.points["layer_1"]
     runs = [component.hook.format(layer=i) for i in range(component.n_layers or 1)]

@@ -95,11 +95,13 @@ def test_every_recurrence_is_a_round_and_more_than_were_trained_are_more_rounds(
 def test_only_the_first_round_hears_the_question():
     machine, episodes = recurrent(), TASK.sample(4, 5, seed=0)
     fed = machine.prepare(machine.layout.encode(episodes))
-    cloned = fed.each(torch.clone)
+    cloned = fed.map_tensors(torch.clone)
     cloned.values[:, 1:] += 3
     carried = [machine.initial(4), machine.initial(4)]
     for t in range(5):
-        steps = [machine.step(c, f.at(t)) for c, f in zip(carried, (fed, cloned), strict=True)]
+        steps = [
+            machine.step(c, f.take_round(t)) for c, f in zip(carried, (fed, cloned), strict=True)
+        ]
         assert torch.equal(steps[0].prediction, steps[1].prediction)
         carried = [step.carried for step in steps]
 

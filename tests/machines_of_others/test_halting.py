@@ -127,7 +127,7 @@ def test_runs_that_did_not_take_place_are_nan_in_the_cache(leaves):
     cache = interp.rollout(machine, episodes, names_filter=CYCLES)
     n_runs = set()
     for t in range(4):
-        outputs, _, z = by_hand(machine.module, cache.latents[:, t, 0], cache.fed.at(t))
+        outputs, _, z = by_hand(machine.module, cache.latents[:, t, 0], cache.fed.take_round(t))
         for name, output in zip(CYCLES, outputs, strict=True):
             assert_close(cache.cache[name][:, t], output, rtol=0, atol=1e-6, equal_nan=True)
         assert_close(cache.latents[:, t + 1, 0], z, rtol=0, atol=1e-6)
@@ -145,7 +145,9 @@ def test_an_edit_moves_the_rows_that_run_and_voids_the_others(leaves, cycle):
     plain = interp.rollout(machine, episodes, names_filter=CYCLES)
     hook = (CYCLES[cycle], lambda x, hook: x + 0.7)
     edited = interp.rollout(machine, episodes, fwd_hooks={1: [hook]})
-    _, scores, z = by_hand(machine.module, plain.latents[:, 1, 0], plain.fed.at(1), (cycle, 0.7))
+    _, scores, z = by_hand(
+        machine.module, plain.latents[:, 1, 0], plain.fed.take_round(1), (cycle, 0.7)
+    )
     ran = took_place(plain.cache[CYCLES[cycle]][:, 1])
     assert_close(edited.latents[ran, 2, 0], z[ran], rtol=0, atol=1e-6)
     predictions = scores.softmax(1)[:, 1]
@@ -163,7 +165,7 @@ def test_a_hook_may_write_in_place(mode):
 
     def carry(hook):
         with mode(), machine.hooks(fwd_hooks=[(CYCLES[0], hook)]):
-            return machine.step(plain.latents[:, 1], plain.fed.at(1)).carried
+            return machine.step(plain.latents[:, 1], plain.fed.take_round(1)).carried
 
     in_place = carry(lambda x, hook: x.add_(0.7))
     assert torch.equal(in_place, carry(lambda x, hook: x + 0.7))
@@ -187,7 +189,7 @@ def test_an_infinite_state_stays_infinite():
     halting, episodes = checked(), experts.sample(2, 3, 4, seed=0)
     plain = interp.adapt(halting.module, LAYOUT, step=step, channels=halting.channels)
     carried = torch.tensor([-torch.inf, 0]).reshape(2, 1, 1).expand(2, 1, WIDTH)
-    fed = plain.prepare(LAYOUT.encode(episodes)).at(0)
+    fed = plain.prepare(LAYOUT.encode(episodes)).take_round(0)
     predictions = halting.step(carried, fed).prediction
     assert_close(predictions, plain.step(carried, fed).prediction, equal_nan=True)
 

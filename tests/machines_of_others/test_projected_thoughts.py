@@ -57,7 +57,7 @@ def test_a_thought_is_put_into_one_ever_longer_sequence_without_a_cache(project,
     sequence = torch.zeros(4, 0, 16)
     with torch.no_grad():
         for t in range(4):
-            x = model.transformer.wte(run.fed.at(t).tokens)
+            x = model.transformer.wte(run.fed.take_round(t).tokens)
             if t:
                 x[:, 1] = thought
             sequence = torch.cat([sequence, x], 1)

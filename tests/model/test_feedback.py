@@ -213,9 +213,9 @@ def test_shipped_layouts_are_read_where_they_were():
     ):
         n = layout.n_positions
         assert layout.predict_position == n - 3
-        assert layout.n_read == 3
+        assert layout.n_from_prediction == 3
         assert layout.update_position == n - 1
-        assert layout.n_after == 1
+        assert layout.n_from_update == 1
     assert QLearningRound(2, 2).predict_label == "Select"
 
 

@@ -157,7 +157,7 @@ def _reads_twice(m, carried, fed):
 
 
 def _starts_at_random(machine):
-    machine.start = lambda module: {"h": torch.randn(16)}
+    machine.make_start = lambda module: {"h": torch.randn(16)}
 
 
 def _copies_move_the_generator(machine):
@@ -491,10 +491,10 @@ def test_rounds_may_hold_more_than_tokens():
     """A tree of tensors, which is cut, stacked and laid in rows as a whole."""
     machine = gru()
     fed = machine.layout.encode(experts.sample(2, 3, N_EXPERTS))
-    same = fed.each(lambda part: part)
+    same = fed.map_tensors(lambda part: part)
     pairs = zip(fed.tensors().values(), same.tensors().values(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
-    tokens_of_rounds = [fed.at(t).tokens for t in range(3)]
+    tokens_of_rounds = [fed.take_round(t).tokens for t in range(3)]
     assert torch.equal(torch.stack(tokens_of_rounds, 1), fed.tokens)
     rows = fed.tokens[:, [2, 0]].flatten(0, 1)
     assert torch.equal(fed.rows([2, 0]).tokens, rows)
@@ -510,7 +510,7 @@ def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
     assert labels[-2:] == ["cache_6", "cache_length"]
     length = run.latents[:, :, -1, 0]
     assert length.tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]] * 3
-    inputs = torch.cat(read_round(run.fed.at(2)), 1)
+    inputs = torch.cat(read_round(run.fed.take_round(2)), 1)
     written = machine.module.write(inputs).detach()
     assert_close(run.latents[:, 6, 2], written)
     assert torch.equal(run.latents[:, 2, 2:6], torch.zeros(3, 4, 8))  # rows of rounds to come

@@ -84,7 +84,7 @@ def cuts(draw, model):
 def in_parts(model, round_, layer, start, n_read):
     """A round's residual streams: of all positions up to a layer, and from there of the last ones on their own."""
     resid = model.run_from(model.embed_round(*round_), 0, layer)
-    past = [block.nothing_past(len(resid)) for block in model.blocks[layer:]]
+    past = [block.make_empty_past(len(resid)) for block in model.blocks[layer:]]
     whole = model.run_from(resid[:, :start], layer, past=past)
     return resid, whole, model.run_from(resid[:, start:], layer, past=iter(past), n_read=n_read)
 
@@ -178,8 +178,8 @@ def test_a_round_with_other_tokens_is_not_taken_for_the_one_before():
     episodes, _ = interp.play(actor, mdp.sample_mdps(3, 2, 2, seed=0), 6, seed=0, epsilon=0.5)
     untrained = actor.untrained(0)
     run = interp.rollout(untrained, episodes)
-    fed, carried = run.fed.at(0), run.latents[:, 0]
-    changed = replace(fed, tokens=run.fed.at(1).tokens)
+    fed, carried = run.fed.take_round(0), run.latents[:, 0]
+    changed = replace(fed, tokens=run.fed.take_round(1).tokens)
     assert not torch.equal(fed.tokens, changed.tokens)
     with torch.no_grad():
         step = untrained.stepper()

@@ -1,5 +1,7 @@
 """Rollouts: two passes that agree, a round axis in everything, hooks by round, and no silence."""
 
+import copy
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -7,6 +9,7 @@ from torch.testing import assert_close
 import interp
 from interp.model.rollout import require_own
 from interp.model.run import select_rounds
+from interp.model.transformer import untrained
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
@@ -65,6 +68,19 @@ def test_a_hooked_replay_in_chunks_is_the_whole_one():
     assert_close(cache[PATTERN], in_parts[2][PATTERN], rtol=0, atol=1e-12)
     assert (predictions - run.predictions).abs().max() > 1e-6
     refuses("chunk must be 1 or more, got 0", interp.replay, model, run, chunk=0)
+
+
+def test_a_replay_by_another_model_is_refused():
+    """A copy of the model replays its rollout; an untrained one, or one that was changed, does not."""
+    model, episodes = expert_case()
+    run = interp.rollout(model, episodes)
+    copied = copy.deepcopy(model)
+    predictions, _, _ = interp.replay(copied, run)
+    assert_close(predictions, run.predictions, rtol=0, atol=1e-12)
+    refuses("a rollout of another model", interp.replay, untrained(model), run)
+    with torch.no_grad():
+        copied.unembed.bias.add_(1)
+    refuses("a rollout of another model", interp.replay, copied, run)
 
 
 def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
@@ -131,6 +147,24 @@ def test_a_rollout_made_with_attached_hooks_is_not_clean():
     )
 
 
+def test_a_rollout_made_before_hooks_were_attached_is_not_clean():
+    """Rounds before the first hooked one would be copied from it, without the hooks attached since."""
+    model, episodes = expert_case()
+    run = interp.rollout(model, episodes)
+    hooks = [("blocks.0.hook_attn_out", _halve)]
+    with model.hooks(fwd_hooks=hooks):
+        refuses(
+            "made before hooks were attached",
+            interp.rollout,
+            model,
+            episodes,
+            fwd_hooks={3: hooks},
+            clean=run,
+        )
+    model.set_use_attn_result(True)  # a flag of hook points changes no result
+    assert require_own(run, model, episodes) is run
+
+
 def test_a_played_rollout_with_attached_hooks_is_not_clean():
     model, _ = q_case()
     mdps = mdp.sample_mdps(5, 4, 3, seed=2)
@@ -195,7 +229,7 @@ def test_long_rounds_run_in_smaller_batches() -> None:
     model = interp.load("reachability-learned").double()
     episodes = interp.tasks.of(model).sample_for(model, 45, 1, seed=0)
     fed = model.prepare(model.layout.encode(episodes))
-    assert 1 < fed.at_once(256) < 45
+    assert 1 < fed.choose_batch_size(256) < 45
     batches = [episodes.select(slice(start, start + 9)) for start in range(0, 45, 9)]
     parts = [interp.rollout(model, batch) for batch in batches]
     whole = interp.rollout(model, episodes)
@@ -265,7 +299,7 @@ def test_layers_that_return_all_their_states_run_all_rounds_in_one_call(monkeypa
     carried, predictions = machine.initial(4), []
     with torch.no_grad():
         for t in range(7):
-            prediction, carried = machine.step(carried, encoded.at(t))
+            prediction, carried = machine.step(carried, encoded.take_round(t))
             predictions.append(prediction)
     monkeypatch.setattr("interp.model.rollout._ROUNDS_PER_CALL", 8)
     monkeypatch.setattr(machine, "stepper", lambda: pytest.fail("a round ran on its own"))

@@ -155,7 +155,7 @@ def test_a_round_in_pieces_is_the_round(n_layers):
     expected = cache[f"blocks.{n_layers - 1}.hook_resid_post"]
     embedded, n = model.embed_round(tokens, latents), tokens.shape[1]
     for cuts in ((n,), (1, n), (n - 2, n), (3, 4, n - 1, n)):
-        past, start = [block.nothing_past(len(tokens)) for block in model.blocks], 0
+        past, start = [block.make_empty_past(len(tokens)) for block in model.blocks], 0
         for stop in cuts:
             read = model.run_from(embedded[:, start:stop], past=past, n_read=min(2, stop - start))
             assert_close(read, expected[:, max(start, stop - 2) : stop])

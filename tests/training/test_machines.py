@@ -413,7 +413,7 @@ def test_an_edited_checkpoint_is_refused(saved):
 def test_an_exact_machine_is_no_longer_exact_once_it_is_trained(tmp_path):
     def exact():
         machine = machines.gru()
-        machine.reader = lambda tree: tree["h"][..., :4]
+        machine.state_reader = lambda tree: tree["h"][..., :4]
         return machine
 
     interp.register_machine("exact", exact, description="", task="experts")

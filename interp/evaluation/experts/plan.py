@@ -17,7 +17,7 @@ from interp.evaluation.plan import (
     table_or_note,
 )
 from interp.model.rollout import rollout
-from interp.model.run import room
+from interp.model.run import limit_rounds
 from interp.tasks.experts.episodes import sample
 
 
@@ -75,7 +75,7 @@ def describe_lacking_room(model: Machine, n_rounds: int) -> str:
     """Return a sentence that says that a model cannot run for ``n_rounds`` rounds, and for how many
     rounds its state has room. Return "" if the model can run for ``n_rounds`` rounds.
     """
-    n_possible = room(model, n_rounds)
+    n_possible = limit_rounds(model, n_rounds)
     return (
         ""
         if n_possible >= n_rounds

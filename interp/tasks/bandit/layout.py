@@ -61,7 +61,7 @@ class BanditRound(SizedRound):
     def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
         choices = torch.from_numpy(episodes.choices)
-        tokens = self.blank(*choices.shape)
+        tokens = self.make_blank_tokens(*choices.shape)
         tokens[..., self.position("choice")] = self.token_ids["arm_1"] + choices
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., self.position("reward")] = torch.from_numpy(episodes.rewards)

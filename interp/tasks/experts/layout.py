@@ -67,7 +67,7 @@ class ExpertRound(SizedRound):
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
         labels = torch.from_numpy(episodes.labels)
-        tokens = self.blank(*labels.shape)
+        tokens = self.make_blank_tokens(*labels.shape)
         label_0 = self.token_ids["q0"]
         votes = slice(3, 3 + 2 * self.n_experts, 2)  # p_1, ..., p_n, after <w>, <z> and e_1
         tokens[..., votes] = label_0 + torch.from_numpy(episodes.advice)

@@ -113,7 +113,7 @@ class QLearningRound(SizedRound):
         first_state, first_action = self.token_ids["s_1"], self.token_ids["a_1"]
         actions = torch.from_numpy(episodes.actions)
         next_states = torch.from_numpy(episodes.next_states)
-        tokens = self.blank(*actions.shape)
+        tokens = self.make_blank_tokens(*actions.shape)
         tokens[..., place("s")] = first_state + torch.from_numpy(episodes.states)
         tokens[..., place("a")] = first_action + actions
         tokens[..., place("s'")] = first_state + next_states

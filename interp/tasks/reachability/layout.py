@@ -94,7 +94,9 @@ class ReachabilityRound(SizedRound):
         self.require_fit(episodes)
         place = self.position
         first_node = self.token_ids["n_1"]
-        tokens = self.blank(len(episodes), episodes.n_rounds)  # [episode, round, position]
+        tokens = self.make_blank_tokens(
+            len(episodes), episodes.n_rounds
+        )  # [episode, round, position]
         edges = first_node + torch.tensor(episodes.by_round("edges"))
         start, stop = place("s_1"), place("c_1")
         if self.marks:
