@@ -105,11 +105,11 @@ def import_rounds(
         optional=("note",),
         lists=("advice", "session"),
     )
-    text_table = table.table
+    text_table = table.text_table
     rounds = code_rounds(table)
     outcomes = {label: outcome for outcome, label in enumerate(rounds.labels)}  # label -> 0 or 1
     # The only column of "choice"; an answer that is no label becomes NaN.
-    answers = table.texts("choice").iloc[:, 0].map(outcomes)
+    answers = table.read_labels("choice").iloc[:, 0].map(outcomes)
     reading = table.make_report(rounds.sessions, rounds.counted)
     # The importer finds the condition in the prompt's name.
     prompt = f"{played.name}-hist" if played.protocol == "note" else played.name

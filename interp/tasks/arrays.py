@@ -55,6 +55,7 @@ from interp.core.task import (
 from interp.model.layout import MOST, EncodedRounds, RoundLayout
 from interp.support.checks import array_of, checked, format_value, integer
 from interp.support.errors import convert_errors, require, require_known
+from interp.tasks.sized_round import number_names
 
 _Array = NDArray[Any]
 
@@ -84,11 +85,9 @@ class SeriesEpisodes(BaseEpisodes):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        inputs = array_of("inputs", self.inputs)
-        if inputs.ndim == 3:
-            inputs = episode_array("inputs", inputs, "episode, round, number")
-        else:
-            inputs = episode_array("inputs", inputs, "episode, round", whole=True)
+        are_vectors = array_of("inputs", self.inputs).ndim == 3
+        axes = "episode, round, number" if are_vectors else "episode, round"
+        inputs = episode_array("inputs", self.inputs, axes, whole=not are_vectors)
         outcomes = episode_array("outcomes", self.outcomes, "episode, round")
         rewards = episode_array("rewards", self.rewards, "episode, round")
         are_equal = inputs.shape[:2] == outcomes.shape == rewards.shape
@@ -250,7 +249,7 @@ def series(
     is_vector = isinstance(inputs, int)
     if isinstance(inputs, int):
         require(inputs <= MOST, f"inputs of {key!r} are {MOST} numbers at most, got {inputs}")
-        input_names = tuple(f"x_{i + 1}" for i in range(inputs))
+        input_names = number_names("x", inputs)
     else:
         input_names = tuple(inputs)
     _require_names(f"inputs of {key!r}", input_names, n_least=1)

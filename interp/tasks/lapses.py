@@ -50,22 +50,17 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
     def learn_late(state: str, v: Values) -> _Array:
         due = {}  # inputs of the round `lag` rounds ago
         for input_key in _list_inputs_read(algorithm):
-            newest = v[input_key][..., None]
-            waiting = np.concatenate([v[f"waiting_{input_key}"], newest], -1)  # [..., lag + 1]
+            waiting = _append_newest(v, f"waiting_{input_key}", input_key)  # [..., lag + 1]
             due[input_key] = waiting[..., 0]
-        learned = algorithm.advance(v, _round_classes(algorithm, v, due), keys=(state,))
+        inputs = _snap_to_classes(algorithm, v, due)
+        learned = algorithm.advance(v, inputs, keys=(state,))
         # In the first rounds the queue still has the zeros that it began with.
         is_due = v[_CLOCK] >= lag
         return _apply_fraction(v[state], learned[state], is_due)
 
-    return _replace_updates(
-        with_queue,
-        algorithm.state,
-        learn_late,
-        {"lag": lag},
-        key=key or f"{algorithm.key}_late",
-        name=name or f"{algorithm.name}, some rounds late",
-    )
+    key = key or f"{algorithm.key}_late"
+    name = name or f"{algorithm.name}, some rounds late"
+    return _replace_updates(with_queue, algorithm.state, learn_late, {"lag": lag}, key, name)
 
 
 @checked
@@ -81,17 +76,17 @@ def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "
     _check_rounds("last", last)
     is_whole = last == int(last)
 
-    def count(clock: _Array) -> _Array:
+    def get_fraction(clock: _Array) -> _Array:
         return clock < last if is_whole else np.clip(last - clock, 0, 1)
 
     key = key or f"{algorithm.key}_stopped"
     name = name or f"{algorithm.name} that stops learning"
-    return sometimes(algorithm, count, {"last": last}, key, name)
+    return learn_in_some_rounds(algorithm, get_fraction, {"last": last}, key, name)
 
 
-def sometimes(
+def learn_in_some_rounds(
     algorithm: Algorithm,
-    counts: Callable[[_Array], _Array],
+    get_fraction: Callable[[_Array], _Array],
     parameters: Mapping[str, Any],
     key: str,
     name: str,
@@ -101,9 +96,9 @@ def sometimes(
 
     Args:
         algorithm: the algorithm to vary.
-        counts: function that says how much is learned from a round. It maps an array of round
-            indices to an array of the same shape: booleans, True if the round's update is made; or
-            numbers, the fraction of the update that is made.
+        get_fraction: function that says how much is learned from a round. It maps an array of
+            round indices to an array of the same shape: booleans, True if the round's update is
+            made; or numbers, the fraction of the update that is made.
         parameters: {name: value} of the parameters that the variant has besides those of the
             algorithm; they are only recorded.
         key, name: key and name of the variant.
@@ -112,7 +107,7 @@ def sometimes(
     def learn(state: str, v: Values) -> _Array:
         update = algorithm.variable(NEXT + state).equation
         assert update is not None
-        return _apply_fraction(v[state], update(v), counts(v[_CLOCK]))
+        return _apply_fraction(v[state], update(v), get_fraction(v[_CLOCK]))
 
     reads = {
         state: (state, _CLOCK, *algorithm.variable(NEXT + state).parents)
@@ -136,31 +131,43 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
         key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
-    # What an update can start from: variables that depend on inputs alone, and decayed states.
-    from_inputs = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
-    known = from_inputs.union(algorithm.state)
-    # For each state, the variables on the way to its update, and the known ones that they read.
-    paths: dict[str, list[Variable]] = {}
-    reads: dict[str, tuple[str, ...]] = {}
-    for state in algorithm.state:
-        needed = {NEXT + state}
-        for variable in reversed(algorithm.variables):  # children before parents
-            if variable.key in needed and variable.key not in known:
-                needed.update(variable.parents)
-        path = [variable for variable in algorithm.variables if variable.key in needed]
-        reads[state] = tuple(variable.key for variable in path if variable.key in known)
-        paths[state] = [variable for variable in path if variable.key not in known]
+    updates = {state: _trace_update(algorithm, state) for state in algorithm.state}
 
     def learn(state: str, v: Values) -> _Array:
-        values = {k: decay * v[k] if k in algorithm.state else v[k] for k in reads[state]}
-        for variable in paths[state]:
+        start_keys, computed = updates[state]
+        values = {k: decay * v[k] if k in algorithm.state else v[k] for k in start_keys}
+        for variable in computed:
             assert variable.equation is not None
             values[variable.key] = np.asarray(variable.equation(values))
         return values[NEXT + state]
 
     key = key or f"{algorithm.key}_fading"
     name = name or f"{algorithm.name} that forgets"
+    reads = {state: start_keys for state, (start_keys, _) in updates.items()}
     return _replace_updates(algorithm, algorithm.state, learn, {"decay": decay}, key, name, reads)
+
+
+def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], list[Variable]]:
+    """Find what an update of a state variable starts from, and what it computes from there. It
+    starts from states, and from variables that depend on inputs alone.
+
+    Args:
+        algorithm: the algorithm.
+        state: key of the state variable.
+
+    Returns:
+        The keys of the variables from which the update starts; and the variables that it computes
+        from them, each after its parents. The last is the state variable's next value.
+    """
+    from_inputs = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
+    starts = from_inputs.union(algorithm.state)
+    needed = {NEXT + state}
+    for variable in reversed(algorithm.variables):  # children before parents
+        if variable.key in needed and variable.key not in starts:
+            needed.update(variable.parents)
+    path = [variable for variable in algorithm.variables if variable.key in needed]
+    start_keys = tuple(variable.key for variable in path if variable.key in starts)
+    return start_keys, [variable for variable in path if variable.key not in starts]
 
 
 @checked
@@ -186,7 +193,7 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
         learned: _Array = np.zeros((), np.int64)  # the state before the first round
         for slot in range(n_slots):  # the oldest round first
             recent = {k: v[f"recent_{k}"][..., slot] for k in input_keys}
-            inputs = _round_classes(algorithm, v, recent)
+            inputs = _snap_to_classes(algorithm, v, recent)
             # In the first rounds, the older slots have no round yet.
             fraction: _Array = v[_CLOCK] >= n_slots - slot
             if slot == 0 and n_slots != rounds:
@@ -259,23 +266,23 @@ def _list_inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
     return tuple(variable.key for variable in needed if variable.role == "input")
 
 
-def _apply_fraction(before: _Array, after: _Array, counts: _Array) -> _Array:
+def _apply_fraction(before: _Array, after: _Array, fraction: _Array) -> _Array:
     """Return a state variable, in the shape of ``after``, after an update that is made in full, in
     part or not at all.
 
     Args:
         before, after: values of the state variable before and after the full update; their leading
-            axes are those of ``counts``.
-        counts: the fraction of the update that is made, or booleans, True for the full update.
+            axes are those of ``fraction``.
+        fraction: the fraction of the update that is made; or booleans, True for the full update.
     """
-    inner = (1,) * (np.ndim(after) - counts.ndim)  # axes that counts lacks
-    weight = counts.reshape(counts.shape + inner)
-    if counts.dtype == bool:
+    further_axes = range(fraction.ndim, np.ndim(after))
+    weight = np.expand_dims(fraction, tuple(further_axes))
+    if fraction.dtype == bool:
         return np.where(weight, after, before)
     return before + weight * (after - before)
 
 
-def _round_classes(
+def _snap_to_classes(
     algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]
 ) -> dict[str, _Array]:
     """Return inputs that were carried from earlier rounds, with class numbers rounded to the
@@ -318,13 +325,14 @@ def _carry_clock_and_inputs(
     """
     input_keys = _list_inputs_read(base) if queue else ()
     carried = [_CLOCK_VARIABLE]
-    after = [_make_next_variable(_CLOCK_VARIABLE, (_CLOCK,), lambda v: v[_CLOCK] + 1)]
+    next_values = [_make_next_variable(_CLOCK_VARIABLE, (_CLOCK,), lambda v: v[_CLOCK] + 1)]
     for key in input_keys:
         queued = _make_queue_variable(base.variable(key), queue, length)
         carried.append(queued)
-        after.append(_make_next_variable(queued, (queued.key, key), _make_push(queued.key, key)))
+        push = partial(_push_newest, queue_key=queued.key, key=key)
+        next_values.append(_make_next_variable(queued, (queued.key, key), push))
     base_variables = variables or base.variables
-    before = [v for v in base_variables if v.role != "round"]
+    inputs_and_states = [v for v in base_variables if v.role != "round"]
     computed = [v for v in base_variables if v.role == "round"]
 
     def initial(episodes: Episodes) -> dict[str, _Array]:
@@ -336,7 +344,9 @@ def _carry_clock_and_inputs(
             state[f"{queue}_{key}"] = np.zeros((*first.shape, length), first.dtype)
         return state
 
-    return replace(base, variables=(*before, *carried, *computed, *after), initial=initial)
+    return replace(
+        base, variables=(*inputs_and_states, *carried, *computed, *next_values), initial=initial
+    )
 
 
 def _make_queue_variable(variable: Variable, queue: str, length: int) -> Variable:
@@ -358,16 +368,24 @@ def _make_queue_variable(variable: Variable, queue: str, length: int) -> Variabl
     )
 
 
-def _make_push(queue: str, key: str) -> Equation:
-    """Return an equation that appends the current value of the variable ``key`` to the variable
-    ``queue`` and drops the queue's oldest value.
+def _append_newest(v: Values, queue_key: str, key: str) -> _Array:
+    """Return a queue of an input's last values with the current value as a further, last entry,
+    ``[..., length + 1]``.
+
+    Args:
+        v: values of the round's variables.
+        queue_key: key of the queue, ``[..., length]``.
+        key: key of the input.
     """
+    newest = v[key][..., None]
+    return np.concatenate([v[queue_key], newest], axis=-1)
 
-    def push(values: Values) -> _Array:
-        newest = values[key][..., None]
-        return np.concatenate([values[queue], newest], axis=-1)[..., 1:]
 
-    return push
+def _push_newest(v: Values, queue_key: str, key: str) -> _Array:
+    """Return a queue with the current value of the input ``key`` as its last entry, and without its
+    oldest value.
+    """
+    return _append_newest(v, queue_key, key)[..., 1:]
 
 
 def _make_next_variable(
@@ -411,8 +429,8 @@ def _replace_updates(
         parents = states_and_inputs if reads is None else reads[state]
         changes[NEXT + state] = (parents, partial(learn, state))
     written = algorithm.written
-    is_variable = any(v.key == written for v in algorithm.variables)
-    if is_variable and written.removeprefix(NEXT) not in states:
+    keys = [variable.key for variable in algorithm.variables]
+    if written in keys and written.removeprefix(NEXT) not in states:
         # It is part of the original update, such as Q-learning's next_column, and lacks the lapse.
         written = NEXT + algorithm.memory
     all_parameters = {**algorithm.parameters, **parameters}

@@ -96,5 +96,10 @@ class SizedRound(RoundLayout):
         )
 
 
+def number_names(prefix: str, n: int) -> tuple[str, ...]:
+    """Return ``n`` names with numbers from 1, such as ``("arm_1", "arm_2")`` for the prefix "arm"."""
+    return tuple(f"{prefix}_{i}" for i in range(1, n + 1))
+
+
 def _describe_size(sizes: Mapping[str, int]) -> str:
     return " and ".join(f"{size} {name.removeprefix('n_')}" for name, size in sizes.items())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,6 @@ _NINES = re.compile("-?9{2,}")
 _YES_WORDS = frozenset(["1", "1.0", "true", "yes", "y", "t", "forced"])
 _NO_WORDS = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
 _TRUTH_VALUES = {"true": 1.0, "false": 0.0}
-_FILL_OR_DELETE = "; fill the cell, or delete the row if it is no trial"
-_OR_NO_ORDER = f"; or give order={NONE} if the rows are in order"
 _FEWEST_DIFFERENT_ROWS = 20
 """With this many different rows, there is an even number of each by chance in one table of a
 million.
@@ -261,9 +259,11 @@ class TrialTable:
     makes episodes from it.
 
     The role of a column says what its cells mean. For example, if the column "resp" has the role
-    "choice", ``texts("choice")`` returns the cells of "resp".
+    "choice", ``read_labels("choice")`` returns the cells of "resp".
 
     Attributes:
+        cells: data frame of the cells, every cell a text; NaN if it is empty.
+        file: path of the file in quotes, for error messages.
         remarks: sentences about what the user should check; readers may add more.
 
     Args:
@@ -276,52 +276,53 @@ class TrialTable:
 
     def __init__(self, table: TextTable, columns: Columns, options: ReadingOptions) -> None:
         require(len(table.cells) > 0, f"{table.file} has a header and no row below it")
-        self.table, self.columns, self.options = table, columns, options
+        self.text_table, self.columns, self.options = table, columns, options
+        self.cells, self.file = table.cells, table.file
         self.remarks = list(table.remarks)
         # Kind of label -> its labels, and the cells in which the report counts them.
         self._labels_and_cells: dict[str, tuple[list[str], pd.DataFrame]] = {}
 
     # Cells.
 
-    def texts(self, role: str) -> pd.DataFrame:
+    def read_labels(self, role: str) -> pd.DataFrame:
         """Return the labels in a role's columns, as a data frame with the same columns and one row
         per trial. Codes of missed trials that the user named (``missed`` of
         :class:`ReadingOptions`) become NaN.
         """
-        return self._list_columns(role, self._label_cells)
+        labels = {}
+        for name in self.columns.by_role[role]:
+            cells = _strip_written_fractions(self.cells[name])
+            labels[name] = _mask_codes(cells, self.options.codes)
+        return pd.DataFrame(labels)
 
-    def _list_columns(self, role: str, read: Callable[[str], pd.Series]) -> pd.DataFrame:
-        return pd.DataFrame({name: read(name) for name in self.columns.by_role[role]})
-
-    def _label_cells(self, name: str) -> pd.Series:
-        cells = _strip_written_fractions(self.table.cells[name])
-        return _mask_codes(cells, self.options.codes)
-
-    def numbers(self, role: str) -> pd.DataFrame:
+    def read_numbers(self, role: str) -> pd.DataFrame:
         """Return the numbers in a role's columns, as a data frame with the same columns and one row
         per trial. Empty cells become NaN.
 
         The user may have named codes of missed trials (``missed`` of :class:`ReadingOptions`). A
         code that is a word, such as "timeout", or a number of two or more nines, such as 99 or
         -999, becomes NaN. A code that is any other number, such as 0, is left as it is, since it
-        may be an ordinary reward. (:meth:`texts` replaces such codes in labels.)
+        may be an ordinary reward. (:meth:`read_labels` replaces such codes in labels.)
         """
-        return self._list_columns(role, self._number_cells)
+        return pd.DataFrame({name: self._parse_column(name) for name in self.columns.by_role[role]})
 
-    def _number_cells(self, name: str) -> pd.Series:
+    def _parse_column(self, name: str) -> pd.Series:
+        """Return the numbers in the column called ``name``, NaN for empty cells and codes of missed
+        trials; refuse other texts.
+        """
         codes = [code for code in self.options.codes if _is_code_of_numbers(code)]
-        cells = _mask_codes(self.table.cells[name], codes)
-        values = parse_numbers(self.table, name, cells, self.options.decimal)
-        self.refuse(
+        cells = _mask_codes(self.cells[name], codes)
+        values = parse_numbers(self.file, name, cells, self.options.decimal)
+        self.refuse_rows(
             values.isna() & cells.notna(),
             name,
             "must be a number",
             "; write a number, or give missed={0} (--missed {0}) if it is the code of a missed trial",
         )
-        self.refuse(np.isinf(values), name, "must be a finite number")
+        self.refuse_rows(np.isinf(values), name, "must be a finite number")
         return values
 
-    def flags(self, role: str) -> pd.Series:
+    def read_flags(self, role: str) -> pd.Series:
         """Read the yes/no column of a role, such as "forced" (True for trials in which the
         participant could not choose). Return one boolean per row, False for empty cells.
 
@@ -330,9 +331,9 @@ class TrialTable:
         reversed: "no" or 0 becomes True, and "yes" or 1 becomes False.
         """
         name = self.columns.one(role)
-        words = self.table.cells[name].str.lower()
+        words = self.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_YES_WORDS | _NO_WORDS)
-        self.refuse(wrong, name, "must be yes or no, 1 or 0")
+        self.refuse_rows(wrong, name, "must be yes or no, 1 or 0")
         has_words = words.isin(["forced", "free"]).any()
         if re.match("(is)?free", normalize_name(name)) and not has_words:
             self.remarks.append(
@@ -341,7 +342,7 @@ class TrialTable:
             return words.isin(_NO_WORDS)
         return words.isin(_YES_WORDS)
 
-    def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
+    def refuse_rows(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
         """Raise InputError about the first wrong row, if there is one; the message has the row's
         line number and cell.
 
@@ -351,16 +352,16 @@ class TrialTable:
             what: requirement on the cell, such as "must be a number".
             remedy: end of the message, what the user can do; {0} is replaced by the cell.
         """
-        wrong_lines = self.table.cells.index[np.asarray(rows, bool)]
+        wrong_lines = self.cells.index[np.asarray(rows, bool)]
         for line in wrong_lines[:1]:
-            cell = str(self.table.cells[name][line])[:40]
+            cell = str(self.cells[name][line])[:40]
             raise InputError(
-                f"line {line} of {self.table.file}: {name!r} {what}, got {cell}{remedy.format(cell)}"
+                f"line {line} of {self.file}: {name!r} {what}, got {cell}{remedy.format(cell)}"
             )
 
     # Labels.
 
-    def code(
+    def number_labels(
         self, kind: str, frames: Sequence[pd.DataFrame]
     ) -> tuple[list[pd.DataFrame], tuple[str, ...]]:
         """Encode the labels of one kind as the numbers 0, 1, ..., in sorted order.
@@ -379,16 +380,19 @@ class TrialTable:
                 "none"; or there are fewer than two labels, or more than the options allow.
         """
         names = [str(name) for frame in frames for name in frame.columns]
-        place = f"{' and '.join(names)} of {self.table.file}"
+        place = f"{' and '.join(names)} of {self.file}"
         if self.options.lookalikes == "same":
             spelling = _merge_spellings(_count_in_first_frame(frames))
             frames = [frame.replace(spelling) for frame in frames]
         counts = _count_in_first_frame(frames)
-        if NONE not in self.options.codes:  # codes="none" says that there are none
-            self._refuse_codes(place, kind, counts)
+        code = suspicious_label(counts)
+        if code is not None and NONE not in self.options.codes:  # "none": there are no codes
+            others = [label for label in counts if label != code]
+            question = f"{place}: is {code!r} (in {counts[code]:,} trials)"
+            self.refuse_possible_code(question, code, others, kind)
         self._refuse_lookalikes(place, counts)
         self._refuse_many(place, kind, counts)
-        labels = sorted(counts, key=_get_sort_key)
+        labels = sorted(counts, key=_order_label)
         require(
             len(labels) > 1,
             f"{place} must hold two {kind}s or more, got {str(labels)[:80]}; name another column",
@@ -402,21 +406,9 @@ class TrialTable:
             coded.append(frame.apply(lambda cells: cells.map(number_of_label)))
         return coded, tuple(labels)
 
-    def _refuse_codes(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
-        """Raise InputError if one of the labels looks like the code of a missed trial.
-
-        Args:
-            place: columns and file of the labels, for the error message.
-            kind: what the labels stand for, such as "arm".
-            counts: number of trials with each label.
-        """
-        label = suspicious_label(counts)
-        if label is not None:
-            others = [name for name in counts if name != label]
-            question = f"{place}: is {label!r} (in {counts[label]:,} trials)"
-            self.refuse_code(question, label, others, kind)
-
-    def refuse_code(self, is_it: str, label: str, others: Sequence[str], kind: str) -> None:
+    def refuse_possible_code(
+        self, is_it: str, label: str, others: Sequence[str], kind: str
+    ) -> None:
         """Raise InputError: it asks the user whether a label is the code of a missed trial.
 
         Args:
@@ -458,7 +450,7 @@ class TrialTable:
             kind: what the labels stand for, such as "arm".
             counts: number of trials with each label.
         """
-        n_labels, n_trials = len(counts), len(self.table.cells)
+        n_labels, n_trials = len(counts), len(self.cells)
         chosen_limit = self.options.most_arms
         # A user who sets a limit has seen the labels, and means them.
         is_measurement = chosen_limit is None and is_measurement_like(
@@ -492,7 +484,7 @@ class TrialTable:
         require(check_number("scale", scale) > 0, f"scale must be above 0, got {scale}")
         return rewards / scale, float(scale)
 
-    def rewards(self, counted: pd.Series) -> pd.Series:
+    def read_rewards(self, counted: pd.Series) -> pd.Series:
         """Return the reward of each row: the sum of the reward columns, NaN if any of them is
         empty.
 
@@ -503,9 +495,9 @@ class TrialTable:
             counted: one boolean per row, True if the row has a choice; rewards of other rows are
                 NaN.
         """
-        columns = self.numbers("reward").where(counted, axis=0)
+        columns = self.read_numbers("reward").where(counted, axis=0)
         for name in columns:
-            if NONE not in self.options.codes:  # codes="none" says that there are none
+            if NONE not in self.options.codes:  # "none": there are no codes
                 self._refuse_reward_code(str(name), columns[name])
         if columns.shape[1] == 1:
             return columns.iloc[:, 0]
@@ -536,13 +528,15 @@ class TrialTable:
             largest = others.abs().max()
             is_only_loss = value < 0 <= others.min()
             if is_only_loss or abs(value) >= 5 * max(largest, 1.0):
-                question = f"{name!r} of {self.table.file}: is {value:g}"
+                question = f"{name!r} of {self.file}: is {value:g}"
                 sizes = [f"rewards of size {largest:g} at most"]
-                self.refuse_code(question, f"{value:g}", others=sizes, kind="ordinary reward")
+                self.refuse_possible_code(
+                    question, f"{value:g}", others=sizes, kind="ordinary reward"
+                )
 
     # Sessions.
 
-    def sessions(self) -> list[tuple[str, pd.Index]]:
+    def find_sessions(self) -> list[tuple[str, pd.Index]]:
         """Split the rows into sessions. A session is a series of trials of one participant, which
         becomes an episode: learning starts anew at its beginning.
 
@@ -550,8 +544,11 @@ class TrialTable:
             A list of pairs, one per session: the participant, and the index of the session's rows
             in the order of trials.
         """
-        columns = {"who": self._participants(), "session": self._list_session_labels()}
-        keys = pd.DataFrame({**columns, "order": self._order_numbers()})
+        participants = self._participants()
+        labels = self._list_session_labels()
+        keys = pd.DataFrame(
+            {"who": participants, "session": labels, "order": self._order_numbers()}
+        )
         sessions: list[tuple[str, pd.Index]] = []
         n_returned = 0  # how often a label comes back after another one
         for who, rows in keys.groupby("who", sort=False):
@@ -565,7 +562,7 @@ class TrialTable:
             mean_length = len(keys) / len(sessions)
             require(
                 mean_length >= _SHORTEST_SESSION,
-                f"{names} of {self.table.file} changes after {mean_length:.2g} trials on average and returns, as "
+                f"{names} of {self.file} changes after {mean_length:.2g} trials on average and returns, as "
                 f"conditions do; name the column of sessions with session=, or give session={NONE}",
             )
             self.remarks.append(
@@ -575,51 +572,51 @@ class TrialTable:
 
     def _participants(self) -> pd.Series:
         """Return the name of each row's participant; "all" if no column names participants."""
-        cells = self.table.cells
         if "participant" not in self.columns:
-            return pd.Series("all", index=cells.index)
+            return pd.Series("all", index=self.cells.index)
         name = self.columns.one("participant")
-        self.refuse(cells[name].isna(), name, "must not be empty", _FILL_OR_DELETE)
-        names = _strip_written_fractions(cells[name])
+        names = _strip_written_fractions(self._read_filled(name))
         if self.options.lookalikes == "same":
             names = names.replace(_merge_spellings(names.unique()))
         different = names.unique()
-        self._refuse_lookalikes(f"{name} of {self.table.file}", different)
+        self._refuse_lookalikes(f"{name} of {self.file}", different)
         is_guessed = "participant" in self.columns.guessed
         are_all_different = 1 < len(names) == len(different)
         require(
             not (is_guessed and are_all_different),
-            f"{name!r} of {self.table.file} differs in every row, so that each participant would have one trial; "
+            f"{name!r} of {self.file} differs in every row, so that each participant would have one trial; "
             f"name another column with participant=, or participant={NONE} where all rows are of one",
         )
         return names
 
     def _list_session_labels(self) -> pd.Series:
         """Return the session label of each row, joined from all session columns."""
-        cells = self.table.cells
-        labels = pd.Series("", index=cells.index)
+        labels = pd.Series("", index=self.cells.index)
         for name in self.columns.by_role.get("session", ()):
-            self.refuse(cells[name].isna(), name, "must not be empty", _FILL_OR_DELETE)
-            labels = labels + "\n" + cells[name].astype(str)
+            labels = labels + "\n" + self._read_filled(name).astype(str)
         return labels
 
     def _order_numbers(self) -> pd.Series:
         """Return the number by which each row is ordered: that in the order column or, without such
         a column, the index of the row in the file.
         """
-        cells = self.table.cells
         if "order" not in self.columns:
-            return pd.Series(np.arange(len(cells), dtype=float), index=cells.index)
+            return pd.Series(np.arange(len(self.cells), dtype=float), index=self.cells.index)
         name = self.columns.one("order")
-        self.refuse(cells[name].isna(), name, "must not be empty", _FILL_OR_DELETE)
-        values = parse_numbers(self.table, name, cells[name], self.options.decimal)
-        self.refuse(
-            ~np.isfinite(values),
-            name,
-            "must be a number, by which trials are ordered",
-            _OR_NO_ORDER,
+        cells = self._read_filled(name)
+        values = parse_numbers(self.file, name, cells, self.options.decimal)
+        remedy = f"; or give order={NONE} if the rows are in order"
+        self.refuse_rows(
+            ~np.isfinite(values), name, "must be a number, by which trials are ordered", remedy
         )
         return values
+
+    def _read_filled(self, name: str) -> pd.Series:
+        """Return the cells of the column called ``name``; refuse an empty cell."""
+        cells = self.cells[name]
+        remedy = "; fill the cell, or delete the row if it is no trial"
+        self.refuse_rows(cells.isna(), name, "must not be empty", remedy)
+        return cells
 
     def _split(self, rows: pd.DataFrame) -> list[pd.DataFrame]:
         """Split a participant's rows into sessions, and sort each session by the order of trials.
@@ -651,12 +648,12 @@ class TrialTable:
         trial_keys = ["session", "order"]
         hint = ""
         for column in reversed(self.columns.unused):  # so that the first such column is named
-            with_column = rows[trial_keys].assign(more=self.table.cells[column])
+            with_column = rows[trial_keys].assign(more=self.cells[column])
             if not with_column.duplicated().any():
                 hint = f", such as {column!r},"
         repeated = rows.index[rows.duplicated(trial_keys)]
-        self.refuse(
-            self.table.cells.index.isin(repeated),
+        self.refuse_rows(
+            self.cells.index.isin(repeated),
             self.columns.one("order"),
             f"comes a second time in a session; name the column of sessions{hint} with session=, or give order={NONE}; "
             "if the trial is in the table twice, delete one of its rows",
@@ -678,12 +675,12 @@ class TrialTable:
         played = [(who, rows) for who, rows in sessions if counted[rows].any()]
         require(
             played,
-            f"no row of {self.table.file} has {needed}; write 0 where an empty cell means 0",
+            f"no row of {self.file} has {needed}; write 0 where an empty cell means 0",
         )
         n_absent = len(sessions) - len(played)
         if n_absent:
             warnings.warn(
-                f"{n_absent} of {len(sessions)} episodes of {self.table.file} have no trial with {needed}; "
+                f"{n_absent} of {len(sessions)} episodes of {self.file} have no trial with {needed}; "
                 "they are left out",
                 stacklevel=4,
             )
@@ -711,7 +708,7 @@ class TrialTable:
         for kind, (kind_labels, cells) in self._labels_and_cells.items():
             labels[kind] = _count_labels(kind_labels, cells.loc[rows])
         remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])  # each one once
-        table = self.table
+        table = self.text_table
         n_missed = int((~counted[rows]).sum())
         return TrialsRead(
             file=table.path.name,
@@ -731,7 +728,7 @@ class TrialTable:
         """Add a remark for the user if there is an even number of every row, as in a table that was
         appended to itself.
         """
-        n_of_row = self.table.cells.value_counts(dropna=False)
+        n_of_row = self.cells.value_counts(dropna=False)
         if len(n_of_row) >= _FEWEST_DIFFERENT_ROWS and (n_of_row % 2 == 0).all():
             self.remarks.append(
                 "Each row is equal to another one: if trials are in the table twice, delete one of each; each counts "
@@ -745,13 +742,13 @@ class TrialTable:
         remarks = []
         people = self._participants()
         for name in self.columns.unused:
-            counting = _describe_counting(self.table.cells[name], people)
+            counting = _describe_counting(self.cells[name], people)
             if counting == "up" and "order" not in self.columns:
                 remarks.append(
                     f"{name!r} counts up within a participant and is not used: if trials are in its order, "
                     f"give order={name}."
                 )
-            mean_run = _measure_mean_run(self.table.cells[name], people)
+            mean_run = _measure_mean_run(self.cells[name], people)
             if mean_run >= _SHORTEST_SESSION and "session" not in self.columns:
                 remarks.append(
                     f"{name!r} stays the same for {mean_run:.3g} trials and is not used: if learning begins anew "
@@ -764,7 +761,7 @@ class TrialTable:
                 )
         return remarks
 
-    def by_session(
+    def split_by_session(
         self, sessions: Sequence[tuple[str, pd.Index]], values: pd.Series | pd.DataFrame
     ) -> list[_Array]:
         """Split values by session, in the order of the session's trials.
@@ -790,7 +787,7 @@ class TrialTable:
         Returns:
             An array ``[session, trial]`` or ``[session, trial, column]``.
         """
-        parts = self.by_session(sessions, values)
+        parts = self.split_by_session(sessions, values)
         longest = max(map(len, parts))
         padded = np.full((len(parts), longest, *parts[0].shape[1:]), np.nan)
         for padded_part, part in zip(padded, parts, strict=True):
@@ -816,20 +813,18 @@ def usual_size(rewards: pd.Series) -> float:
     (1.0, 100.0)
     """
     sizes = rewards.abs()
-    sizes = sizes[sizes > 0].dropna()
-    if not len(sizes):
+    positive_sizes = sizes[sizes > 0]
+    if positive_sizes.empty:
         return 1.0
-    return float(np.quantile(sizes.to_numpy(float), _UNIT_QUANTILE, method="higher"))
+    return float(positive_sizes.quantile(_UNIT_QUANTILE, interpolation="higher"))
 
 
-def parse_numbers(
-    table: TextTable, name: str, cells: pd.Series, decimal: str | None = None
-) -> pd.Series:
+def parse_numbers(file: str, name: str, cells: pd.Series, decimal: str | None) -> pd.Series:
     """Parse the cells of a column as numbers. Cells that are empty, or are no numbers, become NaN;
     so do numbers with a separator of thousands.
 
     Args:
-        table: the table, for the error message.
+        file: the file, for the error message.
         name: name of the column, for the error message.
         cells: the texts of the column.
         decimal: decimal separator, "." or ","; detected when None.
@@ -838,7 +833,7 @@ def parse_numbers(
         InputError: it is unclear whether commas separate decimals or thousands.
     """
     texts = list(cells.dropna().unique())
-    if decimal is None and _has_decimal_commas(table, name, texts):
+    if decimal is None and _has_decimal_commas(file, name, texts):
         decimal = ","
     thousands = "." if decimal == "," else ","
     # A separator of thousands becomes a letter, with which the text is no number.
@@ -846,12 +841,12 @@ def parse_numbers(
     return cells.map(values).astype(float)
 
 
-def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bool:
+def _has_decimal_commas(file: str, name: str, texts: Sequence[str]) -> bool:
     """Return True if the texts of a column have commas as decimal separators; refuse texts whose
     commas may separate thousands.
 
     Args:
-        table: the table, for the error message.
+        file: the file, for the error message.
         name: name of the column, for the error message.
         texts: the different texts in the column.
     """
@@ -864,7 +859,7 @@ def _has_decimal_commas(table: TextTable, name: str, texts: Sequence[str]) -> bo
     have_points = any("." in text for text in texts)
     require(
         not (all_may_be_thousands or have_points),
-        f"{name!r} of {table.file} holds {with_comma[0]}: give decimal=, (--decimal ,) if the comma stands before a "
+        f"{name!r} of {file} holds {with_comma[0]}: give decimal=, (--decimal ,) if the comma stands before a "
         "fraction; else write numbers without it",
     )
     return True
@@ -932,7 +927,7 @@ def _count_labels(labels: Iterable[str], cells: pd.DataFrame) -> dict[str, int]:
     return {label: int(counts.get(label, 0)) for label in labels}
 
 
-def _get_sort_key(label: str) -> tuple[bool, float, str]:
+def _order_label(label: str) -> tuple[bool, float, str]:
     """Return the key by which ``label`` is sorted among labels: numbers come before words and are
     sorted by size.
     """

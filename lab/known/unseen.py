@@ -26,7 +26,7 @@ from interp.core.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
-from interp.tasks.lapses import sometimes, stopped
+from interp.tasks.lapses import learn_in_some_rounds, stopped
 from interp.tasks.qlearning import families as learners
 from interp.tasks.qlearning.algorithms import pair, q_learning
 from interp.tasks.reachability import algorithms as search
@@ -343,7 +343,7 @@ def _every_other() -> Algorithm:
         return clock % 2 == 0
 
     base = experts.weighted_majority(GAIN)
-    return sometimes(base, counts, {}, "every_other", "learns in every other round")
+    return learn_in_some_rounds(base, counts, {}, "every_other", "learns in every other round")
 
 
 def _learner(key: str, next_column: Equation, *reads: str) -> Algorithm:

@@ -66,8 +66,8 @@ _BOUNDS: Mapping[str, tuple[float | None, float | None]] = {
 
 def _mark_choices(episodes: Any) -> _Array:
     """Return the chosen arm as a one-hot vector, ``[episode, round, arm]``."""
-    is_chosen = episodes.choices[..., None] == np.arange(episodes.n_arms)
-    return is_chosen.astype(np.float64)
+    one_hot: _Array = np.eye(episodes.n_arms)[episodes.choices]
+    return one_hot
 
 
 def _zeros(episodes: Any, key: str) -> _Array:
@@ -86,7 +86,7 @@ _VARIABLES = variable_table(Path(__file__).with_name("variables.csv"))
 _INPUTS: Mapping[str, Callable[[Any], _Array]] = {
     "pulled": _mark_choices,
     "payoff": lambda episodes: episodes.rewards,
-    "offered": lambda episodes: episodes.offered.astype(np.float64),
+    "offered": lambda episodes: episodes.offered.astype(float),
 }
 _build_algorithm = algorithm_builder(
     "bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilities"]
@@ -303,7 +303,17 @@ def _mark_wins(v: Values) -> _Array:
     Args:
         v: values of the round's variables, by key.
     """
-    return (v["payoff"] > 0).astype(np.float64)
+    return (v["payoff"] > 0).astype(float)
+
+
+def _count_others(v: Values) -> _Array:
+    """Return the number of arms on offer besides one of them, ``[..., 1]``; 1 if it is the only
+    one, so that a division by it is possible.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
+    return np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
 
 
 @checked
@@ -321,9 +331,8 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
 
     def logits(v: Values) -> _Array:
         last = v["last_pulled"]
-        n_others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
         p_repeat = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
-        chances = last * p_repeat + (1 - last) * (1 - p_repeat) / n_others
+        chances = last * p_repeat + (1 - last) * (1 - p_repeat) / _count_others(v)
         has_last = last.sum(-1, keepdims=True) > 0  # not so in the first round: all arms are equal
         return np.where(has_last, np.log(chances), 0.0)
 
@@ -491,9 +500,8 @@ def fixed_bias(first: _Parameter = 0.5) -> Algorithm:
 
     def logits(v: Values) -> _Array:
         is_first = np.arange(v["offered"].shape[-1]) == 0
-        n_others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
         p_first = _for_each_arm(first)
-        chances: _Array = np.where(is_first, p_first, (1 - p_first) / n_others)
+        chances: _Array = np.where(is_first, p_first, (1 - p_first) / _count_others(v))
         return np.log(chances)
 
     equations = {"logits": logits}

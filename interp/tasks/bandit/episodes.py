@@ -28,6 +28,7 @@ from interp.core.task import (
 from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require, require_known
 from interp.tasks.bandit.algorithms import rescorla_wagner
+from interp.tasks.draws import draw_rotations, draw_walk
 
 _Array = NDArray[Any]
 
@@ -255,15 +256,10 @@ def _draw_chances(
     if regime == "stationary":
         return np.repeat(start, n_rounds, 1)
     if regime == "restless":
-        path = [start[:, 0]]
-        for step in rng.normal(0, 0.1, (n_rounds - 1, n_episodes, n_arms)):
-            path.append(np.clip(path[-1] + step, 0.05, 0.95))
-        return np.stack(path, 1)
-    block = np.arange(n_rounds) // 20  # of each round
-    # By how many arms the best arm moves at the beginning of each block; the first entry is the arm.
-    moves = rng.integers(1, n_arms, (n_episodes, block[-1] + 1))
-    moves[:, 0] = rng.integers(n_arms, size=n_episodes)
-    best = moves.cumsum(1)[:, block] % n_arms  # [episode, round]
+        return draw_walk(rng, start[:, 0], n_rounds, step=0.1, bounds=(0.05, 0.95))
+    rotated_by = draw_rotations(rng, n_episodes, n_rounds, n_arms, every=20)
+    first_best = rng.integers(n_arms, size=(n_episodes, 1))
+    best = (first_best + rotated_by) % n_arms  # [episode, round]
     is_best = np.arange(n_arms) == best[..., None]
     return np.where(is_best, 0.8, 0.2)
 

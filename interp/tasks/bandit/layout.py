@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp.model.layout import EncodedRounds
 from interp.tasks.bandit.episodes import BanditEpisodes
-from interp.tasks.sized_round import SizedRound
+from interp.tasks.sized_round import SizedRound, number_names
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class BanditRound(SizedRound):
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         _, most_arms = self.served[0]
-        return ("<w>", "cue", "choice?", "reward", "w?", *_list_arms(most_arms))
+        return ("<w>", "cue", "choice?", "reward", "w?", *number_names("arm", most_arms))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        return tuple(_list_arms(self.n_arms))
+        return number_names("arm", self.n_arms)
 
     def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
@@ -66,10 +66,6 @@ class BanditRound(SizedRound):
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., self.position("reward")] = torch.from_numpy(episodes.rewards)
         return EncodedRounds(tokens, values, torch.zeros_like(choices))
-
-
-def _list_arms(n_arms: int) -> list[str]:
-    return [f"arm_{i + 1}" for i in range(n_arms)]
 
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:

@@ -52,98 +52,85 @@ def read_choices(
         optional=("options", "pairs", "forced"),
         lists=("reward", "session", "options"),
     )
-    labels = table.texts("choice").iloc[:, 0]  # of arms, or of sides, which become arms
+    labels = table.read_labels("choice").iloc[:, 0]  # of arms, or of sides, which become arms
     offered = _list_offered_labels(table, labels, sides)
     if offered is not None:
         labels = _read_sides_as_arms(table, labels, offered, sides)
     frames = [labels.to_frame()]
     if offered is not None:
         frames.append(offered)
-    (choices, *offers), arms = table.code("arm", frames)  # `offers` has one frame or none
-    chosen = choices.iloc[:, 0]
+    # Offers are one frame or none.
+    (choice_frame, *offer_frames), arms = table.number_labels("arm", frames)
+    chosen = choice_frame.iloc[:, 0]
     has_choice = chosen.notna()
-    rewards = table.rewards(has_choice)
+    rewards = table.read_rewards(has_choice)
     _ask_about_rare(table, labels, rewards)
     scaled, scale = table.scale_rewards(rewards)
-    is_paid = has_choice & rewards.notna()
-    sessions = table.select_sessions(table.sessions(), is_paid, "choice and reward")
-    rewards_in_order = table.pad_sessions(sessions, scaled)
-    rounds = _Rounds(table.pad_sessions(sessions, chosen), rewards_in_order)
-    _remark_totals(table, rewards_in_order)
-    if offers:
-        rounds.set_offers(table.pad_sessions(sessions, offers[0]))
+    counted = has_choice & rewards.notna()
+    sessions = table.select_sessions(table.find_sessions(), counted, "choice and reward")
+    # Arrays [session, round], NaN where a value is unknown and after a session's end.
+    choices_or_nan = table.pad_sessions(sessions, chosen)
+    rewards_or_nan = table.pad_sessions(sessions, scaled)
+    is_chosen = ~np.isnan(choices_or_nan)
+    is_paid = is_chosen & ~np.isnan(rewards_or_nan)
+    _remark_totals(table, rewards_or_nan)
+    offers = None
+    if offer_frames:
+        slots = table.pad_sessions(sessions, offer_frames[0])  # [session, round, slot]
+        offers = _mark_empty_slots(_fill_unknown(slots, is_chosen, is_paid))
     forced = None
     if "forced" in table.columns:
-        is_forced = table.flags("forced").astype(float)
+        is_forced = table.read_flags("forced").astype(float)
         forced = table.pad_sessions(sessions, is_forced) == 1  # False after a session's end
     _remark_offers(table, arms, chosen)
-    n_unpaid = int(rounds.unpaid.sum())
+    unpaid = is_chosen & ~is_paid
+    n_unpaid = int(unpaid.sum())
     if n_unpaid:
         table.remarks.append(
             f"{n_unpaid:,} trials have a choice and no reward: nothing is learned from them."
         )
     return BanditEpisodes(
-        rounds.choices,
-        rounds.rewards,
+        _fill_unknown(choices_or_nan, is_chosen, is_paid).astype(np.int64),
+        _fill_unknown(rewards_or_nan, is_paid, is_paid),
         n_arms=len(arms),
         arms=arms,
         scale=scale,
         participants=[who for who, _ in sessions],
-        missing=rounds.missing,
-        offers=rounds.offers,
+        missing=~is_paid,
+        offers=offers,
         forced=forced,
-        unpaid=rounds.unpaid if n_unpaid else None,
+        unpaid=unpaid if n_unpaid else None,
         reading=table.make_report(sessions, has_choice, scale),
     )
 
 
-class _Rounds:
-    """Choices and rewards of a table as arrays ``[session, round]`` without NaN.
-
-    Where a value is unknown, the arrays have that of the session's first round with choice and
-    reward.
-
-    Attributes:
-        missing: True for rounds without a choice or without a reward, from which algorithms do not
-            learn.
-        unpaid: True for rounds with a choice but without a reward.
-        choices: index of the chosen arm.
-        rewards: reward of the choice.
-        offers: the arms on offer, ``[session, round, slot]``; None if unknown.
+def _fill_unknown(values: _Array, is_known: _Array, is_paid: _Array) -> _Array:
+    """Return values in which each unknown round has the value of its session's first round with
+    choice and reward.
 
     Args:
-        choices: index of the chosen arm, ``[session, round]``; NaN if unknown.
-        rewards: reward of the choice, ``[session, round]``; NaN if unknown.
+        values: one value or several per round, ``[session, round, ...]``.
+        is_known: True for rounds whose value is kept, ``[session, round]``.
+        is_paid: True for rounds with choice and reward, ``[session, round]``.
     """
+    first_paid = is_paid.argmax(1)[:, None]
+    source_rounds = np.where(is_known, np.arange(is_known.shape[1]), first_paid)
+    every_session = np.arange(len(values))[:, None]
+    return values[every_session, source_rounds]
 
-    offers: _Array | None = None
 
-    def __init__(self, choices: _Array, rewards: _Array) -> None:
-        is_known = ~np.isnan(choices)
-        is_paid = is_known & ~np.isnan(rewards)
-        self.missing, self.unpaid = ~is_paid, is_known & ~is_paid
-        first_paid = is_paid.argmax(1)[:, None]
-        rounds = np.arange(choices.shape[1])
-        self._sessions = np.arange(len(choices))[:, None]
-        # The round whose choice, or reward, a round gets: its own if known, [session, round].
-        self._choice_rounds = np.where(is_known, rounds, first_paid)
-        reward_rounds = np.where(is_paid, rounds, first_paid)
-        self.choices = choices[self._sessions, self._choice_rounds].astype(np.int64)
-        self.rewards = rewards[self._sessions, reward_rounds]
+def _mark_empty_slots(offers: _Array) -> _Array:
+    """Return the index of the arm on offer in each slot, ``[session, round, slot]``; -1 in slots
+    that are empty or repeat an arm.
 
-    def set_offers(self, offers: _Array) -> None:
-        """Store the arms on offer as the attribute ``offers``, with -1 in slots that are empty or
-        repeat an arm.
-
-        Args:
-            offers: index of the arm in each slot, ``[session, round, slot]``; NaN in empty slots.
-        """
-        filled = offers[self._sessions, self._choice_rounds]
-        arms = np.nan_to_num(filled, nan=-1).astype(np.int64)
-        for slot in range(1, arms.shape[-1]):
-            repeats = (arms[..., :slot] == arms[..., slot : slot + 1]).any(-1)
-            arms[..., slot] = np.where(repeats, -1, arms[..., slot])
-        self.offers = arms
+    Args:
+        offers: index of the arm in each slot, NaN in empty slots.
+    """
+    arms = np.nan_to_num(offers, nan=-1).astype(np.int64)
+    for slot in range(1, arms.shape[-1]):
+        is_repeat = (arms[..., :slot] == arms[..., slot : slot + 1]).any(-1)
+        arms[is_repeat, slot] = -1
+    return arms
 
 
 # What was on offer.
@@ -166,14 +153,14 @@ def _list_offered_labels(
             "pairs" not in table.columns,
             "options and pairs both say what was on offer; give one of them",
         )
-        offered = table.texts("options")
+        offered = table.read_labels("options")
         names = ", ".join(map(str, offered.columns))
         require(offered.shape[1] > 1, f"options are two columns or more, got {names}")
         return offered
     if "pairs" not in table.columns:
         require(not len(sides), "sides say which of the options a choice means; give options, too")
         return None
-    pairs = table.texts("pairs").iloc[:, 0]
+    pairs = table.read_labels("pairs").iloc[:, 0]
     members = {}
     for pair in pairs.dropna().unique():
         members[pair] = _list_pair_arms(table, pair, choices[pairs == pair], sides)
@@ -181,7 +168,7 @@ def _list_offered_labels(
     if len(different_members) == 1 < len(members):  # several pairs of the same arms
         equal = ", ".join(*different_members)
         raise InputError(
-            f"{pairs.name!r} of {table.table.file} says what was on offer, and the choices are {equal} in each of its "
+            f"{pairs.name!r} of {table.file} says what was on offer, and the choices are {equal} in each of its "
             "pairs: they say a side. Give options=, the columns of what stood there; or sides=, what the choice of "
             "the first and of the second option of a pair is called"
         )
@@ -212,7 +199,7 @@ def _list_pair_arms(
         if len(candidate) > 1 and (chosen <= set(candidate) or sides):
             return candidate
     labels = tuple(sorted(chosen))
-    place = f"{table.columns.one('pairs')!r} of {table.table.file}"
+    place = f"{table.columns.one('pairs')!r} of {table.file}"
     listed = ", ".join(labels[:6]) or "none"
     require(
         not sides and 2 <= len(labels) <= 4,
@@ -250,7 +237,7 @@ def _read_sides_as_arms(
             )
         return choices
     if slot_of_side is None:
-        table.refuse(
+        table.refuse_rows(
             ~is_option,
             column,
             f"is none of the options in {', '.join(names)}; "
@@ -261,7 +248,7 @@ def _read_sides_as_arms(
     table.remarks.append(f"A choice names a side: {', '.join(meanings)}.")
     slot = choices.map(slot_of_side)
     is_side = slot.notna() | is_missing
-    table.refuse(
+    table.refuse_rows(
         ~is_side,
         column,
         f"is none of the sides {', '.join(slot_of_side)}",
@@ -271,7 +258,7 @@ def _read_sides_as_arms(
     for i, name in enumerate(offered.columns):
         chosen_arms = chosen_arms.mask(slot == i, offered[name])
     is_empty = chosen_arms.isna() & ~is_missing
-    table.refuse(is_empty, column, "names a side on which no option stands")
+    table.refuse_rows(is_empty, column, "names a side on which no option stands")
     return chosen_arms
 
 
@@ -376,7 +363,7 @@ def _may_mark_forced(name: str, table: TrialTable) -> bool:
         name: name of the column.
         table: the table.
     """
-    cells = table.table.cells[name].dropna()
+    cells = table.cells[name].dropna()
     labels = set(cells.str.lower())
     is_named = re.fullmatch("(is)?(forced?|free|instructed)(choice|trial)?s?", normalize_name(name))
     has_forced_label = bool(labels & {"forced", "free"})
@@ -395,7 +382,7 @@ def _may_name_offer(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
         table: the table.
         arms: labels of the arms.
     """
-    cells = table.table.cells
+    cells = table.cells
     labels = set(cells[name].dropna())
     if not 2 <= len(labels) <= 20:
         return False
@@ -425,7 +412,7 @@ def _may_name_pair(name: str, table: TrialTable, chosen: pd.Series) -> bool:
         table: the table.
         chosen: index of the chosen arm in each trial; NaN if there is no choice.
     """
-    cells = table.table.cells[name]
+    cells = table.cells[name]
     labels = cells.dropna().unique()
     if not 2 <= len(labels) <= 20:
         return False
@@ -487,8 +474,8 @@ def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) ->
     in_trials = f"(in {n_trials:,} trials, all with one reward)"
     others_count_from_1 = all(re.fullmatch("[1-9]", other_label) for other_label in others)
     if label == "0" and others_count_from_1:
-        place = f"{labels.name} of {table.table.file}"
-        table.refuse_code(f"{place}: is '0' {in_trials}", "0", others, "arm")
+        place = f"{labels.name} of {table.file}"
+        table.refuse_possible_code(f"{place}: is '0' {in_trials}", "0", others, "arm")
     table.remarks.append(
         f"{label!r} {in_trials} may be the code of a missed trial: if it is, give missed={label} (--missed {label})."
     )

@@ -67,6 +67,15 @@ def _centre_log_weights(v: Values) -> NDArray[np.float64]:
     return centred
 
 
+def count_misses(v: Values) -> NDArray[Any]:
+    """Return how often each expert was wrong before this round, ``[..., expert]``.
+
+    Args:
+        v: values of the round's variables, by key.
+    """
+    return v["elapsed"][..., None] - v["counts"]
+
+
 def _compute_log_odds(v: Values) -> NDArray[np.float64]:
     """Return the log-odds of the experts' posterior mean accuracies, ``[..., expert]``. They are
     the weights of the experts' votes.
@@ -98,7 +107,7 @@ def _mark_leaders(v: Values) -> NDArray[np.float64]:
     """
     counts = v["counts"]
     is_most = counts == counts.max(-1, keepdims=True)
-    return is_most.astype(np.float64)
+    return is_most.astype(float)
 
 
 _COUNTING: dict[str, Equation | None] = {
@@ -119,7 +128,7 @@ def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
     """
     if key == "elapsed":
         return np.zeros(len(episodes), np.int64)
-    dtype = np.int64 if key == "counts" else np.float64
+    dtype = np.int64 if key == "counts" else float
     return np.zeros((len(episodes), episodes.n_experts), dtype)
 
 
@@ -145,7 +154,7 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
         "log_weights": None,
         "log_weights_centred": _centre_log_weights,
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
-        "binding": lambda v: np.ones_like(v["votes"], np.float64),
+        "binding": lambda v: np.ones_like(v["votes"], float),
         "prediction": lambda v: share(v["weights"], v["votes"]),
         "match": _mark_right,
     }
@@ -168,8 +177,7 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     check_bounds((low, high))
 
     def accuracies(v: Values) -> NDArray[np.float64]:
-        misses = v["elapsed"][..., None] - v["counts"]
-        return mean_accuracy(v["counts"], misses, (low, high))
+        return mean_accuracy(v["counts"], count_misses(v), (low, high))
 
     equations: dict[str, Equation | None] = {
         "counts": None,
@@ -228,7 +236,7 @@ def follow_previous_winners() -> Algorithm:
         "won": None,
         "prediction": prediction,
         "match": _mark_right,
-        "next_won": lambda v: v["match"].astype(np.float64),
+        "next_won": lambda v: v["match"].astype(float),
     }
     return _make_algorithm(
         "follow_previous_winners", "follow the previous winners", equations, memory="won"

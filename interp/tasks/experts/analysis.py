@@ -27,6 +27,7 @@ from interp.support.errors import require
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.places import Model, Place, first_element
+from interp.tasks.sized_round import number_names
 
 _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
@@ -74,7 +75,7 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
         ``[episode, round, n + 1]``.
     """
     kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
-    advice_and_label = kinds.astype(np.float64)
+    advice_and_label = kinds.astype(float)
     with_correct = np.concatenate([advice_and_label, episodes.correct], axis=-1)
     return RoundInputs((advice_and_label, with_correct), kinds)
 
@@ -202,7 +203,9 @@ def corruptions() -> tuple[Corruption, ...]:
             "flip one expert's vote",
             delay=0,
             build=flip_vote,
-            each=lambda episodes: {label: {"expert": label} for label in _list_votes(episodes)},
+            each=lambda episodes: {
+                label: {"expert": label} for label in number_names("p", episodes.n_experts)
+            },
         ),
         Corruption("flip-label", "flip the label", delay=1, build=flip_label),
         Corruption(
@@ -222,11 +225,6 @@ def corruptions() -> tuple[Corruption, ...]:
     )
 
 
-def _list_votes(episodes: ExpertEpisodes) -> list[str]:
-    """Return the labels of all experts' votes: "p_1", "p_2", ..."""
-    return [f"p_{i + 1}" for i in range(episodes.n_experts)]
-
-
 def _find_expert(episodes: ExpertEpisodes, expert: int | str) -> int:
     """Return the index of the expert whose vote has this label: 0 for "p_1", 1 for "p_2", ...
 
@@ -234,7 +232,7 @@ def _find_expert(episodes: ExpertEpisodes, expert: int | str) -> int:
         episodes: the episodes, which have the number of experts.
         expert: label of the vote. Any other value, such as a number, is refused.
     """
-    labels = _list_votes(episodes)
+    labels = number_names("p", episodes.n_experts)
     require(
         isinstance(expert, str),
         f"expert {expert} is a number; name an expert by the label of its vote, p_1 to {labels[-1]}",

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from interp.core.task import BaseEpisodes, episode_array, length_of, set_frozen_fields
 from interp.support.checks import array_of, checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require
+from interp.tasks.draws import draw_rotations, draw_walk
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
 
 if TYPE_CHECKING:
@@ -197,8 +198,8 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
     rounds = code_rounds(table)
     sessions = rounds.sessions
     return ExpertEpisodes.of(
-        advice=table.by_session(sessions, rounds.advice),
-        labels=table.by_session(sessions, rounds.truth),
+        advice=table.split_by_session(sessions, rounds.advice),
+        labels=table.split_by_session(sessions, rounds.truth),
         participants=[who for who, _ in sessions],
         regime="recorded",
         reading=table.make_report(sessions, rounds.counted),
@@ -239,16 +240,16 @@ def code_rounds(table: TrialTable) -> CodedRounds:
     Raises:
         InputError: the columns of both roles together do not have exactly two labels.
     """
-    frames = [table.texts("advice"), table.texts("outcome")]
-    (advice, outcome), labels = table.code("label", frames)
+    frames = [table.read_labels("advice"), table.read_labels("outcome")]
+    (advice, outcome), labels = table.number_labels("label", frames)
     require(
         len(labels) == 2,
-        f"advice and outcome in {table.table.file} must have two labels together, got {', '.join(labels)}; "
+        f"advice and outcome in {table.file} must have two labels together, got {', '.join(labels)}; "
         "name their columns with advice= and outcome=",
     )
     truth = outcome.iloc[:, 0]
     counted = advice.notna().all(axis=1) & truth.notna()
-    sessions = table.select_sessions(table.sessions(), counted, "advice and outcome")
+    sessions = table.select_sessions(table.find_sessions(), counted, "advice and outcome")
     return CodedRounds(advice, truth, labels, counted=counted, sessions=sessions)
 
 
@@ -284,20 +285,13 @@ def _draw_accuracies(
     start = _make_stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
     motion = _make_stream(seed, _MOTION)
     if record.drift_std is not None:
-        path = [start]
-        for step in motion.normal(0, record.drift_std, size=(n_rounds - 1, *start.shape)):
-            accuracies = path[-1] + step
-            path.append(np.clip(accuracies, *record.drift_bounds))
-        return np.stack(path, axis=1)
+        return draw_walk(motion, start, n_rounds, step=record.drift_std, bounds=record.drift_bounds)
     if record.switch_every is None:
         return start
-    # Every `switch_every` rounds accuracies rotate by a random non-zero shift, so the best expert changes.
-    segment = np.arange(n_rounds) // record.switch_every  # of each round
-    shifts = motion.integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
-    shifts[:, 0] = 0
-    total_shift = shifts.cumsum(axis=1)[:, segment]  # [episode, round]
+    # Accuracies rotate among the experts, so that the best expert changes.
+    rotated_by = draw_rotations(motion, n_episodes, n_rounds, n_experts, record.switch_every)
     # The expert that had each expert's accuracy at first, [episode, round, expert].
-    source = (np.arange(n_experts) - total_shift[..., None]) % n_experts
+    source = (np.arange(n_experts) - rotated_by[..., None]) % n_experts
     return np.take_along_axis(np.broadcast_to(start[:, None], shape), source, axis=-1)
 
 

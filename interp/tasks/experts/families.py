@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.core.algorithm import Algorithm, Family, Searched, Values
+from interp.core.algorithm import Algorithm, Equation, Family, Searched, Values
 from interp.support.checks import checked
 from interp.support.errors import require
 from interp.tasks.experts import algorithms
-from interp.tasks.experts.algorithms import VARIABLES
+from interp.tasks.experts.algorithms import VARIABLES, count_misses
 from interp.tasks.experts.posterior import (
     check_bounds,
     keep_uncertain,
@@ -44,15 +44,6 @@ def _require_inside(name: str, value: float) -> None:
     require(0 < value < 1, f"{name} must lie in (0, 1), got {value}")
 
 
-def _count_misses(v: Values) -> _Array:
-    """Return how often each expert was wrong before this round, ``[..., expert]``.
-
-    Args:
-        v: values of the round's variables, by key.
-    """
-    return v["elapsed"][..., None] - v["counts"]
-
-
 def bayes_mixture(
     low: float = 0.3,
     high: float = 0.9,
@@ -69,22 +60,26 @@ def bayes_mixture(
         weight: prior probability of the first interval, in (0, 1).
     """
     _require_inside("weight", weight)
-    intervals = (low, high), (other_low, other_high)
+    interval, other_interval = (low, high), (other_low, other_high)
     base = algorithms.bayes(low, high)
-    check_bounds((other_low, other_high))
+    check_bounds(other_interval)
 
     def regime(v: Values) -> _Array:
-        misses = _count_misses(v)
+        hits, misses = v["counts"], count_misses(v)
         # Log-probability of the record of all experts if one interval is the true one, [...].
-        first = log_evidence(v["counts"], misses, (low, high)).sum(-1)
-        second = log_evidence(v["counts"], misses, (other_low, other_high)).sum(-1)
+        first = log_evidence(hits, misses, interval).sum(-1)
+        second = log_evidence(hits, misses, other_interval).sum(-1)
+        # Bayes' rule: posterior log-odds are prior log-odds plus the log of the likelihood ratio.
         log_odds = special.logit(weight) + first - second
         return special.expit(log_odds)
 
     def evidence(v: Values) -> _Array:
         says_one = v["votes"] > 0.5
-        misses = _count_misses(v)
-        means = [mean_accuracy(v["counts"], misses, interval) for interval in intervals]
+        hits, misses = v["counts"], count_misses(v)
+        means = [
+            mean_accuracy(hits, misses, interval),
+            mean_accuracy(hits, misses, other_interval),
+        ]
         prior = np.stack([v["regime"], 1 - v["regime"]], -1)
         if_one = _compute_vote_likelihood(says_one, means, prior)
         if_zero = _compute_vote_likelihood(~says_one, means, prior)
@@ -140,8 +135,8 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
     """
 
     def accuracies(v: Values) -> _Array:
-        hits = np.asarray(v["counts"], np.float64)
-        misses = np.maximum(_count_misses(v), 0.0)  # below 0 by rounding, or if hits are edited
+        hits = np.asarray(v["counts"], float)
+        misses = np.maximum(count_misses(v), 0.0)  # below 0 by rounding, or if hits are edited
         return mean_accuracy(hits, misses, (low, high))
 
     faded = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
@@ -228,35 +223,33 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _NO_VOTE) -
         hears in (0, _NO_VOTE, 1), f"hears must be 0, 1, or {_NO_VOTE} for no vote, got {hears!r}"
     )
 
-    def weigh(v: Values) -> _Array:
-        n_experts = v["votes"].shape[-1]
+    def mark_ignored(v: Values) -> _Array:
+        return np.arange(v["votes"].shape[-1]) == expert - 1  # [expert]
+
+    def compute_weights(v: Values) -> _Array:
         log_weights = v["log_weights"]
-        if hears == _NO_VOTE and n_experts > 1:  # weights of a single expert cannot all be 0
-            is_ignored = np.arange(n_experts) == expert - 1
+        is_ignored = mark_ignored(v)
+        # The weights of a single expert cannot all be 0.
+        if hears == _NO_VOTE and len(is_ignored) > 1:
             log_weights = np.where(is_ignored, -np.inf, log_weights)
         weights: _Array = special.softmax(log_weights, axis=-1)
         return weights
 
-    def hear(v: Values) -> _Array:
-        votes = v["votes"]
-        is_ignored = np.arange(votes.shape[-1]) == expert - 1
-        return np.where(is_ignored, hears, votes)
+    def replace_vote(v: Values) -> _Array:
+        return np.where(mark_ignored(v), hears, v["votes"])
 
-    def match(v: Values) -> _Array:
+    def mark_right(v: Values) -> _Array:
         return (v["heard"] == v["label"][..., None]).astype(np.int64)
 
-    def predict(v: Values) -> _Array:
-        return share(v["weights"], v["heard"])
-
     key, name = "deaf_majority", "Weighted Majority that never hears one expert"
-    changes = {
-        "weights": (("log_weights", "votes"), weigh),
-        "prediction": (("weights", "heard"), predict),
-        "match": (("heard", "label"), match),
+    changes: dict[str, tuple[tuple[str, ...], Equation]] = {
+        "weights": (("log_weights", "votes"), compute_weights),
+        "prediction": (("weights", "heard"), lambda v: share(v["weights"], v["heard"])),
+        "match": (("heard", "label"), mark_right),
     }
     base = algorithms.weighted_majority(gain)
     votes_and_label, others = base.variables[:2], base.variables[2:]
-    variables = (*votes_and_label, *VARIABLES(key, {"heard": hear}), *others)
+    variables = (*votes_and_label, *VARIABLES(key, {"heard": replace_vote}), *others)
     parameters = {"gain": gain, "expert": expert, "hears": hears}
     return base.make_variant(key, name, parameters, changes, variables=variables)
 

@@ -16,7 +16,7 @@ from interp.model.layout import EncodedRounds
 from interp.support.checks import checked
 from interp.support.errors import require
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.sized_round import SizedRound
+from interp.tasks.sized_round import SizedRound, number_names
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ class ExpertRound(SizedRound):
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         _, most_experts = self.served[0]
-        experts = [f"e_{i + 1}" for i in range(most_experts)]
-        return ("<w>", "p?", "w?", "q0", "q1", *experts)
+        return ("<w>", "p?", "w?", "q0", "q1", *number_names("e", most_experts))
 
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
         self.require_fit(episodes)

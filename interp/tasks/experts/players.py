@@ -39,7 +39,7 @@ def _follow_one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     )
 
     def predict(v: Values) -> _Array:
-        votes = v["votes"].astype(np.float64)
+        votes = v["votes"].astype(float)
         index = min(expert, votes.shape[-1]) - 1  # the last expert if there are fewer
         vote = votes[..., index]
         return vote if agrees else 1 - vote
@@ -58,7 +58,7 @@ def _follow_first_leader() -> Algorithm:
     def predict(v: Values) -> _Array:
         first_leader = v["leads"].argmax(-1)[..., None]  # [..., 1]
         its_vote = np.take_along_axis(v["votes"], first_leader, -1)
-        return its_vote[..., 0].astype(np.float64)
+        return its_vote[..., 0].astype(float)
 
     changes = {"prediction": (("leads", "votes"), predict)}
     base = algorithms.follow_the_leader()

@@ -20,7 +20,6 @@ from jaxtyping import Bool, Float, Integer
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.support.checks import non_empty
 from interp.support.errors import require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 
@@ -58,7 +57,6 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     Returns:
         The means, in the same shape.
     """
-    check_bounds(bounds)
     low, high = bounds
     if (low, high) == (0, 1):
         p, r = hits + 1.0, misses + 1.0  # the posterior is Beta(p, r)
@@ -85,7 +83,6 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     Returns:
         The log-probabilities, in the same shape.
     """
-    check_bounds(bounds)
     low, high = bounds
 
     def evidence(k: _Reals, m: _Reals) -> _Reals:
@@ -321,7 +318,6 @@ def average_orders(
             intervals (low, high), one per expert in any order, such as ``((0.8, 0.9), (0.3, 0.5),
             (0.3, 0.5))``.
     """
-    non_empty("alternatives", alternatives, "the slots of each regime")
     kinds = sorted({kind for slots in alternatives for kind in slots})
     orders_by_set, log_priors = [], []
     for slots in alternatives:
@@ -334,7 +330,7 @@ def average_orders(
     all_orders, log_prior = np.concatenate(orders_by_set), np.concatenate(log_priors)
     has_kind = all_orders[:, :, None] == np.arange(len(kinds))  # [order, expert, kind]
     # A product with this matrix sums, for each order, over the experts' entries in that order.
-    to_orders = has_kind.reshape(len(all_orders), -1).astype(np.float64).T  # [expert kind, order]
+    to_orders = has_kind.reshape(len(all_orders), -1).astype(float).T  # [expert kind, order]
     hits, misses = count_records(episodes)
 
     def average(block: slice) -> _Predictions:
@@ -370,11 +366,6 @@ def filter_switches(
             as (0.9, 0.9).
         every: number of rounds between two rotations.
     """
-    n_experts = episodes.n_experts
-    require(
-        len(slots) == n_experts,
-        f"slots must be the accuracies of {n_experts} experts, got {len(slots)}",
-    )
     require(
         all(low == high for low, high in slots),
         f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}",
@@ -428,7 +419,7 @@ def _compute_beliefs(
         every: number of rounds between two rotations.
     """
     belief = np.full((len(correct), len(hit)), 1 / len(hit))  # [episode, order]
-    segments = []
+    beliefs: list[NDArray[np.float64]] = []  # [episode, some rounds, order]
     for start in range(0, correct.shape[1], every):
         if start:
             belief = belief @ rotate
@@ -437,12 +428,10 @@ def _compute_beliefs(
         with np.errstate(divide="ignore"):  # a belief may be 0
             log_belief = np.log(belief)[:, None]
         log_posterior = log_belief + right @ hit.T + wrong @ miss.T
-        updated = special.softmax(log_posterior, axis=-1)
-        # [episode, round + 1, order]; the last entry is the belief after the last of these rounds.
-        segment = np.concatenate([belief[:, None], updated], axis=1)
-        segments.append(segment[:, :-1])
-        belief = segment[:, -1]
-    return np.concatenate(segments, axis=1)
+        updated = special.softmax(log_posterior, axis=-1)  # after each of these rounds
+        beliefs += [belief[:, None], updated[:, :-1]]  # before each of these rounds
+        belief = updated[:, -1]
+    return np.concatenate(beliefs, axis=1)
 
 
 def _flatten_last_two(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -78,7 +78,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
         eta: log gamma, the amount by which an expert's log-weight grows in a round in which the
             expert is right: one number, or one per episode.
     """
-    rates = array_of("eta", eta).astype(np.float64)
+    rates = array_of("eta", eta).astype(float)
     n_episodes = len(episodes)
     require(
         rates.shape in ((), (n_episodes,)),

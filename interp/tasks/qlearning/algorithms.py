@@ -36,7 +36,7 @@ from interp.core.algorithm import Algorithm, AlgorithmRecord, Equation, Values, 
 from interp.support.checks import checked
 from interp.support.errors import InputError, require
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.bellman import columns_at, take_entries, take_rows
+from interp.tasks.qlearning.bellman import take_columns, take_entries, take_rows
 from interp.tasks.qlearning.episodes import MDPEpisodes
 
 _Array = NDArray[Any]
@@ -149,7 +149,7 @@ def _compute_td_error(v: Values) -> _Array:
 _TABLE_EQUATIONS: dict[str, Equation] = {
     "table_visited": lambda v: v["table"],
     "state_values": lambda v: v["table"].max(-1),
-    "column": lambda v: columns_at(v["table"], v["action"]),
+    "column": lambda v: take_columns(v["table"], v["action"]),
     "column_visited": lambda v: v["column"],
 }
 _ROW_EQUATIONS: dict[str, Equation] = {
@@ -166,8 +166,8 @@ _UPDATE_EQUATIONS: dict[str, Equation] = {
 }
 _SCORED_ENTRIES: dict[str, Equation] = {
     "table_visited": lambda v: v["visits"] > 0,
-    "column_visited": lambda v: columns_at(v["visits"], v["action"]) > 0,
-    "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
+    "column_visited": lambda v: take_columns(v["visits"], v["action"]) > 0,
+    "next_column_visited": lambda v: take_columns(v["next_visits"], v["action"]) > 0,
     "greedy_action": _has_one_greedy_action,
 }
 """Variable -> mask of its entries that count in a probe's score."""
@@ -238,7 +238,7 @@ def q_learning(
         "policy": explore if noise else choose,
     }
     equations |= {
-        "best_column": lambda v: columns_at(v["table"], v["choice"]),
+        "best_column": lambda v: take_columns(v["table"], v["choice"]),
         "td_error": _compute_td_error,
         "change": change,
     }

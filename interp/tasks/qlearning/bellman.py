@@ -108,7 +108,7 @@ def take_rows(
     return np.take_along_axis(tables, states[..., None, None], -2)[..., 0, :]
 
 
-def columns_at(
+def take_columns(
     tables: Float[np.ndarray, "*batch state action"], actions: Int[np.ndarray, "*batch"]
 ) -> Float[np.ndarray, "*batch state"]:
     """Return the values of one action in all states of each table:

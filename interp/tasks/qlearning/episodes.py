@@ -380,23 +380,25 @@ def read(
     named, options = split_options(columns)
     roles = ("state", "next_state", "action", "reward")
     table = open_trials(path, roles, named, options, lists=("reward", "session"))
-    state_frames = [table.texts("state"), table.texts("next_state")]
-    (state, next_state), states = table.code("state", state_frames)
-    (action,), actions = table.code("action", [table.texts("action")])
+    state_frames = [table.read_labels("state"), table.read_labels("next_state")]
+    (state, next_state), states = table.number_labels("state", state_frames)
+    (action,), actions = table.number_labels("action", [table.read_labels("action")])
     labels_of_trial = pd.concat([state, action, next_state], axis=1)
     is_complete = labels_of_trial.notna().all(axis=1)
-    rewards = table.rewards(is_complete)
+    rewards = table.read_rewards(is_complete)
     counted = is_complete & rewards.notna()
     # Rewards of incomplete trials are left out, so that the scale does not depend on them.
     scaled, scale = table.scale_rewards(rewards.where(counted))
     sessions = table.select_sessions(
-        table.sessions(), counted, "state, next_state, action and reward"
+        table.find_sessions(), counted, "state, next_state, action and reward"
     )
     frames = {"states": state, "actions": action, "next_states": next_state}
-    labels = {name: table.by_session(sessions, cells.iloc[:, 0]) for name, cells in frames.items()}
+    labels = {
+        name: table.split_by_session(sessions, cells.iloc[:, 0]) for name, cells in frames.items()
+    }
     return MDPEpisodes.of(
         **labels,
-        rewards=table.by_session(sessions, scaled),
+        rewards=table.split_by_session(sessions, scaled),
         n_states=len(states),
         n_actions=len(actions),
         participants=[who for who, _ in sessions],
@@ -488,7 +490,7 @@ def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
     Raises:
         InputError: a rate is not in [0, 1].
     """
-    values = array_of("epsilon", epsilon).astype(np.float64)
+    values = array_of("epsilon", epsilon).astype(float)
     for wrong in values[(values < 0) | (values > 1)][:1]:
         raise InputError(f"epsilon must lie in [0, 1], got {wrong}")
     return values

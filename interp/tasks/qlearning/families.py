@@ -12,8 +12,9 @@ All rivals with their updates: docs/method/families.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,8 @@ def _q_learning_by_rates(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     )
 
 
-late_q, stopped_q = (
-    add_lapse(late, _q_learning_by_rates, "late_q"),
-    add_lapse(stopped, _q_learning_by_rates, "stopped_q"),
-)
+late_q = add_lapse(late, _q_learning_by_rates, "late_q")
+stopped_q = add_lapse(stopped, _q_learning_by_rates, "stopped_q")
 
 
 # The grid of each parameter in a fit, unless a family has its own.
@@ -58,7 +57,6 @@ _TEMPERATURE = Searched("temperature", (0.0, 0.003, 0.01, 0.03, 0.1, 0.3), enter
 # The same for fits to the update of a table. "temperature" is that of the soft maximum, in units of
 # reward; "keep" is the factor of a fading table's entries in a round; "trace" is the decay of a
 # pair's eligibility in a round, besides the discount.
-_STEP_ALPHA = Searched("alpha", (0.03, 0.1, 0.3, 1.0))
 _STEP_GAMMA = Searched("gamma", (0.0, 0.2, 0.5, 0.7, 0.9, 0.97, 0.995))
 _STEP_TEMPERATURE = Searched("temperature", (0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 _STEP_KEEP = Searched("keep", (0.9, 0.99, 1.0))
@@ -150,27 +148,27 @@ def updates() -> tuple[Family, ...]:
     rules of a family differ only in their parameters, such as the learning rate.
     """
     return (
-        Family("q_learning", "the maximum", q_learning, searched=(_STEP_ALPHA, _STEP_GAMMA)),
+        Family("q_learning", "the maximum", q_learning, searched=(_ALPHA, _STEP_GAMMA)),
         Family(
             "soft_bootstrap",
             "a soft maximum",
             _soft_bootstrap,
-            searched=(_STEP_ALPHA, _STEP_GAMMA, _STEP_TEMPERATURE),
+            searched=(_ALPHA, _STEP_GAMMA, _STEP_TEMPERATURE),
         ),
-        Family("mean_bootstrap", "the mean", mean_bootstrap, searched=(_STEP_ALPHA, _STEP_GAMMA)),
-        Family("no_bootstrap", "no next value", no_bootstrap, searched=(_STEP_ALPHA,)),
+        Family("mean_bootstrap", "the mean", mean_bootstrap, searched=(_ALPHA, _STEP_GAMMA)),
+        Family("no_bootstrap", "no next value", no_bootstrap, searched=(_ALPHA,)),
         Family(
             "fading_q",
             "the maximum, of a table that fades",
             _fading_q,
-            searched=(_STEP_ALPHA, _STEP_GAMMA, _STEP_KEEP),
+            searched=(_ALPHA, _STEP_GAMMA, _STEP_KEEP),
             extends="q_learning",
         ),
         Family(
             "trace_q",
             "the maximum, with traces of eligibility",
             _trace_q,
-            searched=(_STEP_ALPHA, _STEP_GAMMA, _STEP_TRACE),
+            searched=(_ALPHA, _STEP_GAMMA, _STEP_TRACE),
             extends="q_learning",
         ),
     )
@@ -226,51 +224,46 @@ def acting(
 _BASE = q_learning()  # whose inputs, table and visits the rivals share
 
 
-@dataclass(frozen=True)
-class _Memory:
-    """A further table that a learner carries from round to round; it begins at zero.
-
-    Attributes:
-        key: key of the state variable.
-        meaning: description of the table in words.
-        after: equation of the table's value after a round.
-    """
-
-    key: str
-    meaning: str
-    after: Equation
+_MEANINGS = {
+    "eligible": "traces of the pairs before",
+    "last_pair": "the pair of the round before",
+    "next_visits": "visits, this round included",
+    "next_eligible": "traces of the pairs before, after the round",
+    "next_last_pair": "the pair of the round before, after the round",
+    "next_table": "every entry of the table after the round",
+}
+"""Meaning of each variable that only rivals have, or that they define in another way."""
 
 
 def _make_learner(
-    key: str, name: str, table: Equation, *memories: _Memory, **parameters: Any
+    key: str,
+    name: str,
+    update_table: Equation,
+    memories: Mapping[str, Equation] = MappingProxyType({}),
+    **parameters: Any,
 ) -> Algorithm:
     """Make a learner that chooses greedily by its table.
 
     Args:
         key: key of the algorithm.
         name: name of the algorithm.
-        table: equation of the learner's table after a round.
-        memories: further tables that the learner carries.
+        update_table: equation of the learner's table after a round.
+        memories: key of a further table that the learner carries from round to round, which begins
+            at zero -> equation of this table after a round.
         parameters: the algorithm's parameters by name, which its record shows.
     """
     variables = [v for v in _BASE.variables if v.role in ("input", "state")]
     for memory in memories:
-        variables.append(_make_pair_variable(memory.key, memory.meaning, role="state"))
+        variables.append(_make_pair_variable(memory, role="state"))
     states = [variable.key for variable in variables if variable.role == "state"]
-    tables = [_Memory("visits", "visits, this round included", lambda v: v["visits"] + pair(v))]
-    for memory in memories:
-        tables.append(replace(memory, meaning=f"{memory.meaning}, after the round"))
-    tables.append(_Memory("table", "every entry of the table after the round", table))
-    for written in tables:
+    updates = {"visits": lambda v: v["visits"] + pair(v), **memories, "table": update_table}
+    for state, update in updates.items():
         parents = tuple(variable.key for variable in variables)  # all that are computed before
-        variables.append(
-            _make_pair_variable(
-                NEXT + written.key, written.meaning, parents=parents, equation=written.after
-            )
-        )
-    write = {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])}
+        next_value = _make_pair_variable(NEXT + state, parents=parents, equation=update)
+        variables.append(next_value)
+    write = {"next_column": lambda v: bellman.take_columns(v["next_table"], v["action"])}
 
-    def start(episodes: Any) -> dict[str, _Array]:
+    def start_at_zero(episodes: Any) -> dict[str, _Array]:
         empty = np.zeros_like(episodes.q_tables[:, 0])
         return dict.fromkeys(states, empty)
 
@@ -280,21 +273,20 @@ def _make_learner(
         name=name,
         parameters=parameters,
         variables=(*variables, *VARIABLES("rival", write)),
-        initial=start,
+        initial=start_at_zero,
     )
     return acting(learner)
 
 
-def _make_pair_variable(key: str, meaning: str, **rest: Any) -> Variable:
+def _make_pair_variable(key: str, **rest: Any) -> Variable:
     """Return a variable with one number for every state-action pair.
 
     Args:
         key: key of the variable, which is its symbol, too.
-        meaning: description in words.
         rest: further fields of the :class:`Variable`.
     """
     outputs = _BASE.variable("table").outputs
-    return Variable(key, key, meaning, "reward", outputs=outputs, **rest)
+    return Variable(key, key, _MEANINGS[key], "reward", outputs=outputs, **rest)
 
 
 def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
@@ -409,13 +401,12 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
         error = v["reward"] + gamma * following - current
         return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
 
-    eligible = _Memory(
-        "eligible",
-        "traces of the pairs before",
-        lambda v: gamma * trace * v["eligible"] + pair(v),
-    )
+    def update_traces(v: Values) -> _Array:
+        return gamma * trace * v["eligible"] + pair(v)
+
+    memories = {"eligible": update_traces}
     return _make_learner(
-        "trace_q", "Q(lambda)", table, eligible, alpha=alpha, gamma=gamma, trace=trace
+        "trace_q", "Q(lambda)", table, memories, alpha=alpha, gamma=gamma, trace=trace
     )
 
 
@@ -437,8 +428,8 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
         gap = v["reward"][..., None, None] - v["table"]
         return completed + alpha * this_pair * gap
 
-    last = _Memory("last_pair", "the pair of the round before", pair)
-    return _make_learner("sarsa", "SARSA, on-policy", table, last, alpha=alpha, gamma=gamma)
+    memories = {"last_pair": pair}
+    return _make_learner("sarsa", "SARSA, on-policy", table, memories, alpha=alpha, gamma=gamma)
 
 
 def _mean_reward() -> Algorithm:

@@ -16,7 +16,7 @@ from interp.model.layout import EncodedRounds
 from interp.support.checks import checked
 from interp.support.errors import InputError
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from interp.tasks.sized_round import SizedRound
+from interp.tasks.sized_round import SizedRound, number_names
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class QLearningRound(SizedRound):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        labels = ["<BOS>", *_number_names("c", self.n_actions)]
+        labels = ["<BOS>", *number_names("c", self.n_actions)]
         if self.noise:
             labels.append("n")
         labels += ["Qcurr", "s", "a", "r", "Qnext", "s'"]
@@ -77,7 +77,7 @@ class QLearningRound(SizedRound):
     def vocabulary(self) -> tuple[str, ...]:
         (_, max_states), (_, max_actions) = self.served
         fixed = ("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update")
-        states, actions = _number_names("s", max_states), _number_names("a", max_actions)
+        states, actions = number_names("s", max_states), number_names("a", max_actions)
         return (*fixed, *states, *actions, *self.draws)
 
     @property
@@ -88,7 +88,7 @@ class QLearningRound(SizedRound):
         if not self.noise:
             return ()
         _, (_, max_actions) = self.served
-        return ("greedy", *_number_names("explore", max_actions))
+        return ("greedy", *number_names("explore", max_actions))
 
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict()
@@ -105,7 +105,7 @@ class QLearningRound(SizedRound):
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        return tuple(_number_names("a", self.n_actions))
+        return number_names("a", self.n_actions)
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
@@ -162,10 +162,6 @@ class QLearningRound(SizedRound):
             raise InputError(
                 f"slots of shape {tuple(slots.shape)} name no column of states of shape {tuple(state.shape)}"
             ) from error
-
-
-def _number_names(letter: str, n: int) -> list[str]:
-    return [f"{letter}_{i}" for i in range(1, n + 1)]
 
 
 def _get_noise(episodes: MDPEpisodes) -> Tensor:

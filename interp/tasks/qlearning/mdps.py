@@ -139,14 +139,9 @@ class MDPs:
             index: a slice, indices (repeats allowed) or a mask.
         """
         chosen = chosen_indices(index, len(self))
-        families = tuple(self.families[i] for i in chosen)
-        return MDPs(
-            transitions=self.transitions[chosen],
-            rewards=self.rewards[chosen],
-            families=families,
-            concentrations=self.concentrations[chosen],
-            bernoulli=self.bernoulli[chosen],
-        )
+        names = ("transitions", "rewards", "concentrations", "bernoulli")
+        arrays = {name: getattr(self, name)[chosen] for name in names}
+        return MDPs(**arrays, families=tuple(self.families[i] for i in chosen))
 
     def permute(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
@@ -221,7 +216,7 @@ def _draw_rewards(
     if family in _BETAS:
         return rng.beta(*_BETAS[family], shape)
     if family == "coin":
-        return rng.integers(0, 2, shape).astype(np.float64)
+        return rng.integers(0, 2, shape).astype(float)
     return rng.uniform(0.1, 0.9, shape)
 
 

@@ -292,13 +292,7 @@ def sample(
     (64, 51, 4, 3)
     """
     check_sizes(n_episodes=n_episodes, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
-    rates: Any = epsilon
-    if isinstance(epsilon, str):
-        require(
-            epsilon == "uniform",
-            f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}",
-        )
-        rates = stream(seed, "epsilon").random(n_episodes)
+    rates = stream(seed, "epsilon").random(n_episodes) if epsilon == "uniform" else epsilon
     mdps = _draw_mdps(n_episodes, n_states, n_actions, seed, regime)
     return _play(mdps, n_rounds, seed, rates, alpha, gamma, regime)
 

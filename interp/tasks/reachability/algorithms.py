@@ -34,7 +34,8 @@ from interp.core.algorithm import (
 )
 from interp.support.checks import checked
 from interp.support.errors import require, require_known
-from interp.tasks.lapses import sometimes
+from interp.tasks.draws import draw_by_number
+from interp.tasks.lapses import learn_in_some_rounds
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
@@ -68,7 +69,7 @@ def _add_targets(v: Values) -> _Array:
     Args:
         v: values of the round's variables, by key.
     """
-    expanded = np.array(v["frontier"] > 0.5, dtype=np.float64)
+    expanded = np.array(v["frontier"] > 0.5, dtype=float)
     active = v["active"] > 0.5
     targets = np.broadcast_to(v["target"], active.shape)
     # Indices of the active edges: one array per leading axis (such as episode), and the edge.
@@ -88,7 +89,7 @@ def _mark_active_edges(v: Values, starts: _Array) -> _Array:
         v: values of the round's variables, by key.
         starts: the node at which each edge starts, ``[..., edge]``.
     """
-    return (_take_nodes(v["frontier"], starts) > 0.5).astype(np.float64)
+    return (_take_nodes(v["frontier"], starts) > 0.5).astype(float)
 
 
 def _answer_by_score(scores: _Array, v: Values) -> _Array:
@@ -117,7 +118,7 @@ def _predict_with(spread: float) -> Equation:
         answer = _answer_by_score(v["member"], v)
         if not spread:
             return answer
-        reached = (v["reached"] > 0.5).astype(np.float64)
+        reached = (v["reached"] > 0.5).astype(float)
         n_reached = reached.sum(-1, keepdims=True)
         uniform = reached / np.maximum(n_reached, 1)
         mixture = (1 - spread) * answer + spread * uniform
@@ -133,7 +134,7 @@ def _mark_reached_candidates(v: Values) -> _Array:
         v: values of the round's variables, by key.
     """
     reached = _take_nodes(v["reached"], v["candidates"])
-    return (reached > 0.5).astype(np.float64)
+    return (reached > 0.5).astype(float)
 
 
 def _all_nodes(episodes: ReachabilityEpisodes) -> _Array:
@@ -229,7 +230,9 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     plural = "" if hops == 1 else "s"
     name = f"breadth-first search of {hops} hop{plural}"
     search = breadth_first(spread)
-    return sometimes(search, lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name)
+    return learn_in_some_rounds(
+        search, lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name
+    )
 
 
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
@@ -246,7 +249,9 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
     name = "breadth-first search, some rounds late"
     # Unlike `interp.tasks.lapses.late`, no input waits: the graph is the same in every round.
     search = breadth_first(spread)
-    return sometimes(search, lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name)
+    return learn_in_some_rounds(
+        search, lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name
+    )
 
 
 def undirected(spread: float = 0.0) -> Algorithm:
@@ -352,7 +357,7 @@ def _make_path_search(
     """
     equations: dict[str, Equation | None] = {
         "visits": None,  # a state
-        "reached": lambda v: (v["visits"] > 0).astype(np.float64),
+        "reached": lambda v: (v["visits"] > 0).astype(float),
         "started": _start_at_root,
         "member": _mark_reached_candidates,
         "prediction": _predict_with(spread),
@@ -389,11 +394,7 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     """
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
-        numbers = episodes.numbers
-        # Drawn for all numbers up to the largest, so that an episode's draws do not depend on
-        # which other episodes are in the batch.
-        draws = np.random.default_rng(seed).random((numbers.max() + 1, episodes.n_rounds))
-        return draws[numbers]  # [episode, round]
+        return draw_by_number(seed, episodes.numbers, episodes.n_rounds)  # [episode, round]
 
     return _make_path_search(
         "random_walk", "a random walk, a node a round", _step_randomly, spread, luck=luck
@@ -524,29 +525,37 @@ def families() -> tuple[Family, ...]:
     "nearer_undirected" is left out, because it needs the root, which a round contains only after
     the question. ``interp audit`` tests this heuristic.
     """
-    plain = (
-        ("breadth_first", _BFS_NAME, breadth_first),
-        ("undirected", "breadth-first search along and against the edges", undirected),
-        ("depth_first", "depth-first search, a node a round", depth_first),
-        ("random_walk", "a random walk, a node a round", random_walk),
+    # Key, name, function, parameters that a fit searches, and key of the family that it extends.
+    searches = (
+        ("breadth_first", _BFS_NAME, breadth_first, (_SPREAD,), ""),
+        (
+            "depth_limited",
+            "breadth-first search of few hops",
+            depth_limited,
+            (_HOPS, _SPREAD),
+            "",
+        ),
+        (
+            "late_search",
+            "breadth-first search, some rounds late",
+            late_search,
+            (_LAG, _SPREAD),
+            "breadth_first",
+        ),
+        (
+            "undirected",
+            "breadth-first search along and against the edges",
+            undirected,
+            (_SPREAD,),
+            "",
+        ),
+        ("depth_first", "depth-first search, a node a round", depth_first, (_SPREAD,), ""),
+        ("random_walk", "a random walk, a node a round", random_walk, (_SPREAD,), ""),
     )
-    searches = {key: Family(key, name, make, searched=(_SPREAD,)) for key, name, make in plain}
-    memoryless = []
+    listed = []
+    for key, name, make, searched, extends in searches:
+        listed.append(Family(key, name, make, searched, extends=extends))
     for key in ("fewer_parents", "more_children", "more_ancestors"):
-        make = partial(heuristic, key)
-        memoryless.append(Family(key, _HEURISTICS[key].name, make, memoryless=True))
-    limited = Family(
-        "depth_limited",
-        "breadth-first search of few hops",
-        depth_limited,
-        searched=(_HOPS, _SPREAD),
-    )
-    late = Family(
-        "late_search",
-        "breadth-first search, some rounds late",
-        late_search,
-        searched=(_LAG, _SPREAD),
-        extends="breadth_first",
-    )
-    first, *others = searches.values()  # variants of breadth-first search come right after it
-    return (first, limited, late, *others, *memoryless)
+        answer = partial(heuristic, key)
+        listed.append(Family(key, _HEURISTICS[key].name, answer, memoryless=True))
+    return tuple(listed)

@@ -15,7 +15,7 @@ from interp.model.layout import MOST, EncodedRounds
 from interp.support.checks import check_fields
 from interp.support.errors import require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.sized_round import SizedRound
+from interp.tasks.sized_round import SizedRound, number_names
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,12 @@ class ReachabilityRound(SizedRound):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        return ("<w>", "p?", "w?", *(("e",) if self.marks else ()), *self.outcomes)
+        mark = ("e",) if self.marks else ()
+        return ("<w>", "p?", "w?", *mark, *self.outcomes)
 
     @cached_property
     def outcomes(self) -> tuple[str, ...]:
-        return tuple(f"n_{i}" for i in range(1, self.n_nodes + 1))
+        return number_names("n", self.n_nodes)
 
     def fit(self, episodes: ReachabilityEpisodes) -> Self:
         n_nodes = getattr(episodes, "n_nodes", self.n_nodes)

@@ -223,10 +223,22 @@ def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArr
     ranked = np.where(is_edge, rank, 3.0).reshape(n_graphs, -1)
     order = np.argsort(ranked, -1)[:, :n_edges]
     n_different = np.minimum(is_edge.sum((1, 2)), n_edges)[:, None]
-    repeated = (rng.random((n_graphs, n_edges)) * n_different).astype(np.int64)
-    slot = np.arange(n_edges)
-    is_first = slot < n_different  # not a repeat of an earlier edge
-    return np.take_along_axis(order, np.where(is_first, slot, repeated), -1)
+    edge_of_slot = _repeat_edges(rng.random((n_graphs, n_edges)), n_different)
+    return np.take_along_axis(order, edge_of_slot, -1)
+
+
+def _repeat_edges(positions: NDArray[np.float64], n_different: NDArray[Any]) -> NDArray[np.int64]:
+    """Return which edge each slot of a graph's list has, ``[graph, slot]``: first every edge once,
+    then repeated ones.
+
+    Args:
+        positions: number in [0, 1) of each slot, which chooses the edge that the slot repeats: 0
+            for the first edge, nearly 1 for the last, ``[graph, slot]``.
+        n_different: number of different edges, ``[graph, 1]``.
+    """
+    repeated = (positions * n_different).astype(np.int64)
+    slot = np.arange(positions.shape[1])
+    return np.where(slot < n_different, slot, repeated)
 
 
 def _find_separate_pairs(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
@@ -301,10 +313,8 @@ def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
     n_different = rng.integers(max(1, n_edges // _MEAN_REPEATS), n_edges + 1, (n_graphs, 1))
     # A power above 1 makes small indices more frequent, so that some edges are repeated far more.
     uneven = rng.random((n_graphs, n_edges)) ** _REPEAT_EXPONENT
-    repeated = (uneven * n_different).astype(np.int64)
-    slot = np.arange(n_edges)
-    chosen = np.where(slot < n_different, slot, repeated)
-    edges = np.take_along_axis(grown, chosen[..., None], 1)
+    edge_of_slot = _repeat_edges(uneven, n_different)
+    edges = np.take_along_axis(grown, edge_of_slot[..., None], 1)
     is_sink = graphs.adjacency(edges, n_nodes).sum(-1) == 0  # [graph, node]
     wants_edges = rng.random(n_graphs) > _SHARE_WITHOUT_EDGES
     has_edges = wants_edges | ~is_sink.any(1)
@@ -409,10 +419,8 @@ def sample(
         require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
     else:
-        wanted = (
-            _list_answerable_depths(record, n_rounds) if depths is None else _check_depths(depths)
-        )
-        drawn = _draw_depths(record, rng, n_episodes, sizes=(n_nodes, n_edges), depths=wanted)
+        chosen_depths = _choose_depths(record, n_rounds, depths)
+        drawn = _draw_depths(record, rng, n_episodes, (n_nodes, n_edges), chosen_depths)
     luck = np.random.default_rng([seed, _NAME_STREAM]).random((n_episodes, n_nodes))
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
     shuffled = episodes.shuffled(np.random.default_rng([seed, _ORDER_STREAM]))
@@ -420,18 +428,19 @@ def sample(
     return shuffled.renamed(random_names)
 
 
-def _list_answerable_depths(record: _Regime, n_rounds: int) -> tuple[int, ...]:
-    """Return the depths (distances of the target) of the regime ``record`` that can be answered
-    within ``n_rounds`` rounds; if there is none, the largest depth that can.
-    """
-    answerable = tuple(depth for depth in record.depths if depth < n_rounds)
-    return answerable or (max(1, n_rounds - 1),)
+def _choose_depths(record: _Regime, n_rounds: int, depths: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the distances of the target that are sampled; refuse an empty list and repeated
+    distances.
 
-
-def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
-    """Return the user's argument ``depths``, distances of the target, as a tuple; refuse an empty
-    list and repeated depths.
+    Args:
+        record: the regime.
+        n_rounds: number of rounds of each episode.
+        depths: the distances that the user named. None for those of the regime that can be answered
+            within ``n_rounds`` rounds or, if there is none, the largest distance that can.
     """
+    if depths is None:
+        answerable = tuple(depth for depth in record.depths if depth < n_rounds)
+        return answerable or (max(1, n_rounds - 1),)
     require(len(depths) > 0, "depths is empty; give at least one, or leave it out")
     require(
         len(set(depths)) == len(depths),

@@ -159,6 +159,13 @@ def test_selected_episodes_are_walked_as_in_their_batch() -> None:
     assert np.array_equal(walk.run(episodes.select(rows))["reached"], of_batch)
 
 
+def test_a_walk_of_an_episode_with_a_large_number_takes_little_memory() -> None:
+    episodes = replace(sample(2, 3, **SIZES, seed=1), numbers=[10**15, 3])
+    reached = algorithms.random_walk().run(episodes)["reached"]
+    alone = algorithms.random_walk().run(episodes.select([1]))["reached"]
+    assert np.array_equal(reached[1:], alone)
+
+
 def test_spread_lies_on_the_nodes_reached() -> None:
     episodes = sample(20, 5, 16, 24, seed=2, depths=(1, 2))
     plain, spread = (algorithms.breadth_first(s).run(episodes) for s in (0.0, 0.5))
