@@ -165,9 +165,16 @@ def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], li
     for variable in reversed(algorithm.variables):  # children before parents
         if variable.key in needed and variable.key not in starts:
             needed.update(variable.parents)
-    path = [variable for variable in algorithm.variables if variable.key in needed]
-    start_keys = tuple(variable.key for variable in path if variable.key in starts)
-    return start_keys, [variable for variable in path if variable.key not in starts]
+    start_keys: list[str] = []
+    computed: list[Variable] = []
+    for variable in algorithm.variables:
+        if variable.key not in needed:
+            continue
+        if variable.key in starts:
+            start_keys.append(variable.key)
+        else:
+            computed.append(variable)
+    return tuple(start_keys), computed
 
 
 @checked

@@ -387,9 +387,8 @@ class TrialTable:
         counts = _count_in_first_frame(frames)
         code = suspicious_label(counts)
         if code is not None and NONE not in self.options.codes:  # "none": there are no codes
-            others = [label for label in counts if label != code]
             question = f"{place}: is {code!r} (in {counts[code]:,} trials)"
-            self.refuse_possible_code(question, code, others, kind)
+            self.refuse_possible_code(question, code, list(counts), kind)
         self._refuse_lookalikes(place, counts)
         self._refuse_many(place, kind, counts)
         labels = sorted(counts, key=_order_label)
@@ -407,21 +406,22 @@ class TrialTable:
         return coded, tuple(labels)
 
     def refuse_possible_code(
-        self, is_it: str, label: str, others: Sequence[str], kind: str
+        self, question: str, label: str, labels: Sequence[str], kind: str
     ) -> None:
         """Raise InputError: it asks the user whether a label is the code of a missed trial.
 
         Args:
-            is_it: beginning of the question, such as "'reward': is -999"; "the code of a missed
+            question: beginning of the question, such as "'reward': is -999"; "the code of a missed
                 trial" follows.
             label: the label, as the user can pass it as ``missed``.
-            others: the column's other labels; the message lists the first six.
+            labels: the column's labels; the message lists the first six others.
             kind: what the label is if it is no code, such as "arm".
         """
+        others = [name for name in labels if name != label]
         others_shown = ", ".join(others[:6])
         raise InputError(
-            f"{is_it} the code of a missed trial, beside {others_shown}? Give missed={label} (--missed {label}) if it "
-            f"is, or missed={NONE} if it is an {kind} and there is no such code"
+            f"{question} the code of a missed trial, beside {others_shown}? Give missed={label} (--missed {label}) "
+            f"if it is, or missed={NONE} if it is an {kind} and there is no such code"
         )
 
     def _refuse_lookalikes(self, place: str, labels: Iterable[str]) -> None:
@@ -531,7 +531,7 @@ class TrialTable:
                 question = f"{name!r} of {self.file}: is {value:g}"
                 sizes = [f"rewards of size {largest:g} at most"]
                 self.refuse_possible_code(
-                    question, f"{value:g}", others=sizes, kind="ordinary reward"
+                    question, f"{value:g}", labels=sizes, kind="ordinary reward"
                 )
 
     # Sessions.

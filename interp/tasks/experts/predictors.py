@@ -16,7 +16,7 @@ fixed and experts independent, and if a known best expert switches. Otherwise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -174,15 +174,20 @@ def bayes(
         predictions = vote(means, episodes.advice)
     else:
         predictions = posterior.average_orders(episodes, alternatives)
+    return ExpertRun(predictions, approximation=_name_ignored(regimes))
+
+
+_IGNORES_SHARED = "shared predictions"
+
+
+def _name_ignored(regimes: Sequence[ExpertRegime]) -> str:
+    """Return in words what the Bayes predictor ignores about regimes; "" if nothing."""
     ignored = []
     if any(regime.drift_std for regime in regimes):
         ignored.append("drifting accuracies taken as fixed")
     if any(regime.correlation for regime in regimes):
         ignored.append(_IGNORES_SHARED)
-    return ExpertRun(predictions, approximation="; ".join(ignored))
-
-
-_IGNORES_SHARED = "shared predictions"
+    return "; ".join(ignored)
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
