@@ -8,7 +8,7 @@ paths, and adds the predictions of the other runs to it (:attr:`LLMRun.again`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pandas as pd
 
 from interp.llm.importer import RECORD, import_result
 from interp.llm.protocol import FORMAT, read_lines, replay, session_from
-from interp.llm.runner import tokens_of
+from interp.llm.runner import count_tokens
 from interp.llm.runs import LLMRun
 from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require, require_known
@@ -180,18 +180,14 @@ def _remove_duplicates(
             group.append(run)
     played_twice = [group for group in by_instance.values() if len(group) > 1]
     if duplicates == "refuse" and played_twice:
-        raise _make_refusal(played_twice)
+        first, second, *_ = played_twice[0]
+        example = f"instance {first.index} of {first.regime!r} by {first.model!r}"
+        raise InputError(
+            f"{len(played_twice)} instances were played more than once under the same condition, such as {example} in "
+            f"{str(first.path)!r} and {str(second.path)!r}; "
+            "give one folder for each set of plays, or duplicates='first' (--duplicates first) to keep the first play"
+        )
     return [_choose_play(group, rows) for group in by_instance.values()]
-
-
-def _make_refusal(twice: Sequence[Sequence[LLMRun]]) -> InputError:
-    first, second, *_ = twice[0]
-    instance = f"instance {first.index} of {first.regime!r} by {first.model!r}"
-    return InputError(
-        f"{len(twice)} instances were played more than once under the same condition, such as {instance} in "
-        f"{str(first.path)!r} and {str(second.path)!r}; "
-        "give one folder for each set of plays, or duplicates='first' (--duplicates first) to keep the first play"
-    )
 
 
 def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
@@ -261,7 +257,6 @@ def from_trace(path: Path) -> LLMRun:
         predictions = np.array(session.predictions, dtype=np.float64)
         # A round whose prediction was made but whose note was not has no note.
         notes = (*session.notes, None)[: len(predictions)]
-        usage = tokens_of(calls, len(predictions))
         model, prompt = header["settings"]["model"], header["prompt"]
         return LLMRun(
             model=model,
@@ -276,9 +271,7 @@ def from_trace(path: Path) -> LLMRun:
             ended=end or "unfinished",
             calls=len(calls),
             malformed=session.malformed,
-            prompt_tokens=usage.by_round,
-            total_prompt_tokens=usage.prompt,
-            total_completion_tokens=usage.completion,
+            **_sum_tokens(calls, len(predictions)),
             seconds=mean_seconds,
             wording=prompt["wording"],
             served=tuple(sorted(served)),
@@ -286,3 +279,25 @@ def from_trace(path: Path) -> LLMRun:
             prompt=prompt["text"],
             embedded=session.embedded,
         )
+
+
+def _sum_tokens(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> dict[str, Any]:
+    """Return the three fields of :class:`LLMRun` about tokens: name of a field -> value.
+
+    Args:
+        calls: records of the calls, with the server's ``usage``.
+        n_rounds: number of rounds that were played.
+    """
+    by_round = np.full(n_rounds, np.nan)
+    total_prompt = total_completion = 0
+    for call in calls:
+        prompt, _, completion = count_tokens(call.get("usage"))
+        total_prompt += prompt
+        total_completion += completion
+        if prompt and call["round"] < n_rounds:
+            by_round[call["round"]] = prompt  # the last call of the round counts
+    return {
+        "prompt_tokens": by_round,
+        "total_prompt_tokens": total_prompt,
+        "total_completion_tokens": total_completion,
+    }

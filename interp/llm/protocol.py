@@ -389,7 +389,12 @@ def replay(
                 f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
                 "edited, or made with other prompts or another version); move it away and run again",
             )
-            finish_reason = record.get("finish_reason") or "stop"
-            session.feed(record.get("reply"), finish_reason, record.get("problem") or "")
+            feed_record(session, record)
             end = None
     return end
+
+
+def feed_record(session: Session, record: Mapping[str, Any]) -> None:
+    """Feed the reply in one line of a trace to a session, which then has the next request."""
+    finish_reason = record.get("finish_reason") or "stop"
+    session.feed(record.get("reply"), finish_reason, record.get("problem") or "")

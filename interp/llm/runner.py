@@ -10,30 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from interp.llm import backend as players
 from interp.llm.client import Client
 from interp.llm.plan import PAPER_REGIMES, Job, Prices, instances, plan
 from interp.llm.protocol import (
+    FORMAT,
     LockedError,
     Request,
     Session,
     TraceFile,
+    feed_record,
     read_lines,
     replay,
     session_from,
 )
-from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
+from interp.llm.schemes import Condition, ParsedReply, built_in_prompts
 from interp.support.checks import checked, checked_result, file_path
 from interp.support.errors import InputError, require
 
@@ -148,7 +147,7 @@ def run(
     prices = prices or Prices()
     spending = None
     if budget is not None:
-        spending = _Budget(budget, prices)
+        spending = _Budget(budget, prices, settings.longest_answer or 0)
         require(
             settings.longest_answer is not None,
             "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra "
@@ -185,11 +184,13 @@ class _Budget:
     Attributes:
         limit: the largest cost that is allowed.
         prices: prices of tokens.
+        longest_answer: largest number of tokens of an answer.
         spent: cost of the finished calls.
     """
 
     limit: float
-    prices: Prices = field(default_factory=Prices)
+    prices: Prices
+    longest_answer: int
     spent: float = 0.0
     _reserved: float = 0.0
 
@@ -200,43 +201,52 @@ class _Budget:
             self.prices = Prices(prompt=1e6, cached=1e6, completion=1e6)
 
     def add_cost_of_trace(self, path: Path) -> None:
-        """Add the cost of the calls that are recorded in the trace at ``path``; nothing if there is
-        no such file.
+        """Add the cost of the calls that are recorded in the trace at ``path``. Nothing is added if
+        there is no such file, or if the file has another format and cannot be resumed.
         """
-        for record in read_lines(path)[0] if path.is_file() else []:
-            if "reply" in record:
-                tokens = _count_tokens(record.get("usage"))
-                self.settle(bound=0.0, tokens=tokens)  # nothing was reserved
+        lines = read_lines(path)[0] if path.is_file() else []
+        if not lines or lines[0].get("format") != FORMAT:
+            return
+        header, *records = lines
+        session = session_from(header)  # computes the messages of each recorded call again
+        for record in records:
+            request = session.next()
+            if "reply" in record and request is not None:
+                self.add_cost(request, record.get("usage"))
+                feed_record(session, record)
 
-    def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
-        """Reserve the highest cost that a call can have, before it is made.
+    def add_cost(self, request: Request, usage: Any) -> None:
+        """Add the cost of a call that was answered.
 
         Args:
-            messages: messages of the request.
-            longest: largest number of tokens of the answer.
-
-        Returns:
-            The reserved cost; None if the rest of the budget is smaller.
+            request: the request.
+            usage: the server's numbers of tokens. If the server reports none, the highest cost that
+                the call can have is added.
         """
+        tokens = count_tokens(usage)
+        self.spent += self.prices.cost(*tokens) if any(tokens) else self.bound_cost(request)
+
+    def bound_cost(self, request: Request) -> float:
+        """Return the highest cost that a call can have."""
         # A token has at least one byte; a chat template adds a few tokens to a message.
-        most_prompt_tokens = sum(len(message["content"].encode()) + 16 for message in messages)
-        bound = self.prices.cost(most_prompt_tokens, cached=0, completion=longest)
-        if self.spent + self._reserved + bound > self.limit:
-            return None
-        self._reserved += bound
-        return bound
+        most_tokens = [len(message["content"].encode()) + 16 for message in request.messages]
+        return self.prices.cost(sum(most_tokens), cached=0, completion=self.longest_answer)
 
-    def settle(self, bound: float, tokens: tuple[int, int, int] | None) -> None:
-        """Replace the reserved cost of a call by its real cost.
+    @contextmanager
+    def reserve(self, request: Request) -> Iterator[None]:
+        """Context manager: reserve the highest cost that a call can have, while the call is made.
 
-        Args:
-            bound: the cost that was reserved.
-            tokens: prompt, cached and completion tokens. (0, 0, 0) if the server does not report
-                them; the reserved cost then counts. None if there was no answer.
+        Raises:
+            _OverBudgetError: if the call might cost more than the rest of the budget.
         """
-        self._reserved -= bound
-        if tokens is not None:
-            self.spent += self.prices.cost(*tokens) if any(tokens) else bound
+        bound = self.bound_cost(request)
+        if self.spent + self._reserved + bound > self.limit:
+            raise _OverBudgetError
+        self._reserved += bound
+        try:
+            yield
+        finally:
+            self._reserved -= bound
 
 
 @dataclass
@@ -390,7 +400,7 @@ class _Playing:
         sent_seed = seed if job.settings.send_seed else None
         record = trace_record(request, sent_seed, reply, answer)
         trace.append({**record, "address": self.backend.address})
-        prompt, cached, completion = _count_tokens(reply.usage)
+        prompt, cached, completion = count_tokens(reply.usage)
         self.count(
             calls=1,
             malformed=bool(answer.problem),
@@ -420,18 +430,11 @@ class _Playing:
         Raises:
             _OverBudgetError: if the call might cost more than the rest of the budget.
         """
-        if self.budget is None:
-            return await self.backend.ask(request.messages, job.condition, request.turn, seed)
-        bound = self.budget.reserve(request.messages, job.settings.longest_answer or 0)
-        if bound is None:
-            raise _OverBudgetError
-        tokens = None  # no answer, so that nothing is paid
-        try:
+        with self.budget.reserve(request) if self.budget else nullcontext():
             reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
-            tokens = _count_tokens(reply.usage)
-            return reply
-        finally:
-            self.budget.settle(bound, tokens)
+        if self.budget:
+            self.budget.add_cost(request, reply.usage)
+        return reply
 
 
 def trace_record(
@@ -464,42 +467,7 @@ def trace_record(
     return record
 
 
-@dataclass(frozen=True)
-@checked_result
-class TokensUsed:
-    """Numbers of tokens in recorded calls.
-
-    Attributes:
-        by_round: prompt tokens of the last call in each round; NaN if unknown.
-        prompt: sum of prompt tokens.
-        completion: sum of answer tokens.
-    """
-
-    by_round: NDArray[np.float64]
-    prompt: int
-    completion: int
-
-
-def tokens_of(calls: Sequence[Mapping[str, Any]], n_rounds: int) -> TokensUsed:
-    """Add up the tokens of recorded calls, and return the numbers.
-
-    Args:
-        calls: records of the calls, with the server's ``usage``.
-        n_rounds: number of rounds that were played.
-    """
-    by_round = np.full(n_rounds, np.nan)
-    total_prompt = total_completion = 0
-    for call in calls:
-        prompt, _, completion = _count_tokens(call.get("usage"))
-        total_prompt += prompt
-        total_completion += completion
-        round_index = call["round"]
-        if prompt and round_index < n_rounds:
-            by_round[round_index] = prompt
-    return TokensUsed(by_round, total_prompt, completion=total_completion)
-
-
-def _count_tokens(usage: Any) -> tuple[int, int, int]:
+def count_tokens(usage: Any) -> tuple[int, int, int]:
     """Return (prompt tokens, cached prompt tokens, completion tokens) of one call; 0 where the
     server did not report a number.
 

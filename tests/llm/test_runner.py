@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.llm.backend import AGENTS, Connection, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Instance, Prices, estimate, instances, plan
 from interp.llm.protocol import read_lines, replay
@@ -157,6 +157,20 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
         load(tmp_path / "tester"), load(tmp_path / "undisturbed"), strict=True
     ):
         assert np.array_equal(stopped.predictions, undisturbed.predictions)
+
+
+def test_a_budget_counts_calls_on_disk_whose_tokens_nobody_reported(tmp_path: Path) -> None:
+    """Scripted agents report no tokens: the highest cost of each call counts, in a resumed run, too."""
+    work = jobs(n=2, rounds=30, settings=Settings("counter", max_tokens=100))
+
+    def start(budget: float) -> RunSummary:
+        return run(work, tmp_path, AgentBackend("counter", AGENTS["counter"]), budget=budget)
+
+    first = start(20_000)
+    assert first.calls > 3
+    assert first.over_budget
+    assert start(20_000).calls == 0
+    assert start(40_000).calls > 0
 
 
 def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
