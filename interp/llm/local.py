@@ -119,19 +119,6 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str =
         ) from error
 
 
-def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
-    """Return the list of token ids of a conversation in the format of the model's chat template, up
-    to where the answer begins.
-
-    Args:
-        tokenizer: the tokenizer with the template.
-        messages: the conversation.
-        thinking_off: how the model's thinking before the answer is turned off, a key of
-            ``THINKING_OFF``; "" leaves it on.
-    """
-    return token_ids(tokenizer, prompt_text(tokenizer, messages, thinking_off))
-
-
 def answers(
     tokenizer: Any, condition: Condition
 ) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
@@ -186,7 +173,8 @@ class LocalBackend(Backend):
 
     Args:
         settings: the model and everything that can change an answer; ``response_format`` must be
-            "none" or "grammar". Settings that only a server can follow are refused.
+            "none" or "grammar". Settings that only a server can follow are refused, such as
+            ``temperature=None``. With ``max_tokens=None`` an answer may fill the model's context.
         concurrency: number of episodes that are played at the same time, as one batch.
         device: device on which the model runs.
     """
@@ -198,13 +186,16 @@ class LocalBackend(Backend):
             ("none", "grammar"),
         )
         require(concurrency >= 1, f"concurrency must be 1 or more, got {concurrency}")
-        has_server_settings = (
-            settings.extra_body or not settings.send_seed or settings.thinking_off == "deepseek"
+        differs_only_on_server = (
+            settings.extra_body
+            or not settings.send_seed
+            or settings.thinking_off == "deepseek"
+            or settings.temperature is None
         )
         require(
-            not has_server_settings,
-            "extra_body, send_seed=False and thinking_off='deepseek' do nothing for a model in this process, which no "
-            "server answers for: leave them out",
+            not differs_only_on_server,
+            "extra_body, send_seed=False, thinking_off='deepseek' and temperature=None do nothing for a model in this "
+            "process, which no server answers for: leave them out",
         )
         self.settings = settings
         self.concurrency = concurrency
@@ -240,7 +231,8 @@ class LocalBackend(Backend):
         Raises:
             ContextOverflowError: if the conversation is longer than the model's context.
         """
-        ids = prompt_ids(self.tokenizer, messages, self.settings.thinking_off)
+        prompt = prompt_text(self.tokenizer, messages, self.settings.thinking_off)
+        ids = token_ids(self.tokenizer, prompt)
         if len(ids) >= self._context - _SHORTEST_ANSWER:
             raise ContextOverflowError(
                 f"{len(ids)} prompt tokens do not fit into a context of {self._context}"
@@ -326,40 +318,55 @@ class LocalBackend(Backend):
         """
         import torch
 
-        def is_end(token: int) -> bool:
-            text = self.tokenizer.decode([token]) if self._is_format_forced else ""
-            return token in self._end_ids or '"' in text or "\n" in text
+        def stop_at_end(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            """Tell ``generate`` which rows have ended, from their last tokens."""
+            has_ended = [self._ends_answer(token) for token in ids[:, -1].tolist()]
+            return torch.tensor(has_ended, device=ids.device)
 
-        def find_ends(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-            ended = [is_end(token) for token in ids[:, -1].tolist()]
-            return torch.tensor(ended, device=ids.device)
-
-        prefix = token_ids(self.tokenizer, '{"note": "') if self._is_format_forced else []
+        prefix = []
+        longest_answer = self.settings.max_tokens or self._context
+        if self._is_format_forced:
+            prefix = token_ids(self.tokenizer, '{"note": "')
+            longest_answer = min(longest_answer, _LONGEST_NOTE)
         rows = [request.ids + prefix for request in batch]
         n_read = max(map(len, rows))
-        longest = min(self.settings.max_tokens or 2048, self._context - n_read)
-        if self._is_format_forced:
-            longest = min(longest, _LONGEST_NOTE)
-        new_ids = self._generate(
+        generated_ids = self._generate(
             rows,
-            max_new_tokens=longest,
+            max_new_tokens=min(longest_answer, self._context - n_read),
             logits_processor=self._make_processors(batch),
-            stopping_criteria=[find_ends],
-        )[:, n_read:]
+            stopping_criteria=[stop_at_end],
+        )
+        new_ids = generated_ids[:, n_read:].tolist()  # without the prompts
         replies = []
-        for request, ids in zip(batch, new_ids.tolist(), strict=True):
-            # Padding may follow the token that ends an answer.
-            n_to_end = next((n for n, token in enumerate(ids, 1) if is_end(token)), 0)
-            end = "stop" if n_to_end else "length"
-            n_tokens = n_to_end or len(ids)
-            text = self.tokenizer.decode(ids[:n_tokens], skip_special_tokens=True)
-            if self._is_format_forced:
-                # The model writes JSON, in which a backslash only escapes what follows.
-                note = re.split(r'["\n]', text)[0].replace("\\", "").strip()
-                text = json.dumps({"note": note}, ensure_ascii=False)
-                end = "stop"
-            replies.append(self._make_reply(request, text, end=end, n_tokens=n_tokens))
+        for request, ids in zip(batch, new_ids, strict=True):
+            replies.append(self._read_answer(request, ids))
         return replies
+
+    def _ends_answer(self, token: int) -> bool:
+        """Return whether an answer ends with this token. A note under ``response_format="grammar"``
+        also ends with a token that contains a quotation mark or a line break.
+        """
+        text = self.tokenizer.decode([token]) if self._is_format_forced else ""
+        return token in self._end_ids or '"' in text or "\n" in text
+
+    def _read_answer(self, request: _Waiting, ids: Sequence[int]) -> Reply:
+        """Return generated tokens as the reply to a request.
+
+        Args:
+            request: the request.
+            ids: the new tokens; padding may follow the token that ends the answer.
+        """
+        n_to_end = next((n for n, token in enumerate(ids, 1) if self._ends_answer(token)), 0)
+        n_tokens = n_to_end or len(ids)
+        text = self.tokenizer.decode(ids[:n_tokens], skip_special_tokens=True)
+        if self._is_format_forced:
+            # The model writes JSON, in which a backslash only escapes what follows.
+            note = re.split(r'["\n]', text)[0].replace("\\", "").strip()
+            text = json.dumps({"note": note}, ensure_ascii=False)
+        is_whole = n_to_end or self._is_format_forced  # a note is cut where its limit is reached
+        return self._make_reply(
+            request, text, end="stop" if is_whole else "length", n_tokens=n_tokens
+        )
 
     def _generate(self, rows: Sequence[list[int]], **options: Any) -> Any:
         """Generate from prompts of different lengths, which are padded on the left, and return what

@@ -38,7 +38,6 @@ from interp.support.caches import fill_cache
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
-from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,18 +175,6 @@ class Opened:
         self.prompt = prompt
         self.condition = Condition.parse(condition)
 
-    @staticmethod
-    def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
-        """Sample episodes of expert advice with 4 experts, the number that the built-in prompts
-        name.
-
-        Args:
-            n_episodes, n_rounds: numbers of episodes and rounds.
-            regime: name of the distribution of episodes.
-            seed: seed of the episodes.
-        """
-        return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
-
     @classmethod
     @checked
     def load(
@@ -242,14 +229,14 @@ class Opened:
         return opened
 
     def logits(
-        self, rows: Sequence[Sequence[int]], keys: Any = None, hooks: Sequence[Any] = ()
+        self, rows: Sequence[Sequence[int]], kv_cache: Any = None, hooks: Sequence[Any] = ()
     ) -> Tensor:
         """Return the logits after every token of texts that have the same number of tokens,
         Float[text, token, vocabulary].
 
         Args:
             rows: token ids of each text, without those in the cache.
-            keys: key-value cache of earlier tokens, which is extended; None for no cache.
+            kv_cache: key-value cache of earlier tokens, which is extended; None for no cache.
             hooks: pairs (name of a hook, function ``(activation, hook)`` -> the new activation, or
                 None to leave it unchanged), as for ``fwd_hooks`` of TransformerLens.
         """
@@ -257,32 +244,37 @@ class Opened:
 
         model = self.bridge.original_model
         device = next(model.parameters()).device
-        cached = {**fill_cache(type(model).forward, keys), "use_cache": keys is not None}
+        cache_arguments = fill_cache(type(model).forward, kv_cache)
+        cache_arguments["use_cache"] = kv_cache is not None
         with torch.no_grad():
             logits: Tensor = self.bridge.run_with_hooks(
-                torch.tensor(rows, device=device), fwd_hooks=hooks, return_type="logits", **cached
+                torch.tensor(rows, device=device),
+                fwd_hooks=hooks,
+                return_type="logits",
+                **cache_arguments,
             )
         return logits
 
-    def new_keys(self) -> Any:
+    def make_cache(self) -> Any:
         """Return an empty key-value cache."""
         from transformers import DynamicCache
 
         return DynamicCache(config=self.bridge.original_model.config)
 
     @cached_property
-    def reads_on(self) -> bool:
+    def can_use_cache(self) -> bool:
         """True if the model with hooks gives the right logits when earlier tokens come from a
         key-value cache (docs/method/opened.md).
         """
         # The second half of a text, with the first half from the cache, against the whole text.
         half = len(_SOME_IDS) // 2
-        keys = self.new_keys()
-        self.logits([_SOME_IDS[:half]], keys)
-        whole = self.logits([_SOME_IDS])
-        if keys.get_seq_length() != half:
+        kv_cache = self.make_cache()
+        self.logits([_SOME_IDS[:half]], kv_cache)
+        if kv_cache.get_seq_length() != half:
             return False
-        return _differ_by_rounding(self.logits([_SOME_IDS[half:]], keys), whole[:, half:])
+        second_half = self.logits([_SOME_IDS[half:]], kv_cache)
+        whole = self.logits([_SOME_IDS])
+        return _differ_by_rounding(second_half, whole[:, half:])
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
         """Return the names of the hooks at the residual stream: at the embedding, and after every
@@ -442,9 +434,9 @@ class _Prompt:
 class _Conversations:
     """Episodes that a language model plays in parallel, one conversation per episode.
 
-    One key-value cache serves all conversations (attribute ``keys``). If the model's
-    TransformerBridge cannot use a cache, ``keys`` is None, and each conversation is read from its
-    beginning for every reply.
+    One key-value cache serves all conversations (attribute ``kv_cache``). If the model's
+    TransformerBridge cannot use a cache, ``kv_cache`` is None, and each conversation is read from
+    its beginning for every reply.
 
     Args:
         opened: the language model, with the setup of its prompts.
@@ -455,7 +447,7 @@ class _Conversations:
         self.opened = opened
         self.condition = opened.condition
         self.tokenizer = opened.tokenizer
-        self.keys = opened.new_keys() if opened.reads_on else None
+        self.kv_cache = opened.make_cache() if opened.can_use_cache else None
         self.cached_ids: list[list[int]] = [[] for _ in episodes.advice]
         self.n_experts = episodes.n_experts
         # Both answers begin with the same tokens; the next token decides between them.
@@ -484,23 +476,20 @@ class _Conversations:
             for prompt, row in zip(prompts, places, strict=True):
                 # In the first round the last token stands in the place of counts.
                 row += [-1] * self.n_experts if is_first else self._find_places(prompt, "count")
-        activations: dict[str, Tensor] = {}
-        hooks = {name: partial(_record, activations, name, places) for name in names}
         # Everything from the earliest of these positions on is computed anew.
-        logits = self._compute_logits(prompts, hooks, n_anew=-min(map(min, places)))
-        missing = [name for name in names if name not in activations]
-        require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
-        pairs = logits[:, list(self.deciding_ids)].float()  # [episode, outcome]
-        shares = pairs.softmax(dim=-1)[:, 1].cpu()
-        for session, share in zip(self.sessions, shares.tolist(), strict=True):
-            outcome = int(share > 0.5)
+        n_anew = -min(map(min, places))
+        logits, activations = self._run_recording(prompts, names, places, n_anew)
+        logit_pairs = logits[:, list(self.deciding_ids)].float()  # [episode, outcome]
+        probabilities = logit_pairs.softmax(dim=-1)[:, 1].cpu()
+        for session, probability in zip(self.sessions, probabilities.tolist(), strict=True):
+            outcome = int(probability > 0.5)
             session.feed(self.texts[outcome])
             if self.condition.has_note:
                 n_rounds = len(session.predictions)
                 is_right = session.advice[:n_rounds] == session.labels[:n_rounds, None]
                 note = write_counts(is_right.sum(axis=0).tolist(), n_rounds)
                 session.feed(json.dumps({"note": note}))
-        return shares, activations
+        return probabilities, activations
 
     def patch(self, kind: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
         """Patch one expert's vote or count in the next round, at one hook at a time.
@@ -517,8 +506,9 @@ class _Conversations:
         prompts = self._list_prompts()
         changed_prompts = self._list_prompts(changed=(kind, expert))
         other_expert = (expert + 1) % self.n_experts  # for the control
-        # Positions of the tokens to patch, [episode][token], counted from the end.
-        here, elsewhere = [], []
+        # Places of the tokens to patch, and of those of the control, [episode][token], counted from
+        # the end.
+        patched_places, control_places = [], []
         for prompt, changed in zip(prompts, changed_prompts, strict=True):
             require(
                 len(prompt.ids) == len(changed.ids),
@@ -529,28 +519,52 @@ class _Conversations:
             # All tokens of the word from the first that differs on.
             first_changed = count_common_start(prompt.ids, changed.ids) - len(prompt.ids)
             n_tokens = 1 + places[expert] - first_changed
-            here.append([places[expert] - back for back in range(n_tokens)])
-            elsewhere.append([places[other_expert] - back for back in range(n_tokens)])
-        before_change: dict[str, Tensor] = {}
-        after_change: dict[str, Tensor] = {}
-        n_anew = -min(map(min, (*here, *elsewhere)))  # from the earliest patched token on
-        record_before = {name: partial(_record, before_change, name, here) for name in names}
-        record_after = {name: partial(_record, after_change, name, here) for name in names}
-        logits = self._compute_logits(prompts, record_before, n_anew)
-        before = self._compute_difference(logits)
-        changed_logits = self._compute_logits(changed_prompts, record_after, n_anew)
-        full = self._compute_difference(changed_logits) - before
+            patched_places.append([places[expert] - back for back in range(n_tokens)])
+            control_places.append([places[other_expert] - back for back in range(n_tokens)])
+        n_anew = -min(map(min, patched_places + control_places))  # from the earliest of them on
+        logits, activations = self._run_recording(prompts, names, patched_places, n_anew)
+        changed_logits, changed_activations = self._run_recording(
+            changed_prompts, names, patched_places, n_anew
+        )
+        before = self._compute_logit_difference(logits)
+        full = self._compute_logit_difference(changed_logits) - before
         effects = []
-        for rows in (here, elsewhere):
+        for changed_places in (patched_places, control_places):
             changes = []
             for name in names:
-                difference = after_change[name] - before_change[name]
-                hook = partial(_add, difference, rows)
+                difference = changed_activations[name] - activations[name]
+                hook = partial(_add, difference, changed_places)
                 logits = self._compute_logits(prompts, {name: hook}, n_anew)
-                changes.append(self._compute_difference(logits) - before)
+                changes.append(self._compute_logit_difference(logits) - before)
             effects.append(np.stack(changes))  # [hook, episode]
         patched, control = effects
         return before, full, patched, control
+
+    def _run_recording(
+        self,
+        prompts: Sequence[_Prompt],
+        names: Sequence[str],
+        places: list[list[int]],
+        n_anew: int,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run the model on every conversation, and record activations.
+
+        Args:
+            prompts: what the model reads.
+            names: names of the hooks to record.
+            places: tokens to record, ``[episode][token]``, counted from the end.
+            n_anew: number of last tokens that must be computed again.
+
+        Returns:
+            The logits after the last token, Float[episode, vocabulary], and name of a hook -> its
+            activations, Float[episode, token, ...].
+        """
+        activations: dict[str, Tensor] = {}
+        hooks = {name: partial(_record, activations, name, places) for name in names}
+        logits = self._compute_logits(prompts, hooks, n_anew)
+        missing = [name for name in names if name not in activations]
+        require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
+        return logits, activations
 
     def _list_prompts(self, changed: tuple[str, int] | None = None) -> list[_Prompt]:
         """Return the text and tokens of every conversation, up to the token at which the model
@@ -626,20 +640,21 @@ class _Conversations:
         """
         rows = [prompt.ids for prompt in prompts]
         start = 0  # number of tokens that are taken from the cache
-        if self.keys is not None:
-            n_shared = [
-                count_common_start(row, cached)
-                for row, cached in zip(rows, self.cached_ids, strict=True)
-            ]
+        if self.kv_cache is not None:
+            n_shared = list(map(count_common_start, rows, self.cached_ids))
             start = min(*n_shared, len(rows[0]) - n_anew)
-            if self.keys.get_seq_length() > start:  # a negative number crops from the end
-                self.keys.crop(start - self.keys.get_seq_length())
+            n_outdated = self.kv_cache.get_seq_length() - start
+            if n_outdated > 0:
+                self.kv_cache.crop(-n_outdated)  # a negative number crops from the end
         self.cached_ids = rows
         new_tokens = [row[start:] for row in rows]
-        logits = self.opened.logits(new_tokens, self.keys, list(hooks.items()))
+        # Before any other hook: the first two axes of an activation are conversations and tokens.
+        check_axes = partial(_require_axes, (len(rows), len(new_tokens[0])))
+        checks = [(name, check_axes) for name in hooks]
+        logits = self.opened.logits(new_tokens, self.kv_cache, [*checks, *hooks.items()])
         return logits[:, -1]
 
-    def _compute_difference(self, logits: Tensor) -> np.ndarray:
+    def _compute_logit_difference(self, logits: Tensor) -> np.ndarray:
         pairs = logits[:, list(self.deciding_ids)].double().cpu().numpy()  # [episode, outcome]
         return np.asarray(pairs[:, 1] - pairs[:, 0])
 
@@ -672,6 +687,22 @@ def _replace_count(note: str, letter: str) -> str:
         f"the note {note!r} has no other count of as many digits for expert {letter}; patch a count in another round",
     )
     return f"{note[: match.start(1)]}{farthest}{note[match.end(1) :]}"
+
+
+def _require_axes(sizes: tuple[int, int], value: Tensor, hook: Any) -> None:
+    """Refuse a hook whose activations do not have one row per conversation and token, such as that
+    of an attention pattern, ``[conversation, head, token, token]``; used as a hook function.
+
+    Args:
+        sizes: numbers of conversations and of tokens that the model reads.
+        value: the activation.
+        hook: the hook point.
+    """
+    require(
+        value.shape[:2] == sizes,
+        f"the activations of the hook point {hook.name} have no axis of tokens after that of episodes (their shape is "
+        f"{tuple(value.shape)}); choose others, such as those of residuals()",
+    )
 
 
 def _record(

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from interp.llm.backend import Settings
 from interp.llm.loading import load
-from interp.llm.local import LocalBackend, answers, load_model, prompt_ids
+from interp.llm.local import LocalBackend, answers, load_model, prompt_text
 from interp.llm.plan import instances, plan
 from interp.llm.protocol import read_lines
 from interp.llm.runner import run
@@ -100,7 +100,7 @@ def test_a_prediction_under_a_grammar_is_sampled_above_temperature_0(
 
 def test_the_prompt_is_the_models_own_and_both_answers_share_a_beginning(tiny: str) -> None:
     _, tokenizer = load_model(tiny)
-    text = tokenizer.decode(prompt_ids(tokenizer, [{"role": "user", "content": "x"}]))
+    text = prompt_text(tokenizer, [{"role": "user", "content": "x"}])
     assert text == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
     begin, choices, texts = answers(tokenizer, Condition("weather", "no-note"))
     assert tokenizer.decode(begin) == '{"prediction": "'
@@ -148,7 +148,13 @@ def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tiny: str) -> 
 
 
 @pytest.mark.parametrize(
-    "idle", [{"extra_body": {"top_k": 1}}, {"send_seed": False}, {"thinking_off": "deepseek"}]
+    "idle",
+    [
+        {"extra_body": {"top_k": 1}},
+        {"send_seed": False},
+        {"thinking_off": "deepseek"},
+        {"temperature": None},
+    ],
 )
 def test_settings_that_only_a_server_follows_are_refused(idle: dict[str, Any], tiny: str) -> None:
     refuses("do nothing for a model in this process", LocalBackend, Settings(tiny, **idle))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import probes
-from interp.llm.local import answers, load_model, prompt_ids
+from interp.llm.local import answers, load_model, prompt_text, token_ids
 from interp.llm.notes import write_counts
 from interp.llm.opened import _CONDITION, Opened, _OpenedRollout
 from interp.llm.protocol import Session
@@ -69,7 +69,7 @@ def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -
         session = Session(condition, "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
         for t in range(EPISODES.n_rounds):
             request = asked(session)
-            ids = prompt_ids(tokenizer, request.messages) + begin
+            ids = token_ids(tokenizer, prompt_text(tokenizer, request.messages)) + begin
             out, share = reread(model, ids, choices)
             assert torch.allclose(share, run.predictions[episode, t], atol=1e-5)
             hidden = out.hidden_states[1][0]
@@ -98,7 +98,7 @@ def test_a_bridge_that_reads_no_cache_predicts_the_same(
 ) -> None:
     """From transformers 5.24 on no bridge reads one."""
     anew = Opened(opened.bridge, opened.tokenizer, opened.name, opened.prompt)
-    anew.__dict__["reads_on"] = False
+    anew.__dict__["can_use_cache"] = False
     predictions = anew.play(EPISODES, HOOKS, batch=4).predictions
     assert torch.allclose(predictions, played.predictions, atol=1e-5)
 
@@ -174,7 +174,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     condition = Condition.parse("online-note-only")
     request = Session(condition, "Predict.", NOTES.advice[0], NOTES.labels[0], note=note).next()
     assert request is not None
-    ids = prompt_ids(tokenizer, request.messages) + answers(tokenizer, condition)[0]
+    prompt = prompt_text(tokenizer, request.messages)
+    ids = token_ids(tokenizer, prompt) + answers(tokenizer, condition)[0]
     # One token is one byte, but for the marks of a message.
     texts_up_to_a_token = [tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
     place = next(i for i, text in enumerate(texts_up_to_a_token) if text.endswith("C:7"))
@@ -243,6 +244,10 @@ def test_the_command_opens_a_condition_with_notes(
         (
             lambda o: o.play(EPISODES, ["blocks.9.hook_out"]),
             "unknown hook point 'blocks.9.hook_out'",
+        ),
+        (
+            lambda o: o.play(EPISODES, ["blocks.0.attn.hook_pattern"]),
+            "blocks.0.attn.hook_pattern have no axis of tokens after that of episodes",
         ),
         (lambda o: o.patch("vote", EPISODES, 4, 0), r"expert must be in \[0, 3\], got 4"),
         (lambda o: o.patch("vote", EPISODES, 0, 5), r"round must be in \[0, 4\], got 5"),
