@@ -76,16 +76,17 @@ class Commands(TyperGroup):
             ctx: click's context of the group of commands, with the words of the command line.
         """
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
+        # Exit codes as in a shell: 2 for refused input, 128 + the signal's number after a signal.
         with _ending_on_sigterm(ctx):
             try:
                 return super().invoke(ctx)
             except InputError as error:
-                why, code = str(error), 2  # 2: the input was refused
+                why, code = str(error), 2
             except OSError as error:
                 place = error.filename or "a file"
                 why, code = f"the system refuses {place}: {error.strerror or error}", 2
             except KeyboardInterrupt as stop:
-                why, code = str(stop) or _STOPPED, 130  # 128 + SIGINT, as in a shell
+                why, code = str(stop) or _STOPPED, 128 + signal.SIGINT
             except Exception as error:
                 # The parser's, of an option that is none, has a message that the parser prints.
                 is_group = hasattr(self.commands.get(words[0]), "commands")
@@ -95,7 +96,7 @@ class Commands(TyperGroup):
         if _TERMINATED in ctx.meta:
             # Code in C, and what reads files, can make another error of the interrupt.
             why = _STOPPED if code == 2 else why
-            code = 143  # 128 + SIGTERM
+            code = 128 + signal.SIGTERM
         typer.echo(f"interp: {escape_invisible(why)}", err=True)
         if "--json" in words:
             _refuse(ctx, words, why)
@@ -486,17 +487,12 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
         option = typer.Option(f"--{name.replace('_', '-')}", help=text)
     else:
         option = typer.Option(help=text)
-    kind = _shell_kind(parameter.annotation)
+    kind = parameter.annotation
+    alternatives = [typing.get_origin(part) for part in typing.get_args(kind)]
+    # A list or several other types: the function itself reads the words.
+    if list in alternatives and len(alternatives) > 2:
+        kind = list[str] | None
     return parameter.replace(name=name, annotation=Annotated[kind, option])
-
-
-def _shell_kind(annotation: Any) -> Any:
-    """Return the type of an option's values for a parameter's annotation: a list of words if the
-    annotation is a union of types with a list among them, otherwise the annotation itself.
-    """
-    kinds = [typing.get_origin(part) for part in typing.get_args(annotation)]
-    # More than "list or None": words that the function itself reads.
-    return list[str] | None if len(kinds) > 2 and list in kinds else annotation
 
 
 def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:

@@ -146,7 +146,7 @@ def _evaluate(
     with bar(f"evaluating {loaded.name}", n_parts) as done:
         result = suite.evaluate(
             loaded,
-            n_episodes=options.choose_size(episodes, quick, 32, 128),
+            n_episodes=episodes or (32 if quick else 128),
             seed=seed,
             done=done,
             n_jobs=jobs,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.llm.backend import AGENTS, PLAYERS, AgentBackend, Backend, Connection, Settings
@@ -24,14 +25,13 @@ from interp.support.workers import display, show_spinner
 
 if TYPE_CHECKING:
     from interp.core.machine import Machine
-    from interp.llm.loading import Reading
     from interp.llm.runner import RunSummary
     from interp.llm.runs import LLMRun
 
 _Number = TypeVar("_Number", int, float)
 
 
-def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
+def _read_sent_number(option: str, text: str, kind: type[_Number]) -> _Number | None:
     """Return the number in an option's value; None for the word "none", which leaves the field out
     of requests.
 
@@ -46,7 +46,7 @@ def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
         return None if text == "none" else kind(text)
 
 
-def _who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
+def _name_player(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
     """Return the name of the player that the options name; refuse options that name none, or more
     than one.
 
@@ -83,7 +83,7 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
     return model
 
 
-def _used_by(
+def _list_effective_settings(
     agent: str | None, backend: str, *, settings: Collection[str], with_budget: bool
 ) -> set[str]:
     """Return the names of the settings that have an effect on a run, for this kind of player.
@@ -94,23 +94,25 @@ def _used_by(
         settings: names of all settings.
         with_budget: whether the run has a budget.
     """
-    if agent:  # the limit of tokens bounds the cost of a call
+    if agent:
+        # A budget bounds the cost of a call by the largest number of tokens of an answer.
         return {"model", "max_tokens"} if with_budget else {"model"}
     server_settings = {field.name for field in fields(Connection)}
     if backend == "transformers":
-        return {*settings} - server_settings | {"concurrency"}  # of episodes
+        # Several episodes are played at once here, too.
+        return {*settings} - server_settings | {"concurrency"}
     return {*settings} - {"device"}
 
 
-def _refuse_idle(
-    player: str, settings: Mapping[str, Any], used: Collection[str], options: Collection[str]
+def _refuse_idle_settings(
+    player: str, settings: Mapping[str, Any], effective: Collection[str], options: Collection[str]
 ) -> None:
     """Refuse settings that the user changed although they have no effect.
 
     Args:
         player: the player's name in the error message.
         settings: all settings with their values.
-        used: names of the settings that have an effect.
+        effective: names of the settings that have an effect.
         options: names of the settings with an option that lacks the ``max_`` of the setting's name,
             such as ``--retries`` for ``max_retries``.
     """
@@ -118,7 +120,7 @@ def _refuse_idle(
     defaults = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}
     idle = []
     for name, value in settings.items():
-        if name not in used and value != defaults[name]:
+        if name not in effective and value != defaults[name]:
             option = name.removeprefix("max_") if name in options else name
             idle.append(f"--{option.replace('_', '-')}")
     require(not idle, f"{', '.join(idle)} does nothing for {player}: leave it out")
@@ -163,7 +165,7 @@ def _open(
     import probes
     from interp.llm.opened import ANSWER, Opened
 
-    played = Opened.sample(episodes, rounds, regime=regime, seed=seed)
+    played = interp.tasks.experts.sample(episodes, rounds, n_experts=4, regime=regime, seed=seed)
     folder_to_write(out)
     with show_spinner(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
@@ -267,16 +269,18 @@ def _run(
     extra = json_in(extra_body)
     require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {extra_body!r}")
     chosen = Settings(
-        _who_plays(model, base_url, agent, backend),
-        temperature=_sent("--temperature", temperature, float),
-        max_tokens=_sent("--max-tokens", max_tokens, int),
+        _name_player(model, base_url, agent, backend),
+        temperature=_read_sent_number("--temperature", temperature, float),
+        max_tokens=_read_sent_number("--max-tokens", max_tokens, int),
         extra_body=extra,
         **settings,
     )
     player = agent or f"--backend {backend}"
     all_settings = {"device": device, **connection, **vars(chosen)}
-    used = _used_by(agent, backend, settings=all_settings, with_budget=budget is not None)
-    _refuse_idle(player, all_settings, used, options={*settings, *connection})
+    effective = _list_effective_settings(
+        agent, backend, settings=all_settings, with_budget=budget is not None
+    )
+    _refuse_idle_settings(player, all_settings, effective, options={*settings, *connection})
     require(budget is None or budget > 0, f"a budget must be above 0, got {budget}")
     server = Connection(base_url, **connection) if base_url else None
     price = plan.Prices()
@@ -298,7 +302,7 @@ def _run(
         title = "Expected calls, tokens and cost; nothing was asked"
         say.table(expected.frame, title, "expected")
         return
-    where = server or _player_here(chosen, agent, connection["concurrency"], device)
+    where = server or _make_local_player(chosen, agent, connection["concurrency"], device)
     try:
         with display("calls", int(expected.frame["calls"].sum())) as update:
 
@@ -321,10 +325,12 @@ def _run(
         raise KeyboardInterrupt(
             "interrupted; every answer is on disk: run the same command again to resume"
         ) from None
-    _end(say, done)
+    _report_end(say, done)
 
 
-def _player_here(settings: Settings, agent: str | None, concurrency: int, device: str) -> Backend:
+def _make_local_player(
+    settings: Settings, agent: str | None, concurrency: int, device: str
+) -> Backend:
     """Return a backend in this process: a scripted agent, or a model.
 
     Args:
@@ -340,7 +346,7 @@ def _player_here(settings: Settings, agent: str | None, concurrency: int, device
     return LocalBackend(settings, concurrency, device)
 
 
-def _end(say: Say, done: RunSummary) -> None:
+def _report_end(say: Say, done: RunSummary) -> None:
     """Print the summary of a run, and exit: with code 0 if every episode is finished, otherwise
     with code 1.
 
@@ -381,27 +387,6 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
         readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
     )
     say.wrote([*written, page])
-
-
-def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Reading:
-    """Read the runs in a file or folder. Files that are not used are listed on standard error.
-
-    Args:
-        say: prints the output of the command.
-        path: the file or folder.
-        regime: regime of results that do not name one.
-        duplicates: what to do if an instance was played several times: "refuse" or "first".
-
-    Returns:
-        The runs, and a table that says for every file whether it was used.
-    """
-    from interp.llm.loading import read
-
-    reading = read(path, regime, duplicates)
-    if len(reading.sentences) > 1:
-        for sentence in reading.sentences:
-            say.aside(sentence)
-    return reading
 
 
 @command(
@@ -452,10 +437,13 @@ def _score(
     """
     import joblib
 
+    from interp.llm.loading import read
     from interp.llm.runs import group_runs
     from interp.llm.scores import readable, write_tables
 
-    reading = _read_traces(say, path, regime, duplicates)
+    reading = read(path, regime, duplicates)
+    if len(reading.sentences) > 1:  # not all files are used
+        say.aside("\n".join(reading.sentences))
     machines = [options.load(name, {}).model for name in models or ()]
     makers = {}
     for group, runs in group_runs(reading.runs).items():

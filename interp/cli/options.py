@@ -57,20 +57,6 @@ def number_option(what: str, minimum: int = 1, *names: str, most: float = math.i
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
-def choose_size(given: int | None, quick: bool, few: int, many: int) -> int:
-    """Return the number of episodes or rounds that the user set, or a default if the user set none.
-
-    Args:
-        given: the user's number; None or 0 if there is none.
-        quick: whether ``--quick`` is set, which determines the default.
-        few: default with ``--quick``.
-        many: default without ``--quick``.
-    """
-    if given:
-        return given
-    return few if quick else many
-
-
 def make_completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """Return a function with which a shell completes an option's value. It takes the first letters,
     and returns the list of names that begin with them.

@@ -97,7 +97,10 @@ def _patch(
             the task defines it, steering.
     """
     require_known("direction", direction, ("denoising", "noising"))
-    _check_rounds(at, read, rounds)
+    require(
+        at is None or read is None or at <= read,
+        f"--read {read} comes before --round {at}, which it cannot show",
+    )
     chosen = options.load_for_analysis(say, model, sizes, True, **how)
     loaded = chosen.model
     from interp.interventions import causal_tables
@@ -106,7 +109,7 @@ def _patch(
     if round_ is None:
         round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2
     folder = folder_to_write(out / options.name_folder(model))
-    n_episodes = options.choose_size(episodes, quick, 16, 64)
+    n_episodes = episodes or (16 if quick else 64)
     say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)
     sample = causal_tables.Sample(
         corruption=corruption,
@@ -196,23 +199,3 @@ def _write_tables(
     with options.compute_in_shares(say, folder, makers, settings, shard) as parts:
         for by_name in parts.values():
             say.tables(folder, by_name)
-
-
-def _check_rounds(patched_round: int | None, read_round: int | None, rounds: int | None) -> None:
-    """Refuse rounds that the episodes do not have, and a read round before the patched round.
-
-    Args:
-        patched_round: the patched round; None for the default.
-        read_round: the round of the prediction that is read; None for the default.
-        rounds: number of rounds of an episode; None for the default.
-    """
-    for number in (patched_round, read_round):
-        if number is not None and rounds is not None:
-            require(
-                number < rounds,
-                f"round {number} is out of range: the episodes have rounds 0 to {rounds - 1}",
-            )
-    require(
-        patched_round is None or read_round is None or patched_round <= read_round,
-        f"--read {read_round} comes before --round {patched_round}, which it cannot show",
-    )

@@ -93,8 +93,8 @@ def _probe(
         )
         sampled = chosen.people
     else:
-        n_episodes = options.choose_size(episodes, quick, 64, 256)
-        n_rounds = rounds or task.at_most(options.choose_size(None, quick, 50, 100))
+        n_episodes = episodes or (64 if quick else 256)
+        n_rounds = rounds or task.at_most(50 if quick else 100)
         sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)  # refuses sizes that the model cannot have
     say.facts(

@@ -65,8 +65,8 @@ def _verify(
     if out is not None:
         folder_to_write(out)
     run: dict[str, Any] = {
-        "n_rounds": options.choose_size(rounds, quick, 100, 200),
-        "n_episodes": options.choose_size(episodes, quick, 5, 20),
+        "n_rounds": rounds or (100 if quick else 200),
+        "n_episodes": episodes or (5 if quick else 20),
         "seed": seed,
     }
     kinds = {record.name: record.kind for record in library.models()}

@@ -946,10 +946,6 @@ def _check_integer(name: str, value: int) -> None:
         f"{name} must be an integer of at most 64 bits, got {format_value(value)}",
     )
     integer(name, value, _TABLES["least"].get(name))
-    require(
-        name != "n_jobs" or value != 0,
-        "n_jobs must be the number of workers, or -1 for one per core, got 0",
-    )
     if name in _REPEATS:
         refuse_endless(name, value)
 

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOCK_FILE = ".lock"
-_CLEARED_FOLDERS: set[Path] = (
-    set()
-)  # folders from which what killed processes left was removed: once a process
+_CLEARED_FOLDERS: set[Path] = set()
+"""Folders from which this process has removed what killed processes left there."""
 _MACHINE_ID = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY_NAME = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 

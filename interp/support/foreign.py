@@ -43,11 +43,9 @@ def escape_invisible(text: object) -> str:
     ('ok\\n', '\\\\ud800', 'a\\\\u202eb')
     """
     with_line_ends = str(text).replace("\r\n", "\n").replace("\r", "\\r")
-    return _UNSEEN.sub(_escape_character, with_line_ends)
-
-
-def _escape_character(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
+    return _UNSEEN.sub(
+        lambda character: character[0].encode("unicode_escape").decode(), with_line_ends
+    )
 
 
 def escape_line(text: object) -> str:
@@ -69,8 +67,7 @@ def parse_json(text: str | bytes, **how: Any) -> Any:
     {'name': 'a?', 'n': 1}
     """
     value = json.loads(text, **how)
-    has_escapes = b"\\u" in text if isinstance(text, bytes) else "\\u" in text
-    if not has_escapes:  # only an escape can be a lone surrogate
+    if "\\u" not in str(text):  # only an escape can be a lone surrogate
         return value
     unescaped = json.dumps(value, ensure_ascii=False)
     return json.loads(unescaped.encode("utf-8", "replace"), **how)
@@ -182,9 +179,8 @@ def svg(figure: Any, **saving: Any) -> str:
     }
     with matplotlib.rc_context({**settings, **_make_text(figure)}):
         try:
-            if (
-                engine is not None
-            ):  # done once, and taken off: matplotlib would draw all once more for it
+            # Laid out once here, without the engine below: with it matplotlib would draw all once more.
+            if engine is not None:
                 FigureCanvasSVG(figure)  # becomes the figure's: sizes of texts are those of the SVG
                 engine.execute(figure)
                 figure.set_layout_engine(None)
@@ -201,6 +197,7 @@ def _make_text(figure: Any) -> dict[str, Any]:
     If a name contains a dollar sign, the settings turn off matplotlib's formulas. Otherwise
     formulas stay on, since matplotlib writes the numbers of a logarithmic axis as formulas.
     """
+    from matplotlib.axis import Axis
     from matplotlib.text import Text
     from matplotlib.ticker import LogFormatter, LogFormatterSciNotation
 
@@ -212,9 +209,7 @@ def _make_text(figure: Any) -> dict[str, Any]:
             artist.set_text(escape_invisible(text))
         if "mathdefault" not in text:  # by which matplotlib marks the formulas that it writes
             names.append(text)
-    axes = []
-    for subplot in figure.axes:
-        axes += [subplot.xaxis, subplot.yaxis]
+    axes = figure.findobj(Axis)
     for axis in axes:
         names += _list_tick_names(axis.get_major_formatter())
     if not any("$" in name for name in names):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,9 +16,8 @@ from interp.support.errors import require
 
 _REPLACED_TASKS: ContextVar[dict[str, Any]] = ContextVar("used")
 _REPLACED_TASKS.set({})  # a thread that is started later has a context without a value
-_COUNT_LOCK = threading.Lock()
-_N_OPEN: Counter[str] = Counter()
-"""Number of open :func:`temporarily_register` contexts in this process, per task key."""
+_OPEN_KEYS: list[str] = []
+"""Task key of every open :func:`temporarily_register` context in this process."""
 _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
 
 
@@ -72,7 +69,7 @@ def replaced_tasks() -> dict[str, Any]:
     try:
         return _REPLACED_TASKS.get()
     except LookupError:  # a thread that inherited no context
-        keys = ", ".join(sorted(+_N_OPEN))  # plus: only those with a count above 0
+        keys = ", ".join(sorted(set(_OPEN_KEYS)))
     require(
         not keys,
         f"tasks.using is open for {keys} in another thread, and a thread does not inherit it: start the thread's work "
@@ -87,13 +84,11 @@ def temporarily_register(key: str, task: Any) -> Iterator[None]:
     thread.
     """
     token = _REPLACED_TASKS.set({**replaced_tasks(), key: task})
-    with _COUNT_LOCK:
-        _N_OPEN[key] += 1
+    _OPEN_KEYS.append(key)
     try:
         yield
     finally:
-        with _COUNT_LOCK:
-            _N_OPEN[key] -= 1
+        _OPEN_KEYS.remove(key)
         _REPLACED_TASKS.reset(token)
 
 

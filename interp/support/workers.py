@@ -133,10 +133,8 @@ def _run_on_cluster(
         (sent,) = client.scatter([dumps(shared)], broadcast=True)
         futures = [client.submit(work_on, sent, item, pure=False) for item in items]
         for _, result in as_completed(futures, with_results=True):
-            if isinstance(
-                result, CancelledError
-            ):  # the scheduler is gone, and returns this in place of a result
-                raise result
+            if isinstance(result, CancelledError):
+                raise result  # the scheduler is gone, and returns this in place of a result
             yield result
     except (CancelledError, CommClosedError, KilledWorker, TimeoutError, TypeError) as error:
         # Of a scheduler that dies, as_completed itself raises a TypeError, about an error that it tries to unpack.
@@ -304,16 +302,13 @@ def threads_for(machine: Any) -> Iterator[None]:
     import torch
 
     n_before = torch.get_num_threads()
-    if n_before > 1 and (machine is None or _is_small(machine)):
+    matrices = [] if machine is None else machine.parameters()
+    if n_before > 1 and all(weights.numel() < _SMALL for weights in matrices):
         torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(n_before)
-
-
-def _is_small(machine: Any) -> bool:
-    return all(weights.numel() < _SMALL for weights in machine.parameters())
 
 
 @contextmanager
