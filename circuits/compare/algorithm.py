@@ -26,7 +26,7 @@ from circuits.compare.question import (
     Participant,
     Question,
 )
-from circuits.compare.response import Cell, Edits, cells, edits_of, measure_responses
+from circuits.compare.response import Cell, Edits, compare_responses, make_edits, measure_responses
 from interp import tasks
 from interp.choices.fitting import (
     Array,
@@ -378,10 +378,12 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
     """
     algorithm = part.algorithm
     assert algorithm is not None
-    compared = cells(edits, measure_responses(subject, edits), measure_responses(algorithm, edits))
-    if not compared:
+    cells = compare_responses(
+        edits, ours=measure_responses(subject, edits), theirs=measure_responses(algorithm, edits)
+    )
+    if not cells:
         return part
-    worst = compared[0]
+    worst = cells[0]
     family = part.family if worst.alike.low >= ARRIVES else None
     return replace(part, response=worst, family=family)
 
@@ -404,23 +406,25 @@ def _measure_remainder(
         The share of the squared error that remains after all changes together; and the change that
         alone leaves the smallest share, in words.
     """
-    fitted_on = [pair[0] for pair in sets.values()]
-    scored_on = [pair[1] for pair in sets.values()]
+    fitted_on, scored_on = zip(*sets.values(), strict=True)
     # Errors [episode, round, outcome], slopes [episode, round, outcome, change].
     errors, slopes, names = _compute_errors_and_slopes(predict, algorithm, fitted_on)
     scored_errors, scored_slopes, _ = _compute_errors_and_slopes(predict, algorithm, scored_on)
     participants = participants_of(scored_on[0])  # the same in every set
 
     def measure_rest(changes: list[int]) -> Interval:
-        chosen = slopes[..., changes].reshape(errors.size, -1)
-        weights, *_ = np.linalg.lstsq(chosen, errors.ravel(), rcond=_SMALLEST_SINGULAR_VALUE)
+        """Regress errors on the effects of these changes, and return the share of the squared error
+        that remains where the regression was not fitted.
+        """
+        effects = slopes[..., changes].reshape(errors.size, -1)
+        weights, *_ = np.linalg.lstsq(effects, errors.ravel(), rcond=_SMALLEST_SINGULAR_VALUE)
         rest = scored_errors - scored_slopes[..., changes] @ weights
-        by_episode = [np.square(part).sum((1, 2)) for part in (rest, scored_errors)]
+        by_episode = [(part**2).sum((1, 2)) for part in (rest, scored_errors)]
         return ratio_interval(*by_episode, seed=seed, participants=participants)
 
-    alone = {name: measure_rest([i]).estimate for i, name in enumerate(names)}
-    best = min(alone, key=lambda name: round(alone[name], 3), default="")  # the first of equal ones
-    words = f"{best} alone leaves {alone[best]:.2f}" if best else ""
+    rest_of = {name: measure_rest([i]).estimate for i, name in enumerate(names)}
+    best = min(rest_of, key=lambda name: round(rest_of[name], 3), default="")  # the first of equals
+    words = f"{best} alone leaves {rest_of[best]:.2f}" if best else ""
     all_changes = list(range(len(names)))
     return measure_rest(all_changes), words
 
@@ -464,16 +468,14 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
         outcome, change]``; the additions in words.
     """
     values, inputs = algorithm.run(episodes), algorithm.read(episodes)
-    directions = {}
-    names: list[str] = []  # the same for all variables
+    additions: dict[str, Array] = {}  # [change, episode, round, ...] by state variable
+    names: list[str] = []  # of the changes, the same for all variables
     for key in algorithm.state:
-        if values[key].ndim > 2 and algorithm.variable(key).kind == "real":
-            directions[key] = _list_directions(values[key], values[NEXT + key], inputs)
-            names = list(directions[key])
-    additions = {  # [change, episode, round, ...]
-        key: _DERIVATIVE_STEP * np.stack(list(of_key.values()))
-        for key, of_key in directions.items()
-    }
+        has_elements = values[key].ndim > 2
+        if has_elements and algorithm.variable(key).kind == "real":
+            directions = _list_directions(values[key], values[NEXT + key], inputs)
+            additions[key] = _DERIVATIVE_STEP * np.stack(list(directions.values()))
+            names = list(directions)
     n_changes = max(len(names), 1)
     # From here on axis 0 is the change: one copy of the state for each.
     state = {key: np.repeat(values[key][None, :, 0], n_changes, 0) for key in algorithm.state}
@@ -486,12 +488,12 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
     # [change, episode, round, ...]
     changed = {key: np.stack([state[key] for state in states], 2) for key in algorithm.state}
     # What comes after the prediction is not needed.
-    changed_p = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
+    p_of_changes = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
     p = select_scored_rounds(algorithm.distribution(values), episodes)
-    slopes = [
-        (select_scored_rounds(of_change, episodes) - p) / _DERIVATIVE_STEP
-        for of_change in changed_p
-    ]
+    slopes = []  # finite differences: (p of the change - p) / step
+    for p_of_change in p_of_changes:
+        difference = select_scored_rounds(p_of_change, episodes) - p
+        slopes.append(difference / _DERIVATIVE_STEP)
     return p, np.nan_to_num(np.stack(slopes, -1)), names
 
 
@@ -508,7 +510,7 @@ def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) ->
         small multiple of the array's entry to the variable.
     """
     state = np.asarray(state, float)
-    step = after - state
+    step = after - state  # [episode, round, ...]
     per_round = [1] * (state.ndim - 2)  # axes behind the round's, to which it is broadcast
     round_number = np.arange(step.shape[1]).reshape(-1, *per_round)
     last_step = np.concatenate([np.zeros_like(step[:, :1]), step[:, :-1]], 1)
@@ -597,7 +599,7 @@ def _score_families(
         The score of the constant guess, then one for every family, in order.
     """
     predict = predictor(subject)
-    fitted_on = [pair[0] for pair in sets.values()]
+    fitted_on = [episodes for episodes, _ in sets.values()]
     to_fit = [checked_distributions(predict(episodes), episodes) for episodes in fitted_on]
     to_score = {}
     for name, (_, episodes) in sets.items():
@@ -645,14 +647,13 @@ def _score_constant_guess(
         variances = np.exp(flat[:, 1])
         guess[1] = np.log(variances.mean() + flat[:, 0].var())
 
-    def measure(predictions: Array) -> Array:
+    def measure(predictions: Array) -> Array:  # [episode]
         return divergence(predictions, np.broadcast_to(guess, predictions.shape), kind)
 
     divergences = {}
-    for name, predictions in to_score.items():
-        divergences[name] = average_by_participant(
-            measure(predictions), participants_of(sets[name][1])
-        )
+    for name, (_, episodes) in sets.items():
+        participants = participants_of(episodes)
+        divergences[name] = average_by_participant(measure(to_score[name]), participants)
     nats_on_fit = [measure(predictions).mean() for predictions in to_fit]
     return FamilyScore(
         key=_CONSTANT_GUESS,
@@ -828,20 +829,20 @@ class _Agreement:
             control: average similarity of untrained copies; None for no control.
         """
         average = Measure(
-            "behaviour",
-            "",
-            self.alike,
-            SAME,
+            key="behaviour",
+            claim="",
+            number=self.alike,
+            threshold=SAME,
             unit="share of memory",
             about="predictions alike",
             controls={} if control is None else {UNTRAINED: control},
             needs_control=control is not None,
         )
         rounds = Measure(
-            "behaviour",
-            "",
-            self.apart,
-            _RARE_SHARE,
+            key="behaviour",
+            claim="",
+            number=self.apart,
+            threshold=_RARE_SHARE,
             no_threshold=_OFTEN_SHARE,
             side="below",
             unit=f"share of rounds {_PLAIN_DIFFERENCE} nats apart",
@@ -851,10 +852,10 @@ class _Agreement:
         measures = [average, rounds]
         for cell in self.cells:
             response = Measure(
-                "behaviour",
-                "",
-                cell.alike,
-                _SAME_RESPONSE,
+                key="behaviour",
+                claim="",
+                number=cell.alike,
+                threshold=_SAME_RESPONSE,
                 unit="likeness of responses",
                 about=f"response to {cell.where}",
                 needs_control=False,
@@ -920,8 +921,8 @@ class Behaviour(Result):
         rows: list[dict[str, Any]] = []
         numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
         for name, number in numbers.items():
-            row = {"name": name, "read-out": read_out, **number.columns("number")}
-            rows.append({**row, "untrained": nan})
+            row = {"name": name, "read-out": read_out, **number.columns("number"), "untrained": nan}
+            rows.append(row)
         for cell in agreement.cells:
             rows.append({"name": "response", "read-out": read_out, **cell.row()})
         return rows
@@ -993,15 +994,17 @@ def _compare_predictions(
         Their agreement, and the rounds in which they differ most.
     """
     sets, seed = compared.sets, compared.budget.seed
-    edits = edits_of(compared, 1)
+    edits = make_edits(compared, 1)
     differences, failures = _measure_differences(predictor(subject.model), predictor(other), sets)
     gain = _measure_gain_from_memory(compared, subject.model)
     other_gain = _measure_gain_from_memory(compared, other)
     agreement = _Agreement(
         alike=_measure_likeness(differences, gain, other_gain, sets, seed),
         apart=_share_plainly_apart(differences, sets, seed),
-        cells=cells(
-            edits, measure_responses(subject.model, edits), measure_responses(other, edits)
+        cells=compare_responses(
+            edits,
+            ours=measure_responses(subject.model, edits),
+            theirs=measure_responses(other, edits),
         ),
     )
     return agreement, failures
@@ -1023,14 +1026,14 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
             continue
         algorithm = owner.task.explains(owner.model)
         family = owner.task.rivals().get(algorithm.key)
-        free = None if family is None else read_out(family, algorithm)
-        if free is None:
-            continue
-        predict = predictor(subject.model)
-        batches = [pair[0] for pair in compared.sets.values()]
-        predictions = [checked_distributions(predict(batch), batch) for batch in batches]
-        _, searched = fit(free, batches, predictions)
-        return subject, free.make(**searched), searched
+        # The family in which only parameters of the read-out are free; None if it has none.
+        read_out_family = read_out(family, algorithm) if family else None
+        if read_out_family:
+            predict = predictor(subject.model)
+            batches = [fitted_on for fitted_on, _ in compared.sets.values()]
+            predictions = [checked_distributions(predict(batch), batch) for batch in batches]
+            _, searched = fit(read_out_family, batches, predictions)
+            return subject, read_out_family.make(**searched), searched
     return None
 
 
@@ -1044,19 +1047,23 @@ def _compare_with_untrained(compared: Compared, other: Any) -> tuple[float, ...]
     """
     other_gain, likenesses = _measure_gain_from_memory(compared, other), []
     for copy in compared.untrained:
-        predict, kind = predictor(copy.model), copy.task.kind
-
-        # Defaults, since results are cached on the function after the loop has gone on. What an
-        # untrained copy predicts need not be a distribution.
-        def guess(episodes: Any, predict: Predict = predict, kind: Predicted = kind) -> Array:
-            return make_distributions(predict(episodes), kind)
-
-        differences, _ = _measure_differences(guess, predictor(other), compared.sets)
-        gain = _measure_gain_from_memory(compared, guess)
+        predict_distributions = _predict_distributions_of(copy)
+        differences, _ = _measure_differences(
+            predict_distributions, predictor(other), compared.sets
+        )
+        gain = _measure_gain_from_memory(compared, predict_distributions)
         # Only the estimate is used, on which the seed of the interval has no effect.
         likeness = _measure_likeness(differences, gain, other_gain, compared.sets, seed=0)
         likenesses.append(likeness.estimate)
     return tuple(likenesses)
+
+
+def _predict_distributions_of(copy: Participant) -> Predict:
+    """Return a function from episodes to the predictions of an untrained copy, which need not be
+    distributions, as the nearest distributions.
+    """
+    predict, kind = predictor(copy.model), copy.task.kind
+    return lambda episodes: make_distributions(predict(episodes), kind)
 
 
 def _measure_likeness(
@@ -1126,7 +1133,7 @@ def _measure_differences(
 
 def _explain_model(compared: Compared) -> AlgorithmPart:
     """Return which algorithm explains the predictions of the compared model."""
-    model, edits = compared.model, edits_of(compared, 1)
+    model, edits = compared.model, make_edits(compared, 1)
     seed = compared.budget.seed
     return explain(model.model, model.task, compared.sets, seed=seed, edits=edits)
 
@@ -1136,7 +1143,7 @@ BEHAVIOUR = Question(
     "behaviour",
     Behaviour,
     _compare_behaviour,
-    "It predicts the same as {}",
-    "predicts the same",
-    "predicts differently",
+    claim="It predicts the same as {}",
+    yes="predicts the same",
+    no="predicts differently",
 )

@@ -94,7 +94,7 @@ class HeadTable:
     changed: Float[np.ndarray, "episode head head kind"]
     varied: Float[np.ndarray, "episode head kind"]
 
-    def weigh(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
+    def compute_shares(self, weights: Float[np.ndarray, " episode"]) -> HeadShares:
         """Average the table over episodes, and convert its sums of squares to shares of the whole
         model, so that tables of different models can be compared.
 
@@ -167,7 +167,7 @@ def match_heads(first: HeadShares, second: HeadShares) -> Matching:
     matched tables, which say what each head reads and which later heads it feeds.
 
     Args:
-        first, second: tables of the two models, as shares (:meth:`HeadTable.weigh`).
+        first, second: tables of the two models, as shares (:meth:`HeadTable.compute_shares`).
 
     Returns:
         The matching. Its similarity is the weighted Jaccard index, from 0 to 1: the sum over
@@ -207,7 +207,9 @@ def compare_tables(
     weights = resample_weights(
         len(first.lost), _N_RESAMPLES, seed, plain_first=True, participants=participants
     )
-    matched = [match_heads(first.weigh(drawn), second.weigh(drawn)) for drawn in weights]
+    matched = [
+        match_heads(first.compute_shares(drawn), second.compute_shares(drawn)) for drawn in weights
+    ]
     estimate, *resampled = [matching.similarity for matching in matched]
     if np.isnan(estimate):
         return matched[0], NO_NUMBER
@@ -248,48 +250,44 @@ def tabulate_heads(subject: Participant, outcomes: Sequence[Outcome], budget: Bu
     watched = [Site(key, i) for key in ("resid_pre", "pattern", "v", "z") for i in layers]
     unedited = Experiment(model, run, {"": []}, rounds, commit="target", watched=watched)
     (plain,) = batches(unedited)  # a single one, of the run without edits
-    prediction, state = measure_outcomes(plain)
+    plain_outcomes = measure_outcomes(plain)
     areas = [*by_kind.T.astype(bool), slice(None)]  # the positions of each kind, and then all
     heads, read_by_layer, lost, changed, varied = [], [], [], [], []
     for layer in layers:
-        z = plain.seen[Site("z", layer)]
+        z = plain.seen[Site("z", layer)]  # [episode, round, pos, head, d_head]
         means = z.mean((0, 1))
         varied.append(_measure_write_norm(z - means, model, layer) @ by_kind)
         read_by_layer.append(_measure_reading(plain, model, layer, by_kind))
         later_sites = {later: Site("z", later) for later in layers[layer + 1 :]}
         for head in range(model.config.n_heads):
             heads.append(_name_head(model.config, layer, head))
-            edits = {}
+            edits = {}  # one ablation for each kind of position, and one everywhere
             for i, area in enumerate(areas):
-                ablated = z[:, :, :, head].clone()
+                ablated = z[:, :, :, head].clone()  # [episode, round, pos, d_head]
                 ablated[:, :, area] = means[area, head]
                 edits[str(i)] = [Edit(Place(Site("z", layer, head)), ablated)]
             ablation = replace(
                 unedited, edits=edits, watched=[*later_sites.values()], known=plain.seen
             )
             *kind_outputs, everywhere = batches(ablation)
-            losses = []
+            lost_by_kind = []
             for outputs in kind_outputs:
-                prediction_without, state_without = measure_outcomes(outputs)
-                losses.append(_sum_squares(prediction_without - prediction))
-                losses.append(_sum_squares(state_without - state))
-            lost.append(np.stack(losses, 1))
+                pairs = zip(measure_outcomes(outputs), plain_outcomes, strict=True)
+                by_outcome = [_sum_squares(without - intact) for without, intact in pairs]
+                lost_by_kind.append(np.stack(by_outcome, 1))  # [episode, 2]
+            lost.append(np.stack(lost_by_kind, 1))  # [episode, kind, 2]
             # Heads of this layer and of earlier ones do not change.
             changes = [np.zeros_like(earlier) for earlier in varied]
             for later, site in later_sites.items():
                 change = everywhere.seen[site] - plain.seen[site]
                 changes.append(_measure_write_norm(change, model, later) @ by_kind)
             changed.append(np.concatenate(changes, 1))
-    by_head = np.stack(lost, 1)  # [episode, head, kind and outcome]
-    lost_by_outcome = by_head.reshape(run.n_episodes, len(heads), -1, 2)
-    kinds = tuple(map(str, groups))
-    reads = np.concatenate(read_by_layer, 1)
     return HeadTable(
         heads=tuple(heads),
         positions=run.layout.labels,
-        kinds=kinds,
-        read=reads,
-        lost=lost_by_outcome,
+        kinds=tuple(map(str, groups)),
+        read=np.concatenate(read_by_layer, 1),
+        lost=np.stack(lost, 1),
         changed=np.stack(changed, 1),
         varied=np.concatenate(varied, 1),
     )
@@ -400,25 +398,25 @@ def describe_heads(model: str, table: HeadTable, matches: Mapping[int, str]) -> 
     Returns:
         The roles, the most important head (largest ``weight``) first.
     """
-    shares = table.weigh(np.ones(len(table.lost)))
+    shares = table.compute_shares(np.ones(len(table.lost)))
     roles = []
     for i, head in enumerate(table.heads):
-        reads = shares.reads[i].sum(-1)
-        feeds = shares.feeds[i].sum(-1)
+        reads_by_outcome = shares.reads[i]  # [kind, pos, 2]
+        reads = reads_by_outcome.sum(-1)
+        feeds = shares.feeds[i].sum(-1)  # [later head]
         if not reads.any():
             continue
-        most_read = reads.argmax()
-        kind, key = np.unravel_index(most_read, reads.shape)
-        needed_for = 2 * shares.reads[i].sum((0, 1))
-        most_read_words = f"{table.positions[key]} at {table.kinds[kind]}"
+        kind, key = np.unravel_index(reads.argmax(), reads.shape)
+        # The shares of all heads sum to 1/2 for each outcome, and twice them to 1.
+        of_prediction, of_update = 2 * reads_by_outcome.sum((0, 1))
         most_fed = table.heads[feeds.argmax()] if feeds.any() else ""
         role = HeadRole(
             model=model,
             head=head,
-            weight=needed_for.mean(),
-            reads=most_read_words,
-            prediction=needed_for[0],
-            update=needed_for[1],
+            weight=(of_prediction + of_update) / 2,
+            reads=f"{table.positions[key]} at {table.kinds[kind]}",
+            prediction=of_prediction,
+            update=of_update,
             feeds=most_fed,
             match=matches.get(i, ""),
         )
@@ -449,10 +447,10 @@ class CircuitPart(Result):
         the similarity; the control is the best similarity of an untrained copy.
         """
         return Measure(
-            "circuit",
-            "",
-            self.similarity,
-            HALF,
+            key="circuit",
+            claim="",
+            number=self.similarity,
+            threshold=HALF,
             unit="similarity of roles",
             controls={UNTRAINED: merge_copies(self.untrained)},
         )
@@ -516,9 +514,9 @@ CIRCUIT = Question(
     "circuit",
     CircuitPart,
     compare_circuits,
-    "Its heads have the same roles as those of {}",
-    "has heads of the same roles",
-    "divides the work of its heads differently",
-    of_two=True,
-    lacks=_explain_why_not_ablated,
+    claim="Its heads have the same roles as those of {}",
+    yes="has heads of the same roles",
+    no="divides the work of its heads differently",
+    needs_reference=True,
+    find_lack=_explain_why_not_ablated,
 )

@@ -164,10 +164,12 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
     _draw_lines(probed, claims, "number", control="control_number")
     is_shown = algorithms["algorithm"].isin(shown)
     _draw_lines(near, algorithms[is_shown].assign(label=algorithms["algorithm"]), "nats")
-    loss.set_ylabel("loss above the floor (nats)", fontsize=8)
-    probed.set_ylabel("probe: R2 or skill (dashed: control)", fontsize=8)
-    near.set_ylabel("divergence from it (nats)", fontsize=8)
-    for panel in (loss, probed, near):
+    for panel, label in (
+        (loss, "loss above the floor (nats)"),
+        (probed, "probe: R2 or skill (dashed: control)"),
+        (near, "divergence from it (nats)"),
+    ):
+        panel.set_ylabel(label, fontsize=8)
         panel.legend(fontsize=6)
     return figure
 

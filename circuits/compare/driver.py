@@ -20,7 +20,14 @@ import torch
 
 from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
-from circuits.compare.question import Budget, Compared, Participant, Samples, shared_sizes
+from circuits.compare.question import (
+    Budget,
+    Compared,
+    Participant,
+    Samples,
+    pool_runs,
+    shared_sizes,
+)
 from circuits.compare.response import RESPONSE
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
@@ -144,9 +151,9 @@ class Comparison(Measured):
         whole = Path(folder) / "comparison.json"
         paths = [write_json(whole, self.to_dict())]
         tables = {"measures": self.to_frame(), **self.tables}
-        for name, table in tables.items():
-            paths.append(write_csv(whole.with_name(f"{name}.csv"), table))
-        return paths
+        return paths + [
+            write_csv(whole.with_name(f"{name}.csv"), table) for name, table in tables.items()
+        ]
 
 
 @checked
@@ -185,11 +192,11 @@ def machines(
     budget = budget or Budget()
     if folder is not None:
         folder_to_write(folder, "the folder of finished parts")
+    arguments = dict(arguments or {})
     require(
-        "name" not in (arguments or {}),
-        "the reference is named by itself: leave name out of arguments=",
+        "name" not in arguments, "the reference is named by itself: leave name out of arguments="
     )
-    peer = _load_reference(model, reference, dict(arguments or {}))
+    peer = _load_reference(model, reference, arguments)
     models = [model] if peer is None else [model, peer]
     devices_in_words = " and ".join(f"{m.name} on {m.device}" for m in models)
     require(len({m.device for m in models}) == 1, f"{devices_in_words}: put both on one device")
@@ -197,7 +204,7 @@ def machines(
     budget = budget.of_rounds(task.at_most(budget.rounds))
     with session():
         compared = _prepare_comparison(model, peer, budget, sizes)
-        extra = {"reference_arguments": dict(arguments)} if arguments else {}
+        extra = {"reference_arguments": arguments} if arguments else {}
         settings = provenance(
             **asdict(budget),
             task=task.name,
@@ -207,10 +214,10 @@ def machines(
         )
         parts_folder = None if folder is None else Path(folder) / ".parts"
         finished = Finished(parts_folder, settings, task.rivals())
-        questions = [q for q in QUESTIONS if peer is not None or not q.of_two]
+        questions = [q for q in QUESTIONS if peer is not None or not q.needs_reference]
         with bar(f"comparing {compared.model.name}", len(questions)) as done:
             for question in questions:
-                if not question.lacking(compared):
+                if not question.find_lacks(compared):
                     compute = partial(question.compute, compared)
                     part = finished.part(question.key, question.kind, compute)
                     compared.parts[question.key] = part
@@ -241,18 +248,15 @@ def _prepare_comparison(
     samples = Samples.draw(model, budget, sizes)
     subject = Participant(model, samples)
     peer = None
-    peer_copies: list[Participant] = []
     if reference is not None:
         label = f"{subject.name} (reference)" if reference.name == subject.name else ""
         peer = Participant(reference, samples, label)
-        peer_copies = list(_draw_copies(reference, samples, budget))
     task = tasks.of(model)
     sets = task.sets_for(budget.battery, budget.rounds, budget.seed, budget.scored, **sizes)
     return Compared(
         model=subject,
         reference=peer,
         untrained=list(_draw_copies(model, samples, budget)),
-        reference_untrained=peer_copies,
         budget=budget,
         sets=sets,
     )
@@ -286,12 +290,9 @@ def _has_bounded_values(subject: Participant) -> bool:
     """Return True if, on the known and test episodes, all latents stay below 1e4 and all
     predictions are finite.
     """
-    for episodes in (subject.samples.known, subject.samples.test):
-        run = subject.run(episodes)
-        largest = run.latents.abs().max()
-        if not (largest < _LARGEST_LATENT and run.predictions.isfinite().all()):
-            return False
-    return True
+    run = pool_runs(subject)
+    largest = run.latents.abs().max()  # NaN if a latent is, which is below nothing
+    return bool(largest < _LARGEST_LATENT and run.predictions.isfinite().all())
 
 
 def _load_reference(
@@ -313,10 +314,10 @@ def _load_reference(
             task.
     """
     if not isinstance(reference, str) or reference not in RECORDS:
-        shown = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        listed = ", ".join(f"{name}={value}" for name, value in arguments.items())
         require(
             not arguments,
-            f"{shown} is for a reference that is handwired, given as one of {', '.join(RECORDS)}; leave it out",
+            f"{listed} is for a reference that is handwired, given as one of {', '.join(RECORDS)}; leave it out",
         )
         if isinstance(reference, str):
             return load(reference).to(model.device)
@@ -325,11 +326,12 @@ def _load_reference(
     possible = ", ".join(handwired_models(layout.task)) or "no handwired models"
     mismatch = f"{reference!r} is a model of {record.task}, {model.name!r} of {layout.task}"
     require(record.task == layout.task, f"{mismatch}; give one of {possible}")
-    names = inspect.signature(record.build).parameters
-    options = {f.name: getattr(layout, f.name) for f in fields(layout) if f.name in names}
-    options |= shared_sizes([model])
-    for name, value in tasks.of(model).data.sample_options(model).items():
-        if name in names:
-            options[name] = value
+    known_of_model = {
+        **{field.name: getattr(layout, field.name) for field in fields(layout)},
+        **shared_sizes([model]),
+        **tasks.of(model).data.sample_options(model),
+    }
+    parameters = inspect.signature(record.build).parameters
+    options = {name: value for name, value in known_of_model.items() if name in parameters}
     built = load(reference, **{**options, **arguments})
     return built.to(model.device, torch.float64)

@@ -25,7 +25,7 @@ from interp import tasks
 from interp.core.algorithm import NEXT, Algorithm, Values, participants_of
 from interp.core.machine import Machine
 from interp.core.task import Task
-from interp.interventions.interchange import Claim, flatten_elements
+from interp.interventions.interchange import flatten_elements
 from interp.interventions.moves import Writer
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -38,9 +38,8 @@ from interp.support.errors import require
 from interp.support.session import cached_in_session
 
 _CERTAIN = Interval(1.0, 1.0, 1.0)
-_ALLOWANCE = sqrt(
-    2
-)  # widens intervals as though the luck of the fit were as large as that of the episodes scored
+# Widens intervals as though the luck of the fit were as large as that of the episodes scored.
+_ALLOWANCE = sqrt(2)
 SAME = 0.95
 """Similarity from which two things count as the same: predictions, stitched states, steps of the
 state.
@@ -206,8 +205,8 @@ class Samples:
         return cls(known, test.select(paired), other.select(paired))
 
     @property
-    def whose(self) -> NDArray[np.int64]:
-        """Index of the participant of each episode, ``[episode]``: known episodes first, then test
+    def participants(self) -> NDArray[np.int64]:
+        """Index of the participant (such as a person) of each episode, ``[episode]``: known episodes first, then test
         episodes. If episodes have no participants, each counts as one.
         """
         return participants_of(self.known, self.test)
@@ -283,14 +282,14 @@ class Participant:
             return RIDGE
         key = algorithm.state[0]
         steps = np.diff(flatten_elements(pool_values(algorithm, self.samples)[key]), axis=1)
-        varied = float(((steps - steps.mean(0)) ** 2).sum())
+        error_of_mean = float(((steps - steps.mean(0)) ** 2).sum())
 
         def sum_errors(penalty: float) -> float:
             decoder = fit_crossfitted_writer(self, algorithm, (key,), penalty).decoder
             decoded = decoder(latents[:, :-1]).numpy(force=True)
             return float(((np.diff(decoded, axis=1) - steps) ** 2).sum())
 
-        return choose_penalty(sum_errors, varied)
+        return choose_penalty(sum_errors, error_of_mean)
 
     @cached_in_session
     def writer(
@@ -310,54 +309,6 @@ class Participant:
         if keys:
             return Writer.fit(self.model, run, algorithm.run(known), keys, ridge=ridge)
         return Writer.of_state(self.model, run, algorithm, known, ridge=ridge)
-
-    def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
-        """Return the interchange claims that the task makes about the model.
-
-        An interchange claim says that swapping the activations at some places between two runs acts
-        like swapping a variable. Places at token positions that the test episodes lack are removed
-        from a claim. A claim without places is left out.
-
-        Args:
-            algorithm: None returns all claims. With an algorithm, only claims that say where its
-                inputs are embedded are returned:
-
-                - the claim's variable is an input of the algorithm, or is computed from inputs
-                  alone;
-                - negative controls are left out;
-                - of a claim's places, only embeddings at a token position, such as "embed@y",
-                  remain.
-        """
-        labels = self.run(self.samples.test).layout.labels
-        channels = [channel.name for channel in self.model.channels]
-        positions = {None, *labels, *channels}
-        claims = []
-        for claim in Claim.of(self.model):
-            places = [place for place in claim.places if place.site.position in positions]
-            if algorithm is not None:
-                if claim.control or claim.variable not in algorithm.of_the_inputs:
-                    continue
-                embedded = [place for place in places if place.site.component == "embed"]
-                places = [place for place in embedded if place.site.position is not None]
-            if places:
-                claims.append(replace(claim, places=tuple(places)))
-        return claims
-
-    def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """Return, for each input of the algorithm that changes its state, the activation sites
-        where the model embeds this input, as the task's interchange claims list them.
-
-        Args:
-            algorithm: the algorithm that reads the inputs.
-
-        Returns:
-            For each input, the names of the activation sites of its tokens, such as ("embed@y",).
-        """
-        causes: dict[tuple[str, ...], None] = {}
-        for claim in self.claims(algorithm):
-            if claim.outcome == "state":
-                causes[tuple(str(place.site) for place in claim.places)] = None
-        return list(causes)
 
 
 def score_maps(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
@@ -425,18 +376,7 @@ class CrossFitted(Decoder):
     fits: tuple[Decoder, ...] = ()
     fold: tuple[int, ...] = ()
 
-    @classmethod
-    def of(cls, fits: list[Decoder], fold: NDArray[np.int64]) -> CrossFitted:
-        """Return one decoder for all episodes, made from one decoder per fold.
-
-        Args:
-            fits: a decoder for each fold, fitted on the episodes of the other folds.
-            fold: index of the fold of each episode, ``[episode]``.
-        """
-        first = fits[0]
-        return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))
-
-    def cut(self, episodes: slice) -> CrossFitted:
+    def select_episodes(self, episodes: slice) -> CrossFitted:
         """Return a copy of this decoder that decodes some of its episodes.
 
         For each episode, a cross-fitted decoder has a map that was fitted on other episodes, so it
@@ -482,7 +422,7 @@ class CrossFitted(Decoder):
         return joined[order.to(joined.device)]
 
 
-def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
+def choose_penalty(compute_error: Callable[[float], float], error_of_mean: float) -> float:
     """Choose the ridge penalty of a decoder: the standard one (:data:`~interp.stats.decoder.RIDGE`)
     or none.
 
@@ -490,15 +430,16 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
     penalty, it decodes too much: counts of inputs, for example, even from untrained networks.
 
     Args:
-        missed: function from a penalty to the decoder's squared error on episodes that it was not
-            fitted to.
-        varied: squared error of predicting the mean.
+        compute_error: function from a penalty to the decoder's squared error on episodes that it
+            was not fitted to.
+        error_of_mean: squared error of predicting the mean.
 
     Returns:
         0 if the error without a penalty is lower than the error with the standard penalty by more
-        than 1 % of ``varied``; otherwise the standard penalty.
+        than 1 % of ``error_of_mean``; otherwise the standard penalty.
     """
-    return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
+    gain_without_penalty = compute_error(RIDGE) - compute_error(0.0)
+    return 0.0 if gain_without_penalty > GAIN * error_of_mean else RIDGE
 
 
 @cached_in_session
@@ -517,15 +458,18 @@ def fit_crossfitted_writer(
         penalty: ridge penalty of the decoders.
     """
     run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
-    fold = subject.samples.whose % N_FOLDS
+    fold = subject.samples.participants % N_FOLDS
     writers = []
     for k in range(N_FOLDS):
         others = fold != k
         state = {key: values[key][others] for key in keys}
         run_of_others = run.select(torch.from_numpy(others))
         writers.append(Writer.fit(subject.model, run_of_others, state, keys, ridge=penalty))
-    decoder = CrossFitted.of([writer.decoder for writer in writers], fold)
-    return replace(writers[0], decoder=decoder)
+    first, fits = writers[0], tuple(writer.decoder for writer in writers)
+    decoder = CrossFitted(
+        first.decoder.maps, first.decoder.shape, fits=fits, fold=tuple(fold.tolist())
+    )
+    return replace(first, decoder=decoder)
 
 
 @dataclass(frozen=True)
@@ -562,11 +506,11 @@ def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
     prediction = algorithm.distribution(values)
     free = []
     for key in algorithm.state:
-        # [episode, round, element]
-        has_elements = np.ndim(state[key]) == 3 and state[key].shape[-1] > 1
+        before = state[key]  # [episode, round, element]
+        has_elements = before.ndim == 3 and before.shape[-1] > 1
         if not has_elements or algorithm.variable(key).kind != "real":
             continue
-        after, shifted = algorithm.step({**state, key: state[key] + 1.0}, inputs)
+        after, shifted = algorithm.step({**state, key: before + 1.0}, inputs)
         expected = {k: values[NEXT + k] for k in algorithm.state}
         expected[key] = expected[key] + 1.0
         has_same_steps = all(np.allclose(after[k], expected[k]) for k in algorithm.state)
@@ -633,10 +577,10 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
             served[model.name] = getattr(model.layout, f"{size.name}_range", None) or (n, n)
         low = max(smallest for smallest, _ in served.values())
         high = min(largest for _, largest in served.values())
-        shown = ", ".join(f"{name!r} ({a} to {b})" for name, (a, b) in served.items())
+        ranges = ", ".join(f"{name!r} ({a} to {b})" for name, (a, b) in served.items())
         require(
             low <= high,
-            f"no {size.what} is served by all of {shown}; load the handwired model with {size.name}=...",
+            f"no {size.what} is served by all of {ranges}; load the handwired model with {size.name}=...",
         )
         sizes[size.name] = min(max(size.default, low), high)
     return sizes
@@ -651,8 +595,7 @@ class Compared:
         model: the model, with its episodes.
         reference: the model that it is compared with, on the same episodes; None if it is compared
             with algorithms alone.
-        untrained, reference_untrained: untrained copies of the model, and of the reference, with
-            the same episodes; they serve as controls.
+        untrained: untrained copies of the model, with the same episodes; they serve as controls.
         budget: how much is computed.
         sets: name of a set of episodes -> a pair of batches. Algorithms are fitted to a model's
             predictions on the first batch; predictions are compared on the second.
@@ -663,7 +606,6 @@ class Compared:
     model: Participant
     reference: Participant | None
     untrained: Sequence[Participant]
-    reference_untrained: Sequence[Participant]
     budget: Budget
     sets: Mapping[str, tuple[Any, Any]]
     parts: dict[str, Any] = field(default_factory=dict)
@@ -675,17 +617,18 @@ class Compared:
         return self.model, self.reference
 
     @property
-    def against(self) -> str:
+    def reference_name(self) -> str:
         """Name of what the model is compared with: the reference or, if there is no reference, the
         algorithm that is closest to the model.
         """
         if self.reference is not None:
             return self.reference.name
         part = self.parts["algorithm"]
-        return str(part.scores[part.closest].name)
+        name_of_closest: str = part.scores[part.closest].name
+        return name_of_closest
 
     @cached_property
-    def is_one(self) -> bool:
+    def is_same_machine(self) -> bool:
         """True if model and reference are the same machine: their digests (hashes of configuration
         and weights) are equal.
         """
@@ -712,7 +655,7 @@ class Compared:
         return {algorithm.key: modulo_sum(algorithm, known) for algorithm in algorithms}
 
 
-def columns(record: object, **called: str) -> dict[str, Any]:
+def make_row(record: object, **renamed: str) -> dict[str, Any]:
     """Return the fields of a dataclass instance as one row of a table.
 
     A field with an interval becomes three columns, such as r2, r2_low and r2_high. A tuple of texts
@@ -720,15 +663,15 @@ def columns(record: object, **called: str) -> dict[str, Any]:
 
     Args:
         record: the dataclass instance.
-        **called: name of a field -> name of its column, where they differ. The name "" leaves the
-            field out, as in ``columns(cell, alike="number", size="")``.
+        **renamed: name of a field -> name of its column, where they differ. The name "" leaves the
+            field out, as in ``make_row(cell, alike="number", size="")``.
 
     Returns:
         Name of a column -> value, in the order of the fields.
     """
     row: dict[str, Any] = {}
     for key, value in vars(record).items():
-        name = called.get(key, key)
+        name = renamed.get(key, key)
         if isinstance(value, Interval):
             row |= value.columns(name)
         elif name:
@@ -753,10 +696,10 @@ class Question:
         judge: function from the :class:`Compared` to the measure that decides the claim. It is
             called when the results of all questions are in ``parts``. None takes the attribute
             ``measure`` of this question's result.
-        of_two: True if the question compares the model with a reference machine, and is left out if
+        needs_reference: True if the question compares the model with a reference machine, and is left out if
             there is no reference; False if it also applies to a model alone.
-        lacks: function from a machine to the reason why the question does not apply to it; "" if it
-            applies. If ``of_two`` is True, the question must also apply to the reference.
+        find_lack: function from a machine to the reason why the question does not apply to it; "" if
+            it applies. If ``needs_reference`` is True, the question must also apply to the reference.
     """
 
     key: str
@@ -766,16 +709,17 @@ class Question:
     yes: str = ""
     no: str = ""
     judge: Callable[[Compared], Measure] | None = None
-    of_two: bool = False
-    lacks: Callable[[Machine], str] = lambda machine: ""
+    needs_reference: bool = False
+    find_lack: Callable[[Machine], str] = lambda machine: ""
 
-    def lacking(self, compared: Compared) -> str:
+    def find_lacks(self, compared: Compared) -> str:
         """Return the reason why the question does not apply to the compared models, such as a lack
         of attention heads; "" if it applies.
         """
-        subjects = compared.pair if self.of_two else (compared.model,)
-        reasons = [self.lacks(s.model).removeprefix("not applicable: ") for s in subjects]
-        return "; ".join(dict.fromkeys(filter(None, reasons)))
+        subjects = compared.pair if self.needs_reference else (compared.model,)
+        reasons = [self.find_lack(s.model).removeprefix("not applicable: ") for s in subjects]
+        different = dict.fromkeys(reason for reason in reasons if reason)
+        return "; ".join(different)
 
     def measure(self, compared: Compared) -> Measure:
         """Return the measure that decides this question's claim about the compared models.
@@ -791,17 +735,17 @@ class Question:
             says why (verdict "not applicable"). If both models are one machine (equal digests), its
             number is set to 1 without measurement.
         """
-        lacking = self.lacking(compared)
-        if lacking:
-            measure = Measure(self.key, "", lacking=lacking)
+        lacks = self.find_lacks(compared)
+        if lacks:
+            measure = Measure(key=self.key, claim="", lacking=lacks)
         else:
             measure = self.judge(compared) if self.judge else compared.parts[self.key].measure
-            if compared.is_one and not measure.lacking:
+            if compared.is_same_machine and not measure.lacking:
                 measure = Measure(
-                    self.key,
-                    "",
-                    _CERTAIN,
-                    measure.threshold,
+                    key=self.key,
+                    claim="",
+                    number=_CERTAIN,
+                    threshold=measure.threshold,
                     unit=measure.unit,
                     needs_control=False,
                     note=_SAME_DIGESTS,
@@ -809,7 +753,7 @@ class Question:
         return replace(
             measure,
             key=self.key,
-            claim=self.claim.format(compared.against),
+            claim=self.claim.format(compared.reference_name),
             yes=self.yes,
             no=self.no,
             rests_on=(self.key,),

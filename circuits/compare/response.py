@@ -1,7 +1,7 @@
 """Do the predictions of two models respond equally to a changed input? One input of one round is
 changed at a time.
 
-:func:`cells` compares the :func:`measure_responses` of two models in all later rounds: a similarity of 1 is
+:func:`compare_responses` compares the :func:`measure_responses` of two models in all later rounds: a similarity of 1 is
 the same response, 0 none or an unrelated one. :class:`ResponsePart` compares the response with the
 effect of changing the model's state as the algorithm would. ``docs/method/naming-an-algorithm.md``
 says how two responses are compared.
@@ -25,7 +25,7 @@ from circuits.compare.question import (
     Compared,
     Participant,
     Question,
-    columns,
+    make_row,
     pool_runs,
     pool_values,
 )
@@ -126,7 +126,7 @@ class Edits:
                 # Other episodes in every round, and other ones for every input.
                 rows = np.unique((np.arange(per_round) + per_round * t + kind) % n_episodes)
                 _, changed = build(episodes, t, **options)
-                parts.append(EditedRound(kind, t, rows, changed))
+                parts.append(EditedRound(kind=kind, round=t, rows=rows, episodes=changed))
         return cls(episodes, tuple(name for name, *_ in ways), tuple(parts))
 
     @property
@@ -149,7 +149,7 @@ class Edits:
 
 
 @cached_in_session
-def edits_of(compared: Compared, times: int) -> Edits:
+def make_edits(compared: Compared, times: int) -> Edits:
     """Return edits of the model's test episodes; each changes one input of one round of one
     episode.
 
@@ -183,7 +183,7 @@ def measure_responses(
     if not edits.parts:
         return np.zeros((0, edits.episodes.n_rounds, 1))
     if isinstance(subject, Machine):
-        return _measure_responses(edits, subject)
+        return _measure_machine_responses(edits, subject)
     predict = predictor(subject)
     clean = predict(edits.episodes)
     changes = []
@@ -197,7 +197,7 @@ def measure_responses(
 
 
 @cached_in_session
-def _measure_responses(edits: Edits, model: Machine) -> Array:
+def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
     """Return the :func:`measure_responses` of a machine, ``[edit, round, outcome]``. To save time, a run
     with an edit starts at the edited round, from the state of the run without edits.
     """
@@ -212,8 +212,8 @@ def _measure_responses(edits: Edits, model: Machine) -> Array:
         experiment = Experiment(
             model,
             base.select(rows),
-            {"input": [Edit(None, fed)]},
-            [t],
+            edits={"input": [Edit(None, fed)]},
+            rounds=[t],
             horizon=last - t,
             reads="each",
             update=False,
@@ -245,13 +245,11 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     writer = subject.writer(algorithm)
     values = algorithm.run(edits.episodes)
-    by_part: dict[str, list[Array]] = {key: [] for key in writer.shapes}
-    for part in edits.parts:
-        changed = algorithm.run(part.episodes.select(part.rows))
-        for key in writer.shapes:
-            difference = changed[key] - values[key][part.rows]
-            by_part[key].append(np.asarray(difference, np.float64))
-    changes = {key: np.concatenate(parts) for key, parts in by_part.items()}
+    runs_with_edits = [algorithm.run(part.episodes.select(part.rows)) for part in edits.parts]
+    changes = {}  # of the algorithm's state, [edit, round, ...] by state variable
+    for key in writer.shapes:
+        changed = np.concatenate([values_with_edits[key] for values_with_edits in runs_with_edits])
+        changes[key] = np.asarray(changed - values[key][edits.episode], np.float64)
     shape = distributions(base.layout, base.predictions).shape[1:]
     result = np.full((len(edits.round), *shape), np.nan)
     generator = torch.Generator().manual_seed(0)
@@ -263,8 +261,9 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
         clean = run_of_rows.latents[:, t : t + 1]
         state_change = {key: change[rows, t : t + 1] for key, change in changes.items()}
         step = writer.step(state_change, (len(rows), 1)).to(clean)
-        size = (clean + step).square().mean().sqrt()
-        noise = _LATENT_NOISE * size * torch.randn(clean.shape, generator=generator).to(clean)
+        root_mean_square = (clean + step).square().mean().sqrt()
+        normal = torch.randn(clean.shape, generator=generator).to(clean)
+        noise = _LATENT_NOISE * root_mean_square * normal
         shifts = {
             "step": step,
             "step plus noise": step + noise,
@@ -272,16 +271,17 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
             "noise": noise,
             "minus noise": -noise,
         }
-        latent_edits = {}
-        for name, shift in shifts.items():
-            latent_edits[name] = [Edit.of("latent", clean + shift, model)]
+        latent_edits = {
+            name: [Edit.of("latent", clean + shift, model)] for name, shift in shifts.items()
+        }
         experiment = Experiment(model, run_of_rows, latent_edits, [t], update=False)
-        effects = run(experiment).effects[:, :, 0].numpy(force=True)  # [shift, row, outcome]
+        # [shift, row, outcome], with the shifts in the order above.
+        effects = run(experiment).effects[:, :, 0].numpy(force=True)
         of_step, of_step_plus_noise, of_step_minus_noise, of_noise, of_minus_noise = effects
-        by_noise = np.abs(
+        by_noise = np.stack(
             [of_step_plus_noise - of_step, of_step_minus_noise - of_step, of_noise, of_minus_noise]
         )
-        is_tied = by_noise.max((0, -1)) > _SMALLEST_RESPONSE
+        is_tied = np.abs(by_noise).max((0, -1)) > _SMALLEST_RESPONSE
         result[rows, t] = np.where(is_tied[:, None], np.nan, of_step)
     return result
 
@@ -330,10 +330,12 @@ class Cell:
           of its interval;
         * response, reference response: sizes of the two responses.
         """
-        return columns(self, alike="number", size="response", reference_size="reference response")
+        return make_row(self, alike="number", size="response", reference_size="reference response")
 
 
-def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
+def compare_responses(
+    edits: Edits, ours: Array, theirs: Array, level: float = 0.99
+) -> tuple[Cell, ...]:
     """Compare the responses of two subjects to the same changes of inputs, group by group.
 
     There are two kinds of groups (cells):
@@ -361,42 +363,43 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     lag = rounds - edits.round[:, None]  # [edit, round]
     is_known = ~np.isnan(ours + theirs).any(-1)
     is_compared = is_known & (lag >= 0) & (rounds >= task.data.first_asked)
-    shared = np.where(is_compared, (ours * theirs).sum(-1), 0.0)
-    our_size = np.where(is_compared, (ours**2).sum(-1), 0.0)
-    their_size = np.where(is_compared, (theirs**2).sum(-1), 0.0)
+    # [edit, round], summed over outcomes; what is not compared counts as no response.
+    product = np.where(is_compared, (ours * theirs).sum(-1), 0.0)
+    our_square = np.where(is_compared, (ours**2).sum(-1), 0.0)
+    their_square = np.where(is_compared, (theirs**2).sum(-1), 0.0)
     least_square = _SMALLEST_RESPONSE**2
     if task.kind != "classes":  # real numbers have units: relative to the mean square of both
-        least_square *= (our_size + their_size).sum() / (2 * is_compared.sum())
+        least_square *= (our_square + their_square).sum() / (2 * is_compared.sum())
     # [resample, episode]; in the first, every episode counts once, which gives the estimate.
     weights = resample_weights(
         n_episodes, seed=0, plain_first=True, participants=participants_of(edits.episodes)
     )
 
-    def sum_by_episode(sizes: Array) -> NDArray[Any]:
-        return np.bincount(edits.episode, sizes.sum(1), n_episodes)
+    def sum_by_episode(of_edits: Array) -> NDArray[Any]:
+        """Sum ``[edit, round]`` over rounds and over the edits of each episode."""
+        return np.bincount(edits.episode, of_edits.sum(1), n_episodes)
 
     compared = []
     for what, when, mask in _list_cells(edits, lag):
         is_in_cell = mask & is_compared
-        count = sum_by_episode(is_in_cell)
-        ours_here = sum_by_episode(our_size * is_in_cell)
-        theirs_here = sum_by_episode(their_size * is_in_cell)
-        threshold = count * least_square
-        responds = np.maximum(ours_here, theirs_here) > threshold
+        count = sum_by_episode(is_in_cell)  # [episode], as all sums below
+        our_squares = sum_by_episode(our_square * is_in_cell)
+        their_squares = sum_by_episode(their_square * is_in_cell)
+        # Added above and below, so that tiny responses of any kind count as equal ones.
+        smallest_squares = count * least_square
+        responds = np.maximum(our_squares, their_squares) > smallest_squares
         if responds.sum() < _FEWEST_EPISODES:
             continue
-        whole = weights @ (ours_here + theirs_here + threshold)
-        common = weights @ (2 * sum_by_episode(shared * is_in_cell) + threshold)
+        whole = weights @ (our_squares + their_squares + smallest_squares)  # [resample]
+        common = weights @ (2 * sum_by_episode(product * is_in_cell) + smallest_squares)
         similarity = np.divide(common, whole, out=np.full(len(whole), np.nan), where=whole > 0)
         n_compared = count.sum()
-        mean_square = ours_here.sum() / n_compared
-        reference_mean_square = theirs_here.sum() / n_compared
         cell = Cell(
             what=what,
             when=when,
             alike=Interval.of_samples(similarity[1:], similarity[0], level),
-            size=float(np.sqrt(mean_square)),
-            reference_size=float(np.sqrt(reference_mean_square)),
+            size=float(np.sqrt(our_squares.sum() / n_compared)),
+            reference_size=float(np.sqrt(their_squares.sum() / n_compared)),
         )
         compared.append(cell)
     return tuple(sorted(compared, key=lambda cell: cell.alike.low))
@@ -484,7 +487,7 @@ class ResponsePart(Result):
         return pd.DataFrame(rows)
 
 
-def _compare_responses(compared: Compared) -> ResponsePart:
+def _compute_response_part(compared: Compared) -> ResponsePart:
     """Compare two effects on the model's later predictions: of a changed input, and of a changed
     state.
 
@@ -496,25 +499,27 @@ def _compare_responses(compared: Compared) -> ResponsePart:
     if not algorithm.state:
         return ResponsePart()
     for times in (1, _MORE_INPUTS):  # more only if an interval spans the threshold
-        edits = edits_of(compared, times)
+        edits = make_edits(compared, times)
         if not edits.parts:
             return ResponsePart(algorithm.key, later=_correlate_with_next_state(subject, algorithm))
         ours = measure_responses(subject.model, edits)
         theirs = _measure_responses_to_state(subject, algorithm, edits)
-        compared_cells = cells(edits, ours, theirs, _CELL_LEVEL)
+        compared_cells = compare_responses(edits, ours, theirs, _CELL_LEVEL)
         if not any(cell.alike.low < HALF <= cell.alike.high for cell in compared_cells):
             break
-    rows, next_round = np.arange(len(edits.round)), edits.round + 1
+    every_edit, next_round = np.arange(len(edits.round)), edits.round + 1
     # [edit, outcome], one round after each edit.
-    our_next, their_next = ours[rows, next_round], theirs[rows, next_round]
+    our_next, their_next = ours[every_edit, next_round], theirs[every_edit, next_round]
     is_known = ~np.isnan(our_next + their_next).any(-1)
-    participants, n_episodes = participants_of(edits.episodes), len(edits.episodes)
-    episode = edits.episode[is_known]
-    shared = (our_next * their_next).sum(-1)[is_known]
-    their_size = (their_next * their_next).sum(-1)[is_known]
-    along = np.bincount(episode, shared, n_episodes)
-    whole = np.bincount(episode, their_size, n_episodes)
-    arrives = ratio_interval(along, whole, participants=participants)
+    episode, n_episodes = edits.episode[is_known], len(edits.episodes)
+    product = (our_next * their_next).sum(-1)[is_known]
+    their_square = (their_next**2).sum(-1)[is_known]
+    # The regression coefficient of our response on theirs: sum(ours theirs) / sum(theirs^2).
+    arrives = ratio_interval(
+        np.bincount(episode, product, n_episodes),
+        np.bincount(episode, their_square, n_episodes),
+        participants=participants_of(edits.episodes),
+    )
     return ResponsePart(algorithm.key, compared_cells, arrives)
 
 
@@ -526,33 +531,33 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
         The absolute correlation in the worst of up to three groups of neighbouring rounds.
     """
     run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
-    first = subject.task.data.first_asked
-    n_rounds = run.n_rounds - 1 - first
-    now, later = slice(first, run.n_rounds - 1), slice(first + 1, run.n_rounds)
-    rounds = range(first, run.n_rounds - 1)
+    first, last = subject.task.data.first_asked, run.n_rounds - 1
+    rounds = range(first, last)
+    now, later = slice(first, last), slice(first + 1, last + 1)
     outputs = run_on(subject.model, run, rounds, horizon=1, latents=run.latents[:, later])
     # Of the only edit and of the round that reads the state: [episode, round, ...].
     changed = distributions(run.layout, outputs.predictions[0, :, :, 0])
     ours = changed - distributions(run.layout, run.predictions)[:, now]
     later_state, _ = algorithm.at(values, later)
     _, inputs = algorithm.at(values, now)
-    _, stepped = algorithm.step(later_state, inputs)
-    theirs = algorithm.distribution(stepped) - algorithm.distribution(values)[:, now]
+    _, values_of_later_state = algorithm.step(later_state, inputs)
+    changed_by_algorithm = algorithm.distribution(values_of_later_state)
+    theirs = changed_by_algorithm - algorithm.distribution(values)[:, now]
+    product, our_square, their_square = ours * theirs, ours**2, theirs**2
     weights = resample_weights(
-        run.n_episodes, seed=0, plain_first=True, participants=subject.samples.whose
+        run.n_episodes, seed=0, plain_first=True, participants=subject.samples.participants
     )
     correlations = []
-    for band in np.array_split(np.arange(n_rounds), min(N_BANDS, n_rounds)):
-        shared = (ours * theirs)[:, band].sum((1, 2))
-        our_size = (ours**2)[:, band].sum((1, 2))
-        their_size = (theirs**2)[:, band].sum((1, 2))
-        if (their_size > 0).sum() < _FEWEST_EPISODES:
+    for band in np.array_split(np.arange(len(rounds)), min(N_BANDS, len(rounds))):
+        their_squares = their_square[:, band].sum((1, 2))  # [episode]
+        if (their_squares > 0).sum() < _FEWEST_EPISODES:
             continue
-        size = np.sqrt((weights @ our_size) * (weights @ their_size))
-        common = np.abs(weights @ shared)
+        # |sum(x y)| / sqrt(sum(x^2) sum(y^2)), [resample].
+        size = np.sqrt((weights @ our_square[:, band].sum((1, 2))) * (weights @ their_squares))
+        common = np.abs(weights @ product[:, band].sum((1, 2)))
         correlation = np.divide(common, size, out=np.zeros(len(size)), where=size > 0)
         correlations.append(Interval.of_samples(correlation[1:], correlation[0]))
     return min(correlations, key=lambda correlation: correlation.low, default=NO_NUMBER)
 
 
-RESPONSE = Question("response", ResponsePart, _compare_responses)
+RESPONSE = Question("response", ResponsePart, _compute_response_part)

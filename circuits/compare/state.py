@@ -35,7 +35,15 @@ from interp.choices.fitting import Array, distributions, divergence
 from interp.core.algorithm import Predicted
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
-from interp.results.measure import FEW, NOTHING, UNTRAINED, Measure, Result, merge_copies
+from interp.results.measure import (
+    FEW,
+    NOTHING,
+    UNTRAINED,
+    Measure,
+    Result,
+    Verdict,
+    merge_copies,
+)
 from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, solve_ridge, units
 from interp.stats.intervals import Interval
 from interp.support.checks import checked_result
@@ -122,11 +130,11 @@ class StatePart(Result):
             source: name of the model that supplies latents.
             target: name of the model that receives them.
         """
-        no_control = ""
-        wanted = (source, target, no_control)
-        ways = [s for s in self.stitchings if (s.source, s.target, s.control) == wanted]
-        # One without and one with the round number.
-        plain, helped = sorted(ways, key=lambda way: len(way.supplied))
+        ways = {}
+        for stitching in self.stitchings:
+            if (stitching.source, stitching.target, stitching.control) == (source, target, ""):
+                ways[stitching.supplied] = stitching
+        plain, helped = ways[()], ways[_WITH_ROUND]
         return helped if helped.score.estimate >= plain.score.estimate + GAIN else plain
 
     @property
@@ -135,13 +143,14 @@ class StatePart(Result):
         inserts mapped latents of the copy into the reference, and of the reference into the copy;
         the lower of the two scores is returned.
         """
-        scores: dict[str, list[float]] = {}
+        lowest: dict[str, float] = {}  # by name of the copy
         for stitching in self.stitchings:
             if stitching.control == UNTRAINED:
-                is_taker = stitching.source == self.reference
-                copy = stitching.target if is_taker else stitching.source
-                scores.setdefault(copy, []).append(stitching.score.estimate)
-        return tuple(float(np.fmin.reduce(of_copy)) for of_copy in scores.values())
+                is_receiver = stitching.source == self.reference
+                copy = stitching.target if is_receiver else stitching.source
+                score = stitching.score.estimate
+                lowest[copy] = float(np.fmin(lowest.get(copy, score), score))  # ignores NaN
+        return tuple(lowest.values())
 
     @property
     def measure(self) -> Measure:
@@ -154,28 +163,36 @@ class StatePart(Result):
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda way: (way.score.low, way.source))
         helped = [way.target for way in ways if way.supplied]
-        little = [worth for worth in self.worth.values() if worth.low < _LEAST_WORTH]
-        is_certain = any(worth.high < _LEAST_WORTH for worth in little)
-        doubt = f"{NOTHING}: a memory is" if is_certain else f"{FEW}: a memory may be"
+        condition, note = "", ""
+        if helped:
+            condition = "given the round number"
+            note = f"the round is given to {' and '.join(helped)}"
         first, last = worst.band
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
         where = f"the {worst.seen} of {worst.target} on the latents of {worst.source}"
-        measure = Measure(
-            "state",
-            "",
-            worst.score,
-            SAME,
+        return Measure(
+            key="state",
+            claim="",
+            number=worst.score,
+            threshold=SAME,
             unit="share of the memory's worth",
             controls={UNTRAINED: merge_copies(self.untrained)},
             about=f"{where}, in {rounds}",
+            unless=self._list_doubts(),
+            condition=condition,
+            note=note,
         )
-        if little:
-            reason = f"{doubt} worth less than {_LEAST_WORTH} nats a round"
-            measure = replace(measure, unless={"yes": reason})
-        if helped:
-            note = f"the round is given to {' and '.join(helped)}"
-            measure = replace(measure, condition="given the round number", note=note)
-        return measure
+
+    def _list_doubts(self) -> dict[Verdict, str]:
+        """Return {"yes": reason} if the memory of one of the models is, or may be, worth too little
+        for stitching to say anything; otherwise an empty dictionary.
+        """
+        little = [worth for worth in self.worth.values() if worth.low < _LEAST_WORTH]
+        if not little:
+            return {}
+        is_certain = any(worth.high < _LEAST_WORTH for worth in little)
+        memory = f"{NOTHING}: a memory is" if is_certain else f"{FEW}: a memory may be"
+        return {"yes": f"{memory} worth less than {_LEAST_WORTH} nats a round"}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row per stitching score (one model's mapped latents are inserted
@@ -320,9 +337,10 @@ class _Receiver:
         reset_divergence = _measure_reset(target, expected, budget)
         counted = reset_divergence * is_steady
         mean_by_episode = counted.mean(1) / scale
-        worth = score_maps(
-            mean_by_episode, np.ones(len(mean_by_episode)), target.samples.whose
-        ).complement
+        # The score is 1 - mean / 1, so that its complement is the mean itself, with its interval.
+        score = score_maps(
+            mean_by_episode, np.ones_like(mean_by_episode), target.samples.participants
+        )
         return cls(
             target=target,
             budget=budget,
@@ -330,7 +348,7 @@ class _Receiver:
             reset_divergence=reset_divergence,
             is_steady=is_steady,
             is_scored=counted.mean(0) >= scale * _LEAST_WORTH,
-            worth=worth,
+            worth=score.complement,
             seen="carried values" if is_hard(target) else "predictions",
         )
 
@@ -362,18 +380,26 @@ class _Receiver:
             The score in the group of neighbouring starts (band) where it is worst.
         """
         is_steady = self.is_steady[episodes]
-        missed = _measure_divergence(
+        mapped_divergence = _measure_divergence(
             self.target, mapped[episodes], self.expected, self.budget, episodes
         )
-        participants = self.target.samples.whose[episodes]
         score, band = _score_worst_band(
             self.budget,
             self.is_scored,
-            missed * is_steady,
+            mapped_divergence * is_steady,
             self.reset_divergence[episodes] * is_steady,
-            participants,
+            self.target.samples.participants[episodes],
         )
-        return Stitching(*names, supplied, control, score, band, self.seen)
+        source, target = names
+        return Stitching(
+            source=source,
+            target=target,
+            supplied=supplied,
+            control=control,
+            score=score,
+            band=band,
+            seen=self.seen,
+        )
 
 
 def _measure_reset(target: Participant, expected: Array, budget: Budget) -> Array:
@@ -410,11 +436,13 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
         return RIDGE
     target, budget = receiver.target, receiver.budget
 
-    def miss(ridge: float) -> float:
+    def sum_divergence(ridge: float) -> float:
         mapped = _map_latents(source, target, budget, _WITH_ROUND, ridge)
         return float(_measure_divergence(target, mapped, receiver.expected, budget).sum())
 
-    return choose_penalty(miss, float((receiver.reset_divergence * receiver.is_steady).sum()))
+    # Initial latents instead of mapped ones: what predicting the mean is for a decoder.
+    without_memory = float((receiver.reset_divergence * receiver.is_steady).sum())
+    return choose_penalty(sum_divergence, without_memory)
 
 
 def is_hard(target: Participant) -> bool:
@@ -509,33 +537,38 @@ def _measure_divergence(
 
 
 def _score_worst_band(
-    budget: Budget, counts: NDArray[np.bool_], missed: Array, cut: Array, participants: Any = None
+    budget: Budget,
+    is_scored: NDArray[np.bool_],
+    mapped_divergence: Array,
+    reset_divergence: Array,
+    participants: Any = None,
 ) -> tuple[Interval, tuple[int, int]]:
     """Score groups of neighbouring starts (bands) separately, and return the worst score.
 
     The score is 1 - (divergence with mapped latents / divergence with initial latents). Only the
-    starts in ``counts`` are scored, or all if it has none.
+    starts in ``is_scored`` are scored, or all if it has none.
 
     Args:
         budget: the rounds of the starts.
-        counts: mask ``[start]``: True for the starts at which initial latents change predictions
+        is_scored: mask ``[start]``: True for the starts at which initial latents change predictions
             enough.
-        missed: divergence with mapped latents, ``[episode, start]``.
-        cut: divergence with initial latents, ``[episode, start]``.
+        mapped_divergence: divergence with mapped latents, ``[episode, start]``.
+        reset_divergence: divergence with initial latents, ``[episode, start]``.
         participants: participant of each episode.
 
     Returns:
         The worst score, and the first and last round of its band.
     """
-    starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
+    starts = np.flatnonzero(is_scored) if is_scored.any() else np.arange(len(is_scored))
     bands = np.array_split(starts, min(N_BANDS, len(starts)))
-    scores = [
-        score_maps(missed[:, band].sum(1), cut[:, band].sum(1), participants) for band in bands
-    ]
+    scores = []
+    for band in bands:
+        mapped, reset = mapped_divergence[:, band].sum(1), reset_divergence[:, band].sum(1)
+        scores.append(score_maps(mapped, reset, participants))
     lows = [score.low for score in scores]
     worst = int(np.argmin(lows))  # the first NaN, if there is one
-    rounds = [budget.at[start] for start in bands[worst]]
-    return scores[worst], (rounds[0], rounds[-1])
+    first, last = bands[worst][[0, -1]]
+    return scores[worst], (budget.at[first], budget.at[last])
 
 
 def _map_latents(
@@ -563,10 +596,13 @@ def _map_latents(
     goal = target_latents.roll(1, 0) if shuffled else target_latents  # of the episode before
     x = pool_runs(source).latents.flatten(2).double()  # [episode, round, width]
     y = goal.flatten(2).double()
-    # With the round number, means (and so offsets) are over episodes, one for every round; without
-    # it over rounds, too, and the axis of rounds has one entry.
-    averaged, rounds = ((0,), budget.at) if supplied else ((0, 1), [0])
-    fold = torch.from_numpy(source.samples.whose % N_FOLDS)
+    # Means, and so the map's offsets, are over episodes and rounds, with one entry on the axis of
+    # rounds; with the round number as an input, they are over episodes, with one entry per round.
+    averaged: tuple[int, ...] = (0, 1)
+    rounds = [0]
+    if supplied:
+        averaged, rounds = (0,), budget.at
+    fold = torch.from_numpy(source.samples.participants % N_FOLDS)
     mapped = torch.empty(len(x), len(budget.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         known, held_out = fold != k, fold == k
@@ -575,13 +611,15 @@ def _map_latents(
         features = (x[known] - x_mean).flatten(0, 1)
         outputs = (y[known] - y_mean).flatten(0, 1)
         inputs = x[held_out][:, budget.at] - x_mean[:, rounds]
-        if ridge and is_wide(features):  # fewer samples than coordinates: solve for the samples
+        if ridge and is_wide(features):
+            # Fewer samples than coordinates: ridge regression in its dual form, for which the matrix
+            # of inner products of samples (Gram matrix) is computed once for all targets.
             unit = units(features)
             scaled = features / unit
-            products = _cache_products(source, k, bool(supplied))
-            if not products:
-                products["samples"] = scaled @ scaled.T
-            weights = solve_ridge(products["samples"], outputs, len(features), ridge)
+            gram = _cache_gram_matrix(source, fold=k, with_round=bool(supplied))
+            if not gram:
+                gram.append(scaled @ scaled.T)
+            weights = solve_ridge(gram[0], outputs, len(features), ridge)
             predicted = inputs / unit @ scaled.T @ weights
         else:
             predicted = Affine.fit(features, outputs, ridge)(inputs)
@@ -594,18 +632,18 @@ def _map_latents(
 
 
 @cached_in_session
-def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
-    """Return a dictionary that caches matrix products of the source's latents, which are needed for
+def _cache_gram_matrix(source: Participant, fold: int, with_round: bool) -> list[Tensor]:
+    """Return a list that caches the inner products of the source's latents, which are the same for
     the map to every target.
 
-    It is empty at the first call, and filled in by the caller.
+    It is empty at the first call, and the caller puts the matrix into it.
 
     Args:
         source: the model; the cache is stored on it.
         fold: the fold that is left out of the fit.
-        helped: True if the map also gets the round number.
+        with_round: True if the map also gets the round number.
     """
-    return {}
+    return []
 
 
 def _compute_distributions(target: Participant, predictions: Tensor) -> Array:
@@ -626,8 +664,8 @@ STATE = Question(
     "state",
     StatePart,
     _compute_state,
-    "It has the same state as {}, by affine maps",
-    "has the same state",
-    "has, by affine maps, another state",
-    of_two=True,
+    claim="It has the same state as {}, by affine maps",
+    yes="has the same state",
+    no="has, by affine maps, another state",
+    needs_reference=True,
 )

@@ -33,8 +33,8 @@ from circuits.compare.question import (
     Question,
     centre_states,
     centred_states,
-    columns,
     fit_crossfitted_writer,
+    make_row,
     pool_runs,
     pool_values,
     score_maps,
@@ -174,7 +174,7 @@ class UpdatePart(Result):
         """
         rows: list[dict[str, Any]] = []
         for score in self.updates:
-            row = columns(
+            row = make_row(
                 score,
                 missing="not decodable",
                 decoded="decoded R2",
@@ -182,9 +182,8 @@ class UpdatePart(Result):
                 r2="number",
                 untrained="",
             )
-            rows.append(
-                {"name": "step R2", **row, "untrained": merge_copies(score.untrained).number}
-            )
+            best_copy = merge_copies(score.untrained).number
+            rows.append({"name": "step R2", **row, "untrained": best_copy})
         for update in self.fitted:
             row = {
                 "name": "fitted update",
@@ -229,24 +228,23 @@ def updates(
         missing = tuple(key for key in algorithm.state if key not in keys)  # not decodable
         decoded = _measure_decoding_r2(writer, subject, algorithm)
         nonlinear = _measure_nonlinear_r2(subject, algorithm, keys)
-        moves = draw_strange_states(pool_values(algorithm, subject.samples), keys, budget)
-        manifolds = {ON: None, OFF: moves}
+        strange = draw_strange_states(pool_values(algorithm, subject.samples), keys, budget)
+        manifolds = {ON: None, OFF: strange}  # changes of the states that steps start from
         for (manifold, changes), horizon in product(manifolds.items(), (1, budget.horizon)):
             steps = _Steps(algorithm, keys, budget.at, horizon, changes, subject.penalty(algorithm))
-            scores.append(
-                StepScore(
-                    model=subject.name,
-                    algorithm=name,
-                    state=keys,
-                    missing=missing,
-                    decoded=decoded,
-                    nonlinear=nonlinear,
-                    manifold=manifold,
-                    horizon=horizon,
-                    r2=steps.score(subject),
-                    untrained=tuple(steps.score_control(copy) for copy in untrained),
-                )
+            score = StepScore(
+                model=subject.name,
+                algorithm=name,
+                state=keys,
+                missing=missing,
+                decoded=decoded,
+                nonlinear=nonlinear,
+                manifold=manifold,
+                horizon=horizon,
+                r2=steps.score(subject),
+                untrained=tuple(steps.score_control(copy) for copy in untrained),
             )
+            scores.append(score)
     fitted: list[FittedUpdate] = []
     if carrying:
         *_, last_candidate = carrying.values()
@@ -283,7 +281,7 @@ class _Steps:
         known = self.sum_squares(subject, slice(n_known))
         test = self.sum_squares(subject, slice(n_known, None))
         missed, varied = np.concatenate([known, test], axis=1)
-        return score_maps(missed, varied, subject.samples.whose)
+        return score_maps(missed, varied, subject.samples.participants)
 
     def score_control(self, copy: Participant) -> float:
         """Return the step R2 (how well the algorithm predicts state changes) of an untrained copy
@@ -291,7 +289,7 @@ class _Steps:
         """
         test = slice(len(copy.samples.known), None)
         missed, varied = self.sum_squares(copy, test)
-        return score_maps(missed, varied, copy.samples.whose[test]).estimate
+        return score_maps(missed, varied, copy.samples.participants[test]).estimate
 
     def sum_squares(self, subject: Participant, rows: slice) -> Array:
         """Return two sums of squares per episode, ``[2, episode]``: the errors of the algorithm's
@@ -308,7 +306,7 @@ class _Steps:
         assert isinstance(writer.decoder, CrossFitted)
         is_known = rows.start is None  # the pool begins with the known episodes
         episodes = subject.samples.known if is_known else subject.samples.test
-        decoder = writer.decoder.cut(rows)  # of the same folds as in the pool
+        decoder = writer.decoder.select_episodes(rows)  # of the same folds as in the pool
         changes = None
         if self.changes is not None:
             changes = {key: change[rows] for key, change in self.changes.items()}
@@ -423,9 +421,8 @@ def _make_random_features(subject: Participant) -> tuple[Tensor, Tensor]:
     features = make_pipeline(
         StandardScaler(), FeatureUnion([("plain", "passthrough"), ("cosines", cosines)])
     )
-    return torch.from_numpy(features.fit_transform(known)), torch.from_numpy(
-        features.transform(test)
-    )
+    known_features, test_features = features.fit_transform(known), features.transform(test)
+    return torch.from_numpy(known_features), torch.from_numpy(test_features)
 
 
 # Families of updates, fitted to the decoded steps.
@@ -450,7 +447,7 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
     steps_to_score = transition(subject.model, subject.samples.test, writer, round=budget.at)
     errors_of_algorithm = steps_to_score.under(algorithm)
     families = subject.task.update_families()
-    missed: dict[str, float] = {}
+    missed: dict[str, float] = {}  # error of each rule, by key
     results: dict[str, FittedUpdate] = {}
     for family in families.values():
         if not set(keys) <= set(_make_member(family, {}).state):  # it lacks a decoded variable
@@ -509,14 +506,14 @@ def _fit_family(
     # A parameter that enters the prediction changes no step.
     free = [parameter for parameter in family.searched if not parameter.enters]
 
+    def make_rule(parameters: Mapping[str, float]) -> Algorithm:
+        return centre_states(_make_member(family, parameters), centred)
+
     def loss(parameters: Mapping[str, float]) -> float:
-        return steps_to_fit.compute_residual_share(
-            centre_states(_make_member(family, parameters), centred)
-        )
+        return steps_to_fit.compute_residual_share(make_rule(parameters))
 
     missed, parameters = search(free, loss)
-    member = centre_states(_make_member(family, parameters), centred)
-    errors = steps_to_score.under(member)
+    errors = steps_to_score.under(make_rule(parameters))
     return missed, _make_fitted_update(
         family, parameters, steps_to_score, errors, errors_of_algorithm, seed
     )
@@ -558,8 +555,9 @@ def _fit_extension(
         return transition(subject.model, episodes, writer, round=budget.at)
 
     smallest, best, best_parameters = inf, algorithm, dict(shared)
+    names = [p.name for p in free]
     for point in product(*(p.grid for p in free)):
-        parameters = shared | dict(zip([p.name for p in free], point, strict=True))
+        parameters = shared | dict(zip(names, point, strict=True))
         member = centre_states(_make_member(family, parameters), centred)
         missed = steps_of(member, subject.samples.other).compute_residual_share(member)
         if missed < smallest:
@@ -653,8 +651,7 @@ class Evidence:
         """The score for steps of one round, from states that occur in episodes. It says how well
         the algorithm predicts the changes of the decoded state (step R2).
         """
-        one_round = [score for score in self.steps if score.horizon == 1]
-        return next(score for score in one_round if score.manifold == ON)
+        return next(score for score in self.steps if score.horizon == 1 and score.manifold == ON)
 
     @property
     def is_unread(self) -> bool:
@@ -676,10 +673,10 @@ def _require_steps(evidence: Evidence) -> list[Measure]:
     # [copy]: the smallest over the scores of each copy; NaN is no score.
     worst_of_copies = np.fmin.reduce([score.untrained for score in evidence.steps])
     measure = Measure(
-        "update",
-        "",
-        worst.r2,
-        _SAME_STEPS,
+        key="update",
+        claim="",
+        number=worst.r2,
+        threshold=_SAME_STEPS,
         no_threshold=SAME,
         unit="step R2",
         controls={UNTRAINED: merge_copies(worst_of_copies)},
@@ -696,10 +693,10 @@ def _require_responses(evidence: Evidence) -> list[Measure]:
     """
     return [
         Measure(
-            "update",
-            "",
-            cell.alike,
-            HALF,
+            key="update",
+            claim="",
+            number=cell.alike,
+            threshold=HALF,
             unit="likeness of responses",
             needs_control=False,
             about=f"response to {cell.where}, against the move of the state",
@@ -712,13 +709,19 @@ def _require_arrival(evidence: Evidence) -> list[Measure]:
     """Return the size of the response one round after a changed input as a measure, in a list that
     is empty unless the response is too small.
     """
-    if not evidence.response.arrives.high < ARRIVES:
-        return []
-    quantity = "response one round later, as a share of the move of the state"
     arrives = evidence.response.arrives
-    return [
-        Measure("update", "", arrives, ARRIVES, unit="share", needs_control=False, about=quantity)
-    ]
+    if not arrives.high < ARRIVES:  # NaN passes: the response was not measured
+        return []
+    measure = Measure(
+        key="update",
+        claim="",
+        number=arrives,
+        threshold=ARRIVES,
+        unit="share",
+        needs_control=False,
+        about="response one round later, as a share of the move of the state",
+    )
+    return [measure]
 
 
 def _require_next_state(evidence: Evidence) -> list[Measure]:
@@ -728,13 +731,14 @@ def _require_next_state(evidence: Evidence) -> list[Measure]:
     The changes are those that occur if the next round's state is inserted into each round. The
     measure is never "no": it can only turn a "yes" into "undecided".
     """
-    if not evidence.response.later.low < HALF:  # NaN passes: the correlation was not measured
+    correlation = evidence.response.later
+    if not correlation.low < HALF:  # NaN passes: the correlation was not measured
         return []
     measure = Measure(
-        "update",
-        "",
-        evidence.response.later,
-        HALF,
+        key="update",
+        claim="",
+        number=correlation,
+        threshold=HALF,
         no_threshold=-1.0,  # a correlation is never below this
         unit="correlation of changes",
         needs_control=False,
@@ -790,8 +794,8 @@ def _doubt_yes_of_other_update(evidence: Evidence) -> str:
 class Rule:
     """A rule for deciding the claim that a model updates its state as an algorithm does.
 
-    A rule has one of two functions. ``require`` returns what must be true for a "yes"; ``doubt``
-    returns a reason against a verdict.
+    A rule has one of two functions. ``require`` returns what must be true for a "yes";
+    ``find_doubt`` returns a reason against a verdict.
 
     Attributes:
         name: name of the rule.
@@ -799,17 +803,17 @@ class Rule:
         reason: an example of a machine for which the rule is needed.
         require: function from the evidence to measures. The verdict on the claim is "yes" only if
             all their verdicts are "yes".
-        doubts: the verdict that ``doubt`` can prevent.
-        doubt: function from the evidence to the reason why the verdict ``doubts`` must not be
-            returned; "" if it may.
+        doubted_verdict: the verdict that ``find_doubt`` can prevent.
+        find_doubt: function from the evidence to the reason why the verdict ``doubted_verdict`` must
+            not be returned; "" if it may.
     """
 
     name: str
     sentence: str
     reason: str
     require: Callable[[Evidence], list[Measure]] | None = None
-    doubts: Verdict | None = None
-    doubt: Callable[[Evidence], str] | None = None
+    doubted_verdict: Verdict | None = None
+    find_doubt: Callable[[Evidence], str] | None = None
 
 
 RULES = (
@@ -841,22 +845,22 @@ RULES = (
         "same predictions",
         "What predicts as the reference does may hold the state in another code.",
         "Weights whose sum is kept at 1 hold no log-weights, and are Weighted Majority.",
-        doubts="no",
-        doubt=_doubt_no_of_same_predictions,
+        doubted_verdict="no",
+        find_doubt=_doubt_no_of_same_predictions,
     ),
     Rule(
         "unread state",
         "A state that only a non-linear decoder reads, or only stitching finds, may be updated alike.",
         "Affine maps read .92 of the steps of wma-gru, and a non-linear decoder .99.",
-        doubts="no",
-        doubt=_doubt_no_of_unread_state,
+        doubted_verdict="no",
+        find_doubt=_doubt_no_of_unread_state,
     ),
     Rule(
         "another update",
         "No other update, as fitted, leaves less than half of what the algorithm misses of the steps.",
         "A table that fades by .98 a round has a step R2 above the threshold.",
-        doubts="yes",
-        doubt=_doubt_yes_of_other_update,
+        doubted_verdict="yes",
+        find_doubt=_doubt_yes_of_other_update,
     ),
 )
 """The rules that decide whether a model updates its state as an algorithm does, in order."""
@@ -879,10 +883,11 @@ def judge(evidence: Evidence) -> Measure:
             measures += [replace(measure, note=note) for measure in rule.require(evidence)]
     decided = conjoin(measures)
     for rule in RULES:
-        if rule.doubt is None or decided.verdict != rule.doubts:
-            continue
-        if reason := rule.doubt(evidence):
-            return replace(decided, unless={decided.verdict: reason}, note=_describe_decision(rule))
+        if rule.find_doubt is not None and rule.doubted_verdict == decided.verdict:
+            reason = rule.find_doubt(evidence)
+            if reason:  # it turns the verdict into "undecided"
+                note = _describe_decision(rule)
+                return replace(decided, unless={decided.verdict: reason}, note=note)
     return decided
 
 
@@ -897,13 +902,14 @@ def _judge_update(compared: Compared) -> Measure:
     if the algorithm carries no state, the claim does not apply.
     """
     reference = compared.reference
-    if reference is not None and not reference.names_algorithm and not compared.is_one:
-        return Measure("update", "", lacking=f"{reference.name} names no algorithm")
-    part, parts = compared.parts["update"], compared.parts
-    last_candidate = list(compared.candidates)[-1]
+    if reference is not None and not reference.names_algorithm and not compared.is_same_machine:
+        return Measure(key="update", claim="", lacking=f"{reference.name} names no algorithm")
+    parts = compared.parts
+    part = parts["update"]
+    *_, last_candidate = compared.candidates  # its key
     steps = part.of(last_candidate)
     if not steps:
-        return Measure("update", "", lacking=f"{last_candidate} carries no state")
+        return Measure(key="update", claim="", lacking=f"{last_candidate} carries no state")
     fitted = part.fitted[0] if part.fitted else None
     evidence = Evidence(steps=steps, response=parts["response"], fitted=fitted)
     if reference is not None:

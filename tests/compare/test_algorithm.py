@@ -21,7 +21,7 @@ from circuits.compare.algorithm import (
     _measure_remainder,
 )
 from circuits.compare.question import ARRIVES
-from circuits.compare.response import Edits, cells, measure_responses
+from circuits.compare.response import Edits, compare_responses, measure_responses
 from interp import tasks
 from interp.choices.fitting import Distributions, divergence, predictor, select_scored_rounds
 from interp.core.algorithm import Family, Searched
@@ -170,7 +170,7 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     assert (worst.low >= ARRIVES) == named
     ours = measure_responses(experts.weighted_majority(gain), edits)
     theirs = measure_responses(experts.weighted_majority(0.5), edits)
-    lows = [cell.alike.low for cell in cells(edits, ours, theirs)]
+    lows = [cell.alike.low for cell in compare_responses(edits, ours, theirs)]
     assert worst.low == min(lows)
 
 

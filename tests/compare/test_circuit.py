@@ -77,7 +77,7 @@ CHAIN = np.array([[0, 0.5, 0], [0, 0, 0.5], [0, 0, 0]])
 
 def test_worth_is_the_root_of_what_is_lost_and_half_of_it_is_for_each_outcome():
     """Lost for the prediction 4 and 1: a third and two thirds of a half; for the update 9 alone: a half."""
-    shares = make_table([[4, 0], [1, 0], [0, 9]], NOTHING_HANDED_ON).weigh(EVEN)
+    shares = make_table([[4, 0], [1, 0], [0, 9]], NOTHING_HANDED_ON).compute_shares(EVEN)
     worth = shares.reads.sum((1, 2))
     for_prediction, for_update = worth.T
     assert for_prediction == pytest.approx([1 / 3, 1 / 6, 0])
@@ -88,7 +88,7 @@ def test_a_head_counts_at_what_it_reads():
     """Head 0 reads a_1 for 3 parts and a_2 for 1, and is all that the prediction needs."""
     table = make_table([[1, 0], [0, 0], [0, 0]], NOTHING_HANDED_ON)
     table.read[:, 0, 0] = [3, 1, 0]
-    reads = table.weigh(EVEN).reads
+    reads = table.compute_shares(EVEN).reads
     assert reads[0, 0, :, 0] == pytest.approx([3 / 8, 1 / 8, 0])
 
 
@@ -99,7 +99,7 @@ def test_what_hangs_on_an_earlier_head_counts_by_what_the_later_head_is_worth():
     """
     changed = [[0, 0.5, 0], [0, 0, 4.0], [0, 0, 0]]
     table = make_table([[0, 0], [1, 0], [9, 0]], changed)
-    feeds = table.weigh(EVEN).feeds
+    feeds = table.compute_shares(EVEN).feeds
     assert feeds[0, 1, 0] == pytest.approx(0.5 * 0.5 / 3.5)
     assert feeds[1, 2, 0] == pytest.approx(0.5 * 3 / 3.5)
     assert feeds.sum() == pytest.approx(0.5)
@@ -108,7 +108,7 @@ def test_what_hangs_on_an_earlier_head_counts_by_what_the_later_head_is_worth():
 def test_weights_say_how_much_an_episode_counts():
     table = make_table([[1, 0], [1, 0], [0, 0]], NOTHING_HANDED_ON)
     table.lost[1, 0] = 0
-    reads = table.weigh(np.array([0.0, 1.0])).reads
+    reads = table.compute_shares(np.array([0.0, 1.0])).reads
     worth = reads.sum((1, 2))
     assert worth[:, 0] == pytest.approx([0, 0.5, 0])
 
@@ -118,8 +118,8 @@ def test_similarity_is_one_number_of_what_heads_read_and_hand_on():
 
     The minima are .5 + .25 of reading and .25 of handing on; the first table sums to 1.5, the second to 1.5.
     """
-    first = make_table([[1, 0], [0, 1], [0, 0]], FIRST_FEEDS_SECOND).weigh(EVEN)
-    second = make_table([[1, 0], [0, 1], [0, 1]], CHAIN).weigh(EVEN)
+    first = make_table([[1, 0], [0, 1], [0, 0]], FIRST_FEEDS_SECOND).compute_shares(EVEN)
+    second = make_table([[1, 0], [0, 1], [0, 1]], CHAIN).compute_shares(EVEN)
     assert match_heads(first, second).similarity == pytest.approx(1 / (3 - 1))
     assert match_heads(second, first).similarity == pytest.approx(1 / (3 - 1))
 
@@ -135,15 +135,15 @@ def test_another_order_of_heads_is_the_same_table():
         changed=changed_by_first[:, :, order],
         varied=table.varied[:, order],
     )
-    matching = match_heads(table.weigh(EVEN), turned.weigh(EVEN))
+    matching = match_heads(table.compute_shares(EVEN), turned.compute_shares(EVEN))
     assert matching.similarity == pytest.approx(1)
     assert matching.pairs == {0: 1, 1: 2, 2: 0}
 
 
 def test_the_same_reading_with_another_order_of_handing_on_is_not_the_same():
     lost = np.ones((3, 2))
-    first = make_table(lost, FIRST_FEEDS_SECOND).weigh(EVEN)
-    backwards = make_table(lost, FIRST_FEEDS_SECOND.T).weigh(EVEN)
+    first = make_table(lost, FIRST_FEEDS_SECOND).compute_shares(EVEN)
+    backwards = make_table(lost, FIRST_FEEDS_SECOND.T).compute_shares(EVEN)
     assert match_heads(first, backwards).similarity == pytest.approx(1 / 3)
 
 
@@ -190,7 +190,7 @@ def test_rows_name_what_a_head_reads_is_needed_for_and_feeds():
 def test_the_predicting_head_reads_votes_where_the_prediction_is_read(reference_table):
     """It is needed for the prediction at p? alone, and for no update."""
     head = reference_table.heads.index("L2H0 3.1 predict")
-    reads = reference_table.weigh(np.ones(SMALL.test)).reads[head]
+    reads = reference_table.compute_shares(np.ones(SMALL.test)).reads[head]
     position = reference_table.kinds.index("p?")
     votes = [i for i, label in enumerate(reference_table.positions) if label.startswith("p_")]
     reads_votes = reads[position, votes, 0]
@@ -199,7 +199,7 @@ def test_the_predicting_head_reads_votes_where_the_prediction_is_read(reference_
 
 def test_in_variant_r_two_heads_fetch_for_two_others(reference_table):
     """The latent's fetcher hands on to the prediction, the label's to the update; that is all that varies."""
-    shares = reference_table.weigh(np.ones(SMALL.test))
+    shares = reference_table.compute_shares(np.ones(SMALL.test))
     feeds = shares.feeds.sum(-1)
     heads = reference_table.heads
     edges = {(heads[i], heads[j]): feeds[i, j] for i, j in np.argwhere(feeds > 1e-3)}
@@ -321,7 +321,7 @@ def test_what_a_head_reads_is_what_varies_of_what_it_moves_from_each_key(direct,
 def compare(model, reference, samples):
     copies = [Participant(untrained(model, 0), samples)]
     pair = Participant(model, samples), Participant(reference, samples)
-    return compare_circuits(Compared(*pair, copies, [], SMALL, {}))
+    return compare_circuits(Compared(*pair, copies, SMALL, {}))
 
 
 @pytest.mark.long
@@ -393,5 +393,5 @@ def test_without_a_carried_state_the_latents_stand_for_it(samples, monkeypatch):
 
     monkeypatch.setattr(type(algorithm), "state", ())
     monkeypatch.setattr("circuits.compare.circuit.tabulate_heads", record)
-    compare_circuits(Compared(reference, reference, [], [], SMALL, {}))
+    compare_circuits(Compared(reference, reference, [], SMALL, {}))
     assert read_of_state == ["latents", "latents"]

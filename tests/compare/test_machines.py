@@ -126,7 +126,7 @@ def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
 
 def test_circuits_are_compared_only_of_machines_with_heads(subjects):
     def lacking(model: Participant, reference: Participant) -> str:
-        return CIRCUIT.lacking(Compared(model, reference, [], [], SMALL, {}))
+        return CIRCUIT.find_lacks(Compared(model, reference, [], SMALL, {}))
 
     assert lacking(subjects[WIRED], subjects[WIRED]) == ""
     assert lacking(subjects[WIRED], subjects["lstm"]) == "lstm has no attention heads"

@@ -7,7 +7,7 @@ import pytest
 import interp
 from circuits.benchmark.known_machine import rotate_residual_stream
 from circuits.compare.question import Budget, Compared, Participant, Samples, modulo_sum
-from circuits.compare.response import ResponsePart, _compare_responses
+from circuits.compare.response import ResponsePart, _compute_response_part
 from circuits.compare.state import is_hard, stitch
 from circuits.compare.update import Evidence, _fit_updates, judge, updates
 from interp.results.measure import MISREAD
@@ -122,8 +122,8 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
     machine = by_algorithm.machine(waiting(), wired[0].model.layout, name="waits")
     fitted_family = type("Found", (), {"algorithm": MAJORITY})
     budget, subject = replace(SMALL, edits=240), Participant(machine, wired[0].samples)
-    response = _compare_responses(
-        Compared(subject, wired[0], [], [], budget, {}, {"algorithm": fitted_family})
+    response = _compute_response_part(
+        Compared(subject, wired[0], [], budget, {}, {"algorithm": fitted_family})
     )
     steps, measure = _updated(wired, machine, response)
     assert min(u.r2.low for u in steps) > 0.999
@@ -185,8 +185,8 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
     }
     assert stitch(tied, hard, [], budget).measure.number.low > 0.999
     fitted_family = type("Found", (), {"algorithm": algorithm})
-    response = _compare_responses(
-        Compared(tied, hard, [], [], budget, {}, {"algorithm": fitted_family})
+    response = _compute_response_part(
+        Compared(tied, hard, [], budget, {}, {"algorithm": fitted_family})
     )
     assert response.arrives.low > 0.999
     assert all(cell.alike.low > 0.999 for cell in response.cells)

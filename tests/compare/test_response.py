@@ -14,7 +14,7 @@ from circuits.compare.response import (
     _SMALLEST_RESPONSE,
     Edits,
     _correlate_with_next_state,
-    cells,
+    compare_responses,
     measure_responses,
 )
 from interp.core.algorithm import Variable
@@ -61,7 +61,9 @@ def edits():
 def found(edits, one, other):
     return {
         (cell.what, cell.when): cell
-        for cell in cells(edits, measure_responses(one, edits), measure_responses(other, edits))
+        for cell in compare_responses(
+            edits, measure_responses(one, edits), measure_responses(other, edits)
+        )
     }
 
 
@@ -136,7 +138,9 @@ def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
         p[:, 9] = p[:, 9, ::-1]
         return p
 
-    ranked = cells(edits, measure_responses(majority(), edits), measure_responses(inverted, edits))
+    ranked = compare_responses(
+        edits, measure_responses(majority(), edits), measure_responses(inverted, edits)
+    )
     lows = [cell.alike.low for cell in ranked]
     assert lows == sorted(lows)
     assert ranked[0].alike.high < 0.9
@@ -147,16 +151,16 @@ def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
 def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
     ours = measure_responses(majority(), edits)
     theirs = measure_responses(majority(lag=1), edits)
-    there, back = cells(edits, ours, theirs), cells(edits, theirs, ours)
+    there, back = compare_responses(edits, ours, theirs), compare_responses(edits, theirs, ours)
     assert [c.alike for c in there] == [c.alike for c in back]
     assert [c.size for c in there] == [c.reference_size for c in back]
     assert [c.reference_size for c in there] == [c.size for c in back]
     big = 100 * ours  # beside which _SMALLEST_RESPONSE is nothing
     for factor, value in ((3.0, 0.6), (0.0, 0.0), (-1.0, -1.0)):
-        estimates = [c.alike.estimate for c in cells(edits, big, factor * big)]
+        estimates = [c.alike.estimate for c in compare_responses(edits, big, factor * big)]
         assert estimates == pytest.approx([value] * len(estimates), abs=0.01)
     unnoticed = ours * (_SMALLEST_RESPONSE / 100) / np.abs(ours).max()
-    assert cells(edits, unnoticed, -unnoticed) == ()  # nobody responds: nothing is said
+    assert compare_responses(edits, unnoticed, -unnoticed) == ()  # nobody responds: nothing is said
 
 
 def test_rounds_that_are_not_known_are_left_out(edits):
@@ -164,7 +168,9 @@ def test_rounds_that_are_not_known_are_left_out(edits):
     lag = np.arange(T) - edits.round[:, None]
     masked = ours.copy()
     masked[lag != 1] = np.nan
-    cells_of_kinds = [cell for cell in cells(edits, ours, masked) if cell.what != "any input"]
+    cells_of_kinds = [
+        cell for cell in compare_responses(edits, ours, masked) if cell.what != "any input"
+    ]
     assert {cell.when for cell in cells_of_kinds} == {"one round later"}
 
 
@@ -173,7 +179,10 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
     none = Edits.of(REACHABILITY, REACHABILITY.sample(8, 5, seed=0, n_nodes=8, n_edges=12), 100)
     model = interp.load("reachability-handwired", n_nodes=8, n_edges=12)
     assert none.parts == ()
-    assert cells(none, measure_responses(model, none), measure_responses(model, none)) == ()
+    assert (
+        compare_responses(none, measure_responses(model, none), measure_responses(model, none))
+        == ()
+    )
 
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):
@@ -229,7 +238,7 @@ def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, fir
     for t in range(T - 1):
         is_of_round = edits.round[:, None] == t
         masks["any input", f"changed in round {t}"] = (lag >= 0) & is_of_round & is_counted
-    cells_found = {(c.what, c.when): c for c in cells(edits, ours, theirs)}
+    cells_found = {(c.what, c.when): c for c in compare_responses(edits, ours, theirs)}
     assert cells_found.keys() == masks.keys()
     for key, mask in masks.items():
         cell = cells_found[key]
@@ -248,7 +257,7 @@ def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits, n, has_c
     some = np.zeros((*lag.shape, 2))
     some[(lag >= 0) & is_label & is_of_first_episodes] = 10.0
     for ours, theirs in ((some, 0 * some), (0 * some, some)):
-        places = {(c.what, c.when) for c in cells(edits, ours, theirs)}
+        places = {(c.what, c.when) for c in compare_responses(edits, ours, theirs)}
         assert (("flip the label", "one round later") in places) is has_cell
 
 

@@ -278,9 +278,9 @@ def test_a_non_linear_decoder_reads_a_curved_code_and_no_noise(monkeypatch):
 
 
 def test_a_penalty_is_left_out_where_that_adds_more_than_a_hundredth():
-    assert choose_penalty(lambda ridge: 3.0 if ridge else 1.9, varied=100.0) == 0
-    assert choose_penalty(lambda ridge: 3.0 if ridge else 2.1, varied=100.0) == RIDGE
-    assert choose_penalty(lambda ridge: 3.0 if ridge else 4.0, varied=100.0) == RIDGE
+    assert choose_penalty(lambda ridge: 3.0 if ridge else 1.9, error_of_mean=100.0) == 0
+    assert choose_penalty(lambda ridge: 3.0 if ridge else 2.1, error_of_mean=100.0) == RIDGE
+    assert choose_penalty(lambda ridge: 3.0 if ridge else 4.0, error_of_mean=100.0) == RIDGE
 
 
 def test_what_no_prediction_reads_of_a_state_is_not_asked_for():
@@ -367,7 +367,7 @@ def test_an_algorithm_without_a_state_has_no_update_to_compare(is_one):
     compared.__dict__.update(
         model=SimpleNamespace(model=None),
         reference=None,
-        is_one=is_one,
+        is_same_machine=is_one,
         candidates=closest.scores,
         parts={"algorithm": closest, "update": UpdatePart(())},
     )

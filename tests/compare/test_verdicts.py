@@ -703,5 +703,5 @@ def test_update_is_not_the_same_where_another_update_says_what_it_does_not(
 
 def test_no_update_is_of_a_reference_that_names_no_algorithm():
     reference = SimpleNamespace(names_algorithm=False, name="b")
-    measure = UPDATE.judge(SimpleNamespace(reference=reference, is_one=False))
+    measure = UPDATE.judge(SimpleNamespace(reference=reference, is_same_machine=False))
     assert (measure.verdict, measure.reason) == ("not applicable", "b names no algorithm")
