@@ -139,8 +139,6 @@ class PositionCode:
         An attention head that looks for position i scores i higher than any other position by at
         least Delta.
         """
-        if not self.lines:
-            return 1.0
         overlaps = [self.overlap(0, lag) for lag in range(1, len(self.labels))]
         return 1.0 - max(overlaps, default=0.0)
 
@@ -318,10 +316,10 @@ class Coordinates:
         >>> builder(2, positions="sinusoidal"), list(inspect.signature(builder).parameters)
         ('2, sinusoidal', ['size', 'positions', 'n_lines', 'seed', 'rotation'])
         """
-        of_build, fields = inspect.signature(build), inspect.signature(cls).parameters
-        parameters = {**of_build.parameters}
+        signature, fields = inspect.signature(build), inspect.signature(cls).parameters
+        parameters = dict(signature.parameters)
         del parameters["coordinates"]
-        signature = of_build.replace(parameters=[*parameters.values(), *fields.values()])
+        signature = signature.replace(parameters=[*parameters.values(), *fields.values()])
 
         @wraps(build)
         def builder(*args: Any, **arguments: Any) -> _T:
@@ -395,7 +393,7 @@ class Direction:
     coefficients: Mapping[_Axis, float] = field(hash=False)
 
     def __add__(self, other: Direction) -> Direction:
-        if self.basis is not other.basis and self.basis != other.basis:
+        if self.basis != other.basis:
             raise InputError(
                 f"cannot add directions of two bases ({self} and {other}); take both from the same basis"
             )

@@ -147,7 +147,7 @@ class Edge:
     positions: tuple[str, ...] = ()
 
 
-def table(
+def make_edges(
     rows: Iterable[Mapping[str, str]], parts: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[Edge, ...]:
     """Make the edges of a circuit from the rows of a table. One row describes a group of similar
@@ -167,7 +167,7 @@ def table(
 
     >>> row = {"port": "query", "kind": "content", "positions": "VOTES", "carries": "the vote"}
     >>> groups = {"ALL": ("<w>", "p_1"), "VOTES": ("p_1",)}
-    >>> edges = table([{**row, "source": "1.1", "target": "2.2"}], ["1.1 bind", "2.2+ add", "2.2- add"], groups)
+    >>> edges = make_edges([{**row, "source": "1.1", "target": "2.2"}], ["1.1 bind", "2.2+ add", "2.2- add"], groups)
     >>> [(edge.source, edge.target, edge.positions) for edge in edges]
     [('1.1 bind', '2.2+ add', ('p_1',)), ('1.1 bind', '2.2- add', ('p_1',))]
     """
@@ -242,7 +242,7 @@ class Carried:
     held_as: str = ""
 
     @property
-    def located(self) -> str:
+    def location_key(self) -> str:
         """Key of the variable under which the circuit lists these locations: ``held_as`` if it is
         set, otherwise ``variable``.
         """
@@ -280,7 +280,7 @@ def read_tables(
     rows_of_edges = read_variant_rows(folder / "edges.csv", form)
     sites = read_locations(rows_of_sites, basis, groups, named or {}, scales or {})
     ground_truth = read_ground_truth(rows_of_truth, sites, groups)
-    edges = table(rows_of_edges, names(parts), groups)
+    edges = make_edges(rows_of_edges, names(parts), groups)
     return {"sites": sites, "edges": edges, **ground_truth}
 
 
@@ -334,24 +334,28 @@ def read_locations(
             head, *keys = axes
             options |= {"head": head, "keys": tuple(keys), "one_hot": False}
             of_variable.append(Location(row["name"], labels=tuple(labels) * len(keys), **options))
-        elif axes[-1:] in (["each"], ["own"]):
-            order = axes.pop()
-            # "each" reads every axis at all positions; "own" reads the i-th axis at the i-th one.
-            n_times = len(labels) if order == "each" else 1
-            directions = tuple(basis[first_word][axis] for axis in axes for _ in range(n_times))
-            repeated = tuple(labels) * (len(directions) // len(labels))
-            location = Location(row["name"], labels=repeated, directions=directions, **options)
+            continue
+        order = axes.pop() if axes[-1:] in (["each"], ["own"]) else ""
+        directions = [basis[first_word][axis] for axis in axes]
+        if first_word in named:  # a word that stands alone, without axes
+            directions = [named[first_word]]
+        # A name that stands for several labels makes one location per label.
+        names_of_locations = () if order else groups.get(row["name"], ())
+        labels_by_name = {label: [label] for label in names_of_locations} or {row["name"]: labels}
+        for name, labels_of_name in labels_by_name.items():
+            if order == "own":  # the i-th axis at the i-th position
+                reads = list(zip(labels_of_name, directions, strict=True))
+            elif order == "each":
+                reads = [(label, axis) for axis in directions for label in labels_of_name]
+            else:
+                reads = list(product(labels_of_name, directions))
+            location = Location(
+                name,
+                labels=tuple(label for label, _ in reads),
+                directions=tuple(direction for _, direction in reads),
+                **options,
+            )
             of_variable.append(location)
-        else:
-            directions = tuple(basis[first_word][axis] for axis in axes)
-            if first_word in named:
-                directions = (named[first_word],)
-            # A name that stands for several labels makes one location per label.
-            labels_by_name = {label: [label] for label in groups.get(row["name"], ())}
-            for name, labels_of_name in (labels_by_name or {row["name"]: labels}).items():
-                repeated = tuple(label for label in labels_of_name for _ in directions)
-                read = directions * len(labels_of_name)
-                of_variable.append(Location(name, labels=repeated, directions=read, **options))
     return {variable: tuple(of_variable) for variable, of_variable in locations.items()}
 
 
@@ -395,7 +399,7 @@ def read_ground_truth(
             partial[row["variable"], names[0]] = row["why"]
         else:
             claim = Carried(row["variable"], names, row["outcome"], row["held_as"])
-            if set(names) <= names_of_locations.get(claim.located, set()):
+            if set(names) <= names_of_locations.get(claim.location_key, set()):
                 carried.append(claim)
     return {"carried": tuple(carried), "partial": partial, "not_carried": not_carried}
 
@@ -489,9 +493,8 @@ class Circuit(Result):
     @property
     def n_layers(self) -> int:
         """Number of layers: one more than the largest layer index of a head or neuron."""
-        layers = [head.layer for head in self.heads]
-        layers += [neuron.layer for neuron in self.neurons]
-        return 1 + max(layers, default=0)
+        parts: tuple[Head | Neuron, ...] = (*self.heads, *self.neurons)
+        return 1 + max((part.layer for part in parts), default=0)
 
     @property
     def leak(self) -> float:
@@ -503,8 +506,8 @@ class Circuit(Result):
         eta = self.arguments.get("eta")
         if eta is None:
             return 0.0
-        # The sink scores halfway between a match and other keys, whose scores lie apart by the
-        # margin if positions are compared, and by 1 if contents are.
+        # A match leads other keys by the margin if positions are compared, and by 1 if contents
+        # are; the sink scores halfway between. A softmax turns a lead into the ratio e^(-eta lead).
         lead = min(self.basis.positions.margin, 1.0) / 2
         return math.exp(-float(eta) * lead)
 
@@ -513,9 +516,12 @@ class Circuit(Result):
         """Bound the error of a pair of softmax heads that replaces a linear head
         (:func:`circuits.heads.softmax_pair`).
 
-        A linear head weighs each key by its score x; the pair computes nearly the same weight. The
-        bound of the error of this weight is ``epsilon^2 x^3 / 6``, plus the rounding error of the
-        logits. Epsilon, the factor of the pair's scores, is an argument of the circuit.
+        A linear head weighs each key by its score x. The pair weighs it by ``(e^{eps x} - e^{-eps
+        x}) / (2 eps) = sinh(eps x) / eps``, whose Taylor series is ``x + eps^2 x^3 / 6 + ...``. The
+        factor eps of the pair's scores is the argument "epsilon" of the circuit. Rounding adds an
+        error: each of the two terms is near ``1 / (2 eps)``, and its logit, near ``heavy``, has a
+        rounding error of up to ``heavy`` machine epsilons, which is the term's relative error. Four
+        times the sum of both is allowed.
 
         Args:
             size: absolute values of the scores x, of any shape.
@@ -525,7 +531,8 @@ class Circuit(Result):
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
         rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
-        return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + rounding)
+        cubic_term = epsilon**2 * np.abs(size) ** 3 / 6
+        return np.asarray(cubic_term + rounding)
 
     @checked
     def layer(self, index: int) -> tuple[Head, ...]:
@@ -712,6 +719,13 @@ class Circuit(Result):
 
 Size = int | tuple[int, ...]
 """The size of a task: one number, or several, such as (states, actions)."""
+
+
+def unpack_single_size(size: Size) -> Size:
+    """Return a task size in its short form: a tuple of one number becomes that number, and any
+    other size stays unchanged.
+    """
+    return size[0] if isinstance(size, tuple) and len(size) == 1 else size
 
 
 @dataclass(frozen=True)

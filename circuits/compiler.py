@@ -7,6 +7,7 @@ are named "-". The model has no normalisation, no attention biases, and unscaled
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from circuits.basis import Direction
 from circuits.circuit import Circuit, Location
-from circuits.heads import Head, Neuron, Term
+from circuits.heads import Head, Neuron
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
 from interp.model.config import AttentionRule, LatentTransformerConfig
@@ -80,19 +81,11 @@ def _write_head(attn: Any, index: int, head: Head, circuit: Circuit) -> None:
         head: the head.
         circuit: the circuit; its basis turns directions into vectors.
     """
-    queries, keys = _split_terms(head.scores)
-    reads, writes = _split_terms(head.moves)
-    attn.W_Q[index, :, : len(queries)] = rows(queries, circuit).T
-    attn.W_K[index, :, : len(keys)] = rows(keys, circuit).T
-    attn.W_V[index, :, : len(reads)] = rows(reads, circuit).T
-    attn.W_O[index, : len(writes)] = rows(writes, circuit)
-
-
-def _split_terms(terms: Sequence[Term]) -> tuple[list[Direction], list[Direction]]:
-    """Return the first directions of some (first, second) pairs as a list, and the second ones as
-    another.
-    """
-    return [first for first, _ in terms], [second for _, second in terms]
+    n_scores, n_moves = len(head.scores), len(head.moves)
+    attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
+    attn.W_K[index, :, :n_scores] = rows([key for _, key in head.scores], circuit).T
+    attn.W_V[index, :, :n_moves] = rows([read for read, _ in head.moves], circuit).T
+    attn.W_O[index, :n_moves] = rows([write for _, write in head.moves], circuit)
 
 
 def _write_neurons(mlp: Any, neurons: Sequence[Neuron], circuit: Circuit) -> None:
@@ -131,9 +124,8 @@ def _validate(circuit: Circuit) -> None:
         )
     names = [head.name for head in circuit.heads]
     require(len(set(names)) == len(names), f"head names must differ, got {names}")
-    layers = [head.layer for head in circuit.heads]
-    layers += [neuron.layer for neuron in circuit.neurons]
-    require(min(layers) >= 0, "layers are counted from 0, got a negative one")
+    parts: tuple[Head | Neuron, ...] = (*circuit.heads, *circuit.neurons)
+    require(all(part.layer >= 0 for part in parts), "layers are counted from 0, got a negative one")
 
 
 def require_dtype(circuit: Circuit, dtype: str) -> None:
@@ -152,8 +144,7 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     n_heads = max(len(heads) for heads in layers)
     rules: list[tuple[AttentionRule, ...]] = []
     names: list[tuple[str, ...]] = []
-    n_neurons = []
-    for index, heads in enumerate(layers):
+    for heads in layers:
         # Every layer gets as many heads as the largest; those without weights are idle.
         n_idle = n_heads - len(heads)
         idle_rules: list[AttentionRule] = ["softmax"] * n_idle
@@ -161,7 +152,7 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
         rules.append((*rules_of_heads, *idle_rules))
         names_of_heads = [head.name for head in heads]
         names.append((*names_of_heads, *[_NO_HEAD] * n_idle))
-        n_neurons.append(sum(neuron.layer == index for neuron in circuit.neurons))
+    n_neurons_by_layer = Counter(neuron.layer for neuron in circuit.neurons)
     d_head = max(max(len(head.scores), len(head.moves)) for head in circuit.heads)
     value_range = circuit.payload_range
     if dtype == torch.float32:  # coarser, so that a circuit may need a range that float64 does not
@@ -177,7 +168,7 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
         n_layers=circuit.n_layers,
         n_heads=n_heads,
         d_head=d_head,
-        d_mlp=max(n_neurons),
+        d_mlp=max(n_neurons_by_layer.values(), default=0),
         act_fn="relu",
         normalization_type=None,
         attention_rules=tuple(rules),
@@ -248,7 +239,7 @@ def list_wired_claims(circuit: Circuit) -> list[Claim]:
     claims = []
     for row in circuit.carried:
         together: list[Place] = []
-        for location in circuit.locations(row.located, *row.locations):
+        for location in circuit.locations(row.location_key, *row.locations):
             together += activation_sites(circuit, location)
         claims.append(Claim(row.variable, tuple(together), row.outcome))
     for site, (key, outcome) in circuit.not_carried.items():

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from circuits.basis import POS
-from circuits.circuit import Circuit, Size, VerificationPlan
+from circuits.circuit import Circuit, Size, VerificationPlan, unpack_single_size
 from circuits.compiler import compile_circuit, rows
 from interp import tasks
 from interp.core.algorithm import NEXT, Algorithm, Episodes, Values
@@ -46,9 +46,9 @@ model.
 """
 
 _SHORT_HORIZON = 10  # rounds of the short horizon
-_LARGEST_UNDECIDED_SHARE = (
-    0.1  # share of the rows of a variable that may hang on a tie before its check fails
-)
+_N_EPISODES_OF_HORIZON = 2
+# Share of the rounds of a variable that may hang on a tie before its check fails.
+_LARGEST_UNDECIDED_SHARE = 0.1
 _LARGEST_SOFT_ERROR = 1e-4
 """The largest error by softmax heads that still passes: a tenth of what a weight off by 1e-3
 changes.
@@ -98,19 +98,22 @@ class Check:
         return self.measure().verdict == "yes"
 
     @property
-    def strain(self) -> float:
+    def error_over_tolerance(self) -> float:
         """The error divided by the tolerance, by which checks are ranked; at most 1 if the check
         passes.
 
-        The strain is infinite if more than a tenth of the rounds were left out because of ties, or
-        if the error is above 0 and the tolerance is 0.
+        It is infinite if more than a tenth of the rounds were left out because of ties, or if the
+        error is above 0 and the tolerance is 0.
         """
-        if self.undecided > _LARGEST_UNDECIDED_SHARE or (self.judged and not self.tolerance):
+        if self.undecided > _LARGEST_UNDECIDED_SHARE:
             return float("inf")
-        return self.judged / self.tolerance if self.judged else 0.0
+        error = self.judged_error
+        if error == 0:
+            return 0.0
+        return error / self.tolerance if self.tolerance else float("inf")
 
     @property
-    def judged(self) -> float:
+    def judged_error(self) -> float:
         """The error that is compared with the tolerance: the absolute or the relative one, as the
         field ``by`` says.
         """
@@ -128,14 +131,14 @@ class Check:
         if self.undecided > _LARGEST_UNDECIDED_SHARE:
             share = f"{self.undecided:.2g} of the rounds"
             unless["yes"] = f"{NOTHING} for {share}, which hang on ties closer than rounding"
-        judged = self.judged
+        error = self.judged_error
         unit = "largest difference" if self.by == "error" else "largest relative difference"
         description = f"{self.where}, size {self.size}, {self.dtype}"
         return Measure(
-            self.variable,
-            f"It {yes}",
-            Interval(judged, judged, judged),  # a maximum over what ran, without uncertainty
-            self.tolerance,
+            key=self.variable,
+            claim=f"It {yes}",
+            number=Interval(error, error, error),  # a maximum over what ran, without uncertainty
+            threshold=self.tolerance,
             side="below",
             is_share=False,
             unit=unit,
@@ -187,19 +190,41 @@ def check(
     undecided = plan.undecided(circuit, values, dtype)
     for key, mask in undecided.items():
         truths[key][mask] = np.nan  # marks what is not compared
-
-    def get_unit(key: str) -> float:
-        return plan.unit(circuit, values, key)
-
-    meters = _place_meters(circuit, truths, get_unit)
+    units = {key: plan.unit(circuit, values, key) for key in (*keys, CARRIED)}
+    meters = _place_meters(circuit, truths, units)
     if circuit.layout.prediction_axes == 0:  # the prediction is one choice, not a distribution
         meters.append(_meter_distribution(circuit, model, circuit.algorithm.distribution(values)))
     run = _run_with_meters(model.to(device), circuit, episodes, meters)
     model = model.cpu()
-    errors = []
+
+    def make_check(key: str, where: str, errors: tuple[float, float]) -> Check:
+        """Compare the errors (absolute, relative) of a variable with what the plan allows."""
+        absolute, relative = errors
+        tolerance, kind = plan.tolerance(key, dtype)
+        soft_error, formula = plan.soft(circuit, values, key)
+        allowance = ""
+        if soft_error > _LARGEST_SOFT_ERROR:  # so large a bound would hide a wrong weight
+            allowance = f"none: {formula} = {soft_error:.1g}, more than {_LARGEST_SOFT_ERROR:g}"
+            soft_error = 0.0
+        elif formula:
+            allowance = f"{formula} = {soft_error:.1g}"
+        return Check(
+            size=size,
+            dtype=dtype,
+            variable=key,
+            where=where,
+            error=absolute,
+            relative=relative,
+            tolerance=tolerance + soft_error,
+            by=kind,
+            undecided=float(undecided[key].mean()) if key in undecided else 0.0,
+            allowance=allowance,
+        )
+
+    checks = []
     for meter in meters:
-        absolute_and_relative = _compute_errors(meter.values, meter.truth, meter.unit)
-        errors.append(_Error(meter.key, meter.where, *absolute_and_relative))
+        errors = _compute_errors(meter.values, meter.truth, meter.unit)
+        checks.append(make_check(meter.key, meter.where, errors))
     state = model.read_state(run.latents)
     exits = (
         (plan.output, "output", run.predictions, truths[plan.output]),
@@ -213,33 +238,10 @@ def check(
             "variable of the algorithm that has the shape of a prediction as the plan's output",
         )
         expected = torch.from_numpy(truth)
-        absolute_and_relative = _compute_errors(value.reshape(truth.shape), expected, get_unit(key))
-        errors.append(_Error(key, where, *absolute_and_relative))
-    errors += _measure_residue(circuit, run.latents, get_unit(CARRIED))
-    checks = []
-    for error in errors:
-        tolerance, kind = plan.tolerance(error.key, dtype)
-        soft_error, formula = plan.soft(circuit, values, error.key)
-        allowance = ""
-        if soft_error > _LARGEST_SOFT_ERROR:  # so large a bound would hide a wrong weight
-            allowance = f"none: {formula} = {soft_error:.1g}, more than {_LARGEST_SOFT_ERROR:g}"
-            soft_error = 0.0
-        elif formula:
-            allowance = f"{formula} = {soft_error:.1g}"
-        share = float(undecided[error.key].mean()) if error.key in undecided else 0.0
-        variable_check = Check(
-            size=size,
-            dtype=dtype,
-            variable=error.key,
-            where=error.where,
-            error=error.absolute,
-            relative=error.relative,
-            tolerance=tolerance + soft_error,
-            by=kind,
-            undecided=share,
-            allowance=allowance,
-        )
-        checks.append(variable_check)
+        errors = _compute_errors(value.reshape(truth.shape), expected, units[key])
+        checks.append(make_check(key, where, errors))
+    for key, errors in _measure_residue(circuit, run.latents, units[CARRIED]).items():
+        checks.append(make_check(key, "latents", errors))
     leak = _measure_causal_leak(model, run)
     causality = Check(
         size=size,
@@ -253,42 +255,34 @@ def check(
     return [*checks, causality]
 
 
-class _Error(NamedTuple):
-    """The largest absolute and the largest relative difference of one variable at one place.
-
-    Attributes:
-        key: key of the variable, or name of the check.
-        where: the place, in words.
-        absolute, relative: the differences from the algorithm.
-    """
-
-    key: str
-    where: str
-    absolute: float
-    relative: float
-
-
 def _place_meters(
-    circuit: Circuit, truths: Mapping[str, np.ndarray], get_unit: Callable[[str], float]
+    circuit: Circuit, truths: Mapping[str, np.ndarray], units: Mapping[str, float]
 ) -> list[_Meter]:
     """Return one recorder of activations (meter) for every location of the circuit's ground truth.
 
     Args:
         circuit: the circuit.
         truths: true values ``[episode, round, element]`` by variable.
-        get_unit: function from a variable's key to its unit; relative errors are divided by the
-            larger of the true value and the unit.
+        units: key of a variable -> its unit; relative errors are divided by the larger of the true
+            value and the unit.
     """
     meters = []
     for key, locations in circuit.sites.items():
-        truth, unit = torch.from_numpy(truths[key]), get_unit(key)
+        truth = torch.from_numpy(truths[key])
         for location in locations:
             first, *others = dict.fromkeys(location.labels)
             where = f"{location.hook} at {first}"
             if others:
                 where += f" ... {others[-1]}"
-            read = location.reader(circuit)
-            meters.append(_Meter(key, location.hook, where, read, truth, unit))
+            meter = _Meter(
+                key=key,
+                hook_name=location.hook,
+                where=where,
+                read=location.reader(circuit),
+                truth=truth,
+                unit=units[key],
+            )
+            meters.append(meter)
     return meters
 
 
@@ -316,9 +310,14 @@ def _meter_distribution(
         return scores[..., : layout.n_outputs].cpu()
 
     hook = f"blocks.{circuit.n_layers - 1}.hook_resid_post"
-    where = f"{hook} at {layout.predict_label}"
-    truth = torch.from_numpy(distribution)
-    return _Meter("distribution", hook, where, read_outcomes, truth, unit=1.0)
+    return _Meter(
+        key="distribution",
+        hook_name=hook,
+        where=f"{hook} at {layout.predict_label}",
+        read=read_outcomes,
+        truth=torch.from_numpy(distribution),
+        unit=1.0,
+    )
 
 
 def _run_with_meters(
@@ -353,7 +352,9 @@ def _run_with_meters(
     return replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=fed)
 
 
-def _measure_residue(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error]:
+def _measure_residue(
+    circuit: Circuit, latents: Tensor, unit: float
+) -> dict[str, tuple[float, float]]:
     """Measure what the latents contain besides the state, which should be 0.
 
     "residue" is everything but the state and the fixed initial latents; "position_code" is the part
@@ -365,23 +366,22 @@ def _measure_residue(circuit: Circuit, latents: Tensor, unit: float) -> list[_Er
         unit: unit of the state; the absolute difference is divided by it to give the relative one.
 
     Returns:
-        The errors "residue" and "position_code".
+        The errors "residue" and "position_code" by name, each as (absolute, relative).
     """
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     block = circuit.basis[POS]
     position_axes = [block[label] for label in block.labels]
     state_rows = rows(circuit.state, circuit).to(latents.dtype)
-    state_axes = state_rows / state_rows.norm(dim=-1, keepdim=True)  # orthogonal to each other
+    # [element, d_model], orthonormal, so that x A^T A is the part of x along them.
+    state_axes = state_rows / state_rows.norm(dim=-1, keepdim=True)
     initial = rows(circuit.latents, circuit).to(latents.dtype)
     axes = rows(position_axes, circuit).to(latents.dtype)
     change = latents - initial[: latents.shape[-2]]
     along_state = change @ state_axes.T @ state_axes
     parts = {"residue": change - along_state, "position_code": latents @ axes.T}
     zero = torch.zeros(()).double()
-    return [
-        _Error(key, "latents", *_compute_errors(part, zero, unit)) for key, part in parts.items()
-    ]
+    return {key: _compute_errors(part, zero, unit) for key, part in parts.items()}
 
 
 def _get_carried_state(algorithm: Algorithm, values: Values) -> np.ndarray:
@@ -433,17 +433,16 @@ def check_horizon(
     model = model.to(device)
     digest_before, checks = model.digest(), []
     for horizon in (min(_SHORT_HORIZON, n_rounds), 2 * n_rounds):
-        n_episodes = 2
-        episodes = plan.episodes(circuit, horizon, n_episodes, seed)
+        episodes = plan.episodes(circuit, horizon, _N_EPISODES_OF_HORIZON, seed)
         values = circuit.algorithm.run(episodes)
         truth = _get_carried_state(circuit.algorithm, values)
         run = rollout(model, episodes)
         state = model.read_state(run.latents).cpu()
-        error, _ = _compute_errors(state.reshape(truth.shape), torch.from_numpy(truth))
+        absolute_error, _ = _compute_errors(state.reshape(truth.shape), torch.from_numpy(truth))
         largest_value = np.abs(truth).max()
         unit = max(plan.unit(circuit, values, CARRIED), largest_value)
-        if model.digest() != digest_before:
-            error = np.inf
+        is_changed = model.digest() != digest_before  # a run may change no weight
+        error = np.inf if is_changed else absolute_error
         where = f"latents after {episodes.n_rounds:,} rounds, d_model {model.config.d_model}"
         rounding = episodes.n_rounds * float(np.finfo(dtype).eps)
         horizon_check = Check(
@@ -484,7 +483,7 @@ def check_exits(
         with torch.no_grad():
             state = machine.read_state(run.latents)
         exits.append((CARRIED, "latents", state, _get_carried_state(algorithm, values)))
-    sizes = tuple(tasks.of(machine).sizes_of(run.layout).values())
+    size = unpack_single_size(tuple(tasks.of(machine).sizes_of(run.layout).values()))
     dtype = str(machine.dtype).removeprefix("torch.")
     checks = []
     for key, where, value, truth in exits:
@@ -497,7 +496,7 @@ def check_exits(
         expected = torch.from_numpy(np.asarray(truth, np.float64))
         absolute, relative = _compute_errors(value.reshape(truth.shape).cpu(), expected)
         exit_check = Check(
-            size=sizes[0] if len(sizes) == 1 else sizes,
+            size=size,
             dtype=dtype,
             variable=key,
             where=where,
@@ -555,7 +554,7 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     largest_change = 0.0
     for n_known in range(1, n_positions):
         noisy_streams, noisy_prediction = run_first_positions(n_known)
-        pairs = list(zip(streams, noisy_streams, strict=True))
+        pairs = zip(streams, noisy_streams, strict=True)
         before_noise = [(x[:, :n_known], y[:, :n_known]) for x, y in pairs]
         if n_known > predict_position:  # no noise up to where the prediction is read
             before_noise.append((prediction, noisy_prediction))
@@ -607,7 +606,8 @@ class _Meter:
         end = self.first + len(activation)
         self.values[self.first : end, self.round] = self.read(activation.cpu())
         self.round = (self.round + 1) % self.truth.shape[1]
-        self.first = self.first if self.round else end  # after the last round: the next batch
+        if self.round == 0:  # after the last round: the next batch
+            self.first = end
 
 
 def _compute_errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:

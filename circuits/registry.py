@@ -72,18 +72,16 @@ class CircuitRecord:
     @property
     def build(self) -> Callable[..., Circuit]:
         """The function that builds the circuit; imported on first use."""
-        return resolve_name(self.builder) if isinstance(self.builder, str) else self.builder
+        builder = self.builder
+        return resolve_name(builder) if isinstance(builder, str) else builder
 
     @property
     def plan(self) -> VerificationPlan:
         """The verification plan, imported on first use. It says how :func:`circuits.verify` checks
         the model.
         """
-        return (
-            resolve_name(self.verification)
-            if isinstance(self.verification, str)
-            else self.verification
-        )
+        plan = self.verification
+        return resolve_name(plan) if isinstance(plan, str) else plan
 
 
 def _count_weighted_majority(sizes: Mapping[str, int]) -> float:
@@ -162,9 +160,9 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
         value = arguments.get(size.name, size.default)
         sizes[size.name] = integer(size.name, value, size.minimum)
     sizes_in_words = ", ".join(f"{size}={value}" for size, value in sizes.items())
-    n_weights = check_number(f"weights of {name!r} with {sizes_in_words}", record.weights(sizes), 0)
-    n_bytes = 8 * n_weights
-    refuse_above(f"{name!r} with {sizes_in_words}", n_bytes, max_gb)
+    what = f"{name!r} with {sizes_in_words}"
+    n_weights = check_number(f"weights of {what}", record.weights(sizes), 0)
+    refuse_above(what, 8 * n_weights, max_gb)  # bytes in float64
     return builder(**arguments)
 
 
@@ -212,10 +210,9 @@ def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[s
     >>> with_defaults("wma-handwired", "float32", {"heavy": 30.0})
     {'heavy': 30.0, 'match_logit': 60.0}
     """
-    return {
-        **(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}),
-        **arguments,
-    }
+    if dtype != "float32" or name not in RECORDS:
+        return dict(arguments)
+    return {**RECORDS[name].float32, **arguments}
 
 
 @checked

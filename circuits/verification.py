@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 import interp.tasks
-from circuits.circuit import Size
+from circuits.circuit import Size, unpack_single_size
 from circuits.compiler import require_dtype
 from circuits.exactness import Check, check, check_exits, check_horizon
 from circuits.registry import DTYPES, CircuitRecord, build, get_record, with_defaults
@@ -67,7 +67,10 @@ class VerificationResult(Measured):
 
     def __post_init__(self) -> None:
         # A variable's checks overwrite each other, and the worst comes last.
-        worst = {check.variable: check for check in sorted(self.checks, key=attrgetter("strain"))}
+        worst = {
+            check.variable: check
+            for check in sorted(self.checks, key=attrgetter("error_over_tolerance"))
+        }
         variables = dict.fromkeys(check.variable for check in self.checks)
         object.__setattr__(self, "measures", tuple(worst[key].measure() for key in variables))
 
@@ -177,28 +180,29 @@ def verify(
     integer("n_episodes", n_episodes, 1)
     # Every circuit is built before the first one runs, so that a wrong argument is refused at once.
     cases = []
-    for size in plan.sizes if sizes is None else map(_unpack_single_size, sizes):
+    for size in plan.sizes if sizes is None else map(unpack_single_size, sizes):
         for precision in dtypes:
             build_arguments = {**arguments, **_size_arguments(record, size)}
             circuit = build(name, **with_defaults(name, precision, build_arguments))
+            require_dtype(circuit, precision)
             cases.append((size, precision, circuit))
-    for _, precision, circuit in cases:
-        require_dtype(circuit, precision)
     require(cases, "no sizes were given; give at least one, or None for the default sizes")
     first_size, _, first_circuit = cases[0]
     checks: list[Check] = []
-    counts: list[tuple[int, int]] = []  # (rounds, episodes) that ran, which a plan may reduce
+    rounds: list[int] = []  # that ran; a plan may reduce them
+    n_of_episodes: list[int] = []
     with bar(f"verifying {name}", len(cases)) as done:
         for size, precision, circuit in cases:
             episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
-            counts.append((episodes.n_rounds, len(episodes)))
+            rounds.append(episodes.n_rounds)
+            n_of_episodes.append(len(episodes))
             checks += check(circuit, episodes, size, precision, plan, device=device)
             if size == first_size:  # one size, since the check runs for twice the rounds
                 checks += check_horizon(circuit, size, precision, plan, n_rounds, seed, device)
             done(1)
     settings = provenance(
-        rounds=_describe_range(n_rounds for n_rounds, _ in counts),
-        episodes=_describe_range(n_episodes for _, n_episodes in counts),
+        rounds=_describe_range(rounds),
+        episodes=_describe_range(n_of_episodes),
         seed=seed,
         device=str(device),
         arguments=arguments,
@@ -254,33 +258,23 @@ def verify_machine(
     require(tolerance >= 0, f"tolerance must be a number >= 0, got {tolerance}")
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), seed)
     checks = check_exits(machine, algorithm, episodes, tolerance)
-    counts = {
-        "rounds": episodes.n_rounds,
-        "episodes": len(episodes),
-        "seed": seed,
-        "device": str(machine.device),
-    }
     settings = provenance(
-        machine, **counts, arguments={"algorithm": algorithm.key, **algorithm.parameters}
+        machine,
+        rounds=episodes.n_rounds,
+        episodes=len(episodes),
+        seed=seed,
+        device=str(machine.device),
+        arguments={"algorithm": algorithm.key, **algorithm.parameters},
     )
     return VerificationResult(machine.name, algorithm.name, tuple(checks), settings)
 
 
-def _describe_range(counts: Iterable[int]) -> int | str:
+def _describe_range(counts: Sequence[int]) -> int | str:
     """Return the number that all counts equal, or a text such as "5 to 8" (smallest to largest) if
     they differ.
     """
-    different = sorted(set(counts))
-    return different[0] if len(different) == 1 else f"{different[0]} to {different[-1]}"
-
-
-def _unpack_single_size(size: Any) -> Any:
-    """Return a task size in its short form: a tuple of one number becomes that number, and any
-    other size stays unchanged.
-    """
-    if isinstance(size, tuple) and len(size) == 1:
-        return size[0]
-    return size
+    smallest, largest = min(counts), max(counts)
+    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
 def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:

@@ -289,14 +289,14 @@ class BenchmarkResult(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dictionary of JSON values; a missing number is None."""
         methods = {f"{question}/{key}": m.name for (question, key), m in METHODS.items()}
-        rows, refusals = list(self.rows), list(self.refusals)
-        return {
+        record = {
             "format": _FORMAT,
-            "rows": json_values(rows),
-            "refusals": json_values(refusals),
+            "rows": self.rows,
+            "refusals": self.refusals,
             "methods": methods,
-            "settings": json_values(dict(self.settings)),
+            "settings": dict(self.settings),
         }
+        return dict(json_values(record))
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
@@ -312,9 +312,7 @@ class BenchmarkResult(Result):
         for key in scores.dropna(subset="value")["question"].unique():
             tables[key] = self.table(key).reset_index()
         paths = [write_json(folder / "benchmark.json", self.to_dict())]
-        for name, frame in tables.items():
-            paths.append(write_csv(folder / f"{name}.csv", frame))
-        return paths
+        return paths + [write_csv(folder / f"{name}.csv", frame) for name, frame in tables.items()]
 
 
 _Builder = Callable[[], KnownMachine]
@@ -409,17 +407,15 @@ def run(
         work_settings = {"effort": asdict(effort), "methods": methods_of_work}
         names = divide(parts, files, work_settings, shard)
     work = [tasks[name] for name in names]
-    done: list[dict[str, Any]] = []
+    graded: dict[tuple[str, int], dict[str, Any]] = {}  # by subject and seed, in any order
     shared = (chosen_methods, effort, parts)
     with bar("grading", len(work)) as advance:
         for part in run_on_workers(
             _grade_subject, shared, work, n_jobs=n_jobs, scheduler=scheduler
         ):
-            done.append(part)
+            graded[part["subject"], part["seed"]] = part
             advance(1)
-    # Workers finish in any order.
-    order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
-    done.sort(key=lambda part: order[part["subject"], part["seed"]])
+    done = [graded[name, seed] for name, _, seed in work]
     cpu_seconds = sum(part["cpu_seconds"] for part in done)
     by_method = pd.DataFrame([part["seconds"] for part in done])
     cpu_seconds_by_method = by_method.sum().round(1).to_dict()
@@ -467,14 +463,12 @@ def _choose_methods(
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
     if keys or not custom:
-        chosen = list(select(keys, questions, is_quick))
+        chosen = select(keys, questions, is_quick)
     else:
-        asked = questions or [method.question for method in custom]
-        bounds = select(["oracle"], asked)
-        chosen = list(bounds)
-        for method in custom:
-            if method.question in asked and method not in bounds:
-                chosen.append(method)
+        wanted = questions or [method.question for method in custom]
+        bounds = select(["oracle"], wanted)  # the oracle and the random answer
+        others = [method for method in custom if method not in bounds]
+        chosen = bounds + [method for method in others if method.question in wanted]
     require(chosen, "no method is left; give more methods or questions")
     names = [(method.question, method.key) for method in chosen]
     repeated = [key for question, key in names if names.count((question, key)) > 1]

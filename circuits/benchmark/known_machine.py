@@ -183,10 +183,9 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
         circuit = build_circuit(
             machine, **arguments, positions="sinusoidal", n_lines=n_lines, seed=seed
         )
-    model = compile_circuit(circuit).eval()
-    model, change = _make_variant(model, circuit, variant, seed)
+    model, change = _make_variant(compile_circuit(circuit), circuit, variant, seed)
 
-    def move(place: Place) -> Place:
+    def convert_place(place: Place) -> Place:
         """Convert a place in the residual stream to the coordinates of the variant; return other
         places unchanged.
         """
@@ -195,14 +194,16 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
         basis = change(place.basis)
         return replace(place, basis=orthonormal_basis(basis) if variant == "simplex" else basis)
 
-    moved_places = {}
+    places_by_variable = {}
     for key, locations in circuit.sites.items():
-        unmoved = [place for location in locations for place in activation_sites(circuit, location)]
-        moved_places[key] = tuple(move(place) for place in unmoved)
+        places: list[Place] = []
+        for location in locations:
+            places += map(convert_place, activation_sites(circuit, location))
+        places_by_variable[key] = tuple(places)
     claims = []
     for claim in list_wired_claims(circuit):
         if not claim.control:
-            claims.append(replace(claim, places=tuple(map(move, claim.places))))
+            claims.append(replace(claim, places=tuple(map(convert_place, claim.places))))
     return KnownMachine(
         name=f"{machine} {form}, {variant}",
         machine=machine,
@@ -211,7 +212,7 @@ def build(machine: str, form: str, variant: str = "plain", *, seed: int = 0) -> 
         model=model,
         algorithm=circuit.algorithm,
         edges=_list_true_edges(circuit),
-        places=moved_places,
+        places=places_by_variable,
         claims=tuple(claims),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, Literal, TypeVar, cast
@@ -113,6 +113,19 @@ class Case:
     scale: float
 
 
+@dataclass
+class _OpenCall:
+    """A function that runs now and whose CPU time is measured.
+
+    Attributes:
+        used: keys of the shared results that it used so far.
+        seconds_of_results: CPU seconds of the shared results that were computed for it so far.
+    """
+
+    used: set[Hashable] = field(default_factory=set)
+    seconds_of_results: float = 0.0
+
+
 class Material:
     """The episodes, runs and ablations of one subject of the benchmark. All methods share them;
     each is computed on first use.
@@ -130,9 +143,9 @@ class Material:
         self._results: dict[Hashable, Any] = {}
         self._cpu_seconds: dict[Hashable, float] = {}
         self._used_by: dict[Hashable, set[Hashable]] = {}
-        self._open_calls: list[tuple[set[Hashable], list[float]]] = []
+        self._open_calls: list[_OpenCall] = []  # the innermost last
 
-    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+    def compute_once(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """Return the cached result for a key; compute it if there is none yet.
 
         Args:
@@ -140,12 +153,10 @@ class Material:
             make: function without arguments that computes the result.
         """
         if key not in self._results:
-            self._results[key], self._cpu_seconds[key], self._used_by[key] = self._measure_time(
-                make
-            )
+            result, seconds, used = self._measure_time(make)
+            self._results[key], self._cpu_seconds[key], self._used_by[key] = result, seconds, used
         if self._open_calls:  # the innermost call uses this result, and what the result used
-            used, _ = self._open_calls[-1]
-            used.update({key}, self._used_by[key])
+            self._open_calls[-1].used.update({key}, self._used_by[key])
         return self._results[key]
 
     def measure_cost(self, ask: Callable[[], _T]) -> tuple[_T, float]:
@@ -173,19 +184,17 @@ class Material:
             Its result; its CPU seconds, without those of shared results that were computed during
             the call; and the keys of all shared results that it used.
         """
-        used: set[Hashable] = set()
-        inside = [0.0]  # seconds of the results computed during the call; a list, to be added to
-        self._open_calls.append((used, inside))
+        call = _OpenCall()
+        self._open_calls.append(call)
         start = time.process_time()
         try:
             result = make()
         finally:
             self._open_calls.pop()
-        spent = time.process_time() - start
-        if self._open_calls:
-            _, seconds_inside = self._open_calls[-1]
-            seconds_inside[0] += spent
-        return result, spent - inside[0], used
+        seconds = time.process_time() - start
+        if self._open_calls:  # this call was made during another one, which does not pay for it
+            self._open_calls[-1].seconds_of_results += seconds
+        return result, seconds - call.seconds_of_results, call.used
 
     def truth(self, question: str) -> Truth:
         """Return the truth of a question about the subject.
@@ -198,7 +207,7 @@ class Material:
             the truth is unknown.
         """
         key = ("truth", question)
-        if key not in self._results:  # by no `once`: no method pays for what the truth took
+        if key not in self._results:  # by no `compute_once`: no method pays for what the truth took
             challenge = QUESTIONS[question]
             self._results[key], *_ = self._measure_time(lambda: challenge.truth(self.subject, self))
         return cast(Truth, self._results[key])
@@ -221,7 +230,7 @@ class Material:
         seed = int(state[0]) % 2**31
         subject, n_rounds = self.subject, self.effort.rounds
         make = partial(subject.task.sample_for, subject.model, n_episodes, n_rounds, seed)
-        return self.once(("episodes", batch, n_episodes), make)
+        return self.compute_once(("episodes", batch, n_episodes), make)
 
     def run(self, batch: int = 0, n: int | None = None) -> Rollout:
         """Run the subject on a batch of episodes.
@@ -233,12 +242,12 @@ class Material:
         def make() -> Rollout:
             return rollout(self.subject.model, self.episodes(batch, n))
 
-        return self.once(("run", batch, n), make)
+        return self.compute_once(("run", batch, n), make)
 
     @property
     def graph(self) -> EdgeGraph:
         """The edge graph of the subject's model."""
-        return self.once("graph", lambda: EdgeGraph(self.subject.transformer))
+        return self.compute_once("graph", lambda: EdgeGraph(self.subject.transformer))
 
     @property
     def candidates(self) -> list[tuple[int, int]]:
@@ -246,7 +255,9 @@ class Material:
         the edge graph. Edges from heads and MLPs that only write zeros are left out.
         """
         graph = self.graph
-        return self.once("candidates", lambda: [edge for edge in graph.edges if graph.live[edge]])
+        return self.compute_once(
+            "candidates", lambda: [edge for edge in graph.edges if graph.live[edge]]
+        )
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:
@@ -265,7 +276,7 @@ class Material:
         def make() -> Values:
             return self.subject.algorithm.run(self.episodes(1, self.effort.fits))
 
-        return self.once("variables", make)
+        return self.compute_once("variables", make)
 
     @property
     def corruptions(self) -> tuple[str, ...]:
@@ -296,7 +307,7 @@ class Material:
                 clean, corrupted = self.subject.task.corruption(corruption).build(clean, t)
             return prepare(model, clean, corrupted, t)
 
-        return self.once(("pair", corruption, t), make)
+        return self.compute_once(("pair", corruption, t), make)
 
     def cases(
         self,
@@ -322,7 +333,7 @@ class Material:
         cases = []
         for t, corruption, exit in product(rounds, corruptions, exits):
             make = partial(self._make_case, corruption, exit, t)
-            case = self.once(("case", corruption, exit, t), make)
+            case = self.compute_once(("case", corruption, exit, t), make)
             if case.scale > _SMALLEST_DIFFERENCE:
                 cases.append(case)
         return cases
@@ -356,10 +367,10 @@ class Material:
                 uses.
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
-        scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
-        return self.once((*key, case.exit), lambda: scorer.through(case.metric))
+        scorer = self.compute_once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
+        return self.compute_once((*key, case.exit), lambda: scorer.through(case.metric))
 
-    def cut(self, corruption: str, ablation: str, t: int) -> Readout:
+    def run_edge_cuts(self, corruption: str, ablation: str, t: int) -> Readout:
         """Run the clean episodes once per candidate edge, with this edge cut: another value
         replaces the source's output where the destination reads it.
 
@@ -393,9 +404,9 @@ class Material:
             latents = [readouts[edge].latents for edge in self.candidates]
             return Readout(torch.stack(predictions), torch.stack(latents))
 
-        return self.once(("cut", corruption, ablation, t), make)
+        return self.compute_once(("cut", corruption, ablation, t), make)
 
-    def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
+    def measure_drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
         """Return how much the metric drops when each candidate edge is cut, ``[edge, episode]``.
         The drops are divided by the case's scale, the effect of the whole corruption.
 
@@ -404,8 +415,8 @@ class Material:
             ablation: what a cut edge carries: "zero", "mean" (its mean over episodes of the
                 corrupted run) or "resample" (its value in the corrupted run).
         """
-        cut = self.cut(case.corruption, ablation, case.round)
+        cut_runs = self.run_edge_cuts(case.corruption, ablation, case.round)
         with torch.no_grad():
             uncut = case.metric.measure(case.pair.clean_readout, case.pair)  # [episode]
-            drop = uncut - case.metric.measure(cut, case.pair)
+            drop = uncut - case.metric.measure(cut_runs, case.pair)  # [edge, episode]
         return np.asarray(drop.double().numpy(force=True) / case.scale)

@@ -214,7 +214,7 @@ def _grade_ranking(
     if n_true and is_false.any():
         y, x = is_true[is_ranked], values[is_ranked]
         # The share of true items among as many of the best; ties at the edge are broken at random, on average.
-        edge = np.sort(x)[::-1][n_true - 1]
+        edge = np.sort(x)[-n_true]
         is_above, is_level = x > edge, x == edge
         share_of_level = (n_true - is_above.sum()) / is_level.sum()
         hits = (y & is_above).sum() + share_of_level * (y & is_level).sum()

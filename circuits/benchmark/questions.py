@@ -58,8 +58,9 @@ def _measure_effects_of_cuts(material: Material) -> dict[tuple[str, str], float]
     for t in (material.effort.round, material.effort.early):
         clean = material.pair(ANOTHER, t).clean_readout
         for ablation in ("zero", "resample"):
-            cut = material.cut(ANOTHER, ablation, t)
-            for change in (cut.predictions - clean.predictions, cut.latents - clean.latents):
+            cut_runs = material.run_edge_cuts(ANOTHER, ablation, t)
+            changes_of_predictions = cut_runs.predictions - clean.predictions
+            for change in (changes_of_predictions, cut_runs.latents - clean.latents):
                 by_edge = change.abs().flatten(1).amax(1).nan_to_num(nan=np.inf)
                 largest = np.maximum(largest, by_edge.double().numpy(force=True))
     return dict(zip(material.edge_names, largest.tolist(), strict=True))

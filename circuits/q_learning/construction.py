@@ -8,14 +8,15 @@ output of which other component.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from circuits import heads as wire
-from circuits.basis import Basis, Coordinates, Direction
+from circuits.basis import Axes, Basis, Coordinates, Direction
 from circuits.circuit import Circuit, VerificationPlan, read_tables
 from interp.core.algorithm import Values
 from interp.model.config import AttentionRule
@@ -161,8 +162,14 @@ def q_learning(
     )
     states = wire.number_labels("s", n_states)
     actions = wire.number_labels("a", n_actions)
+    ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
     wiring = _Wiring(
         basis=basis,
+        ids=ids,
+        buf1=buf1,
+        buf2=buf2,
+        constant=basis.one,
+        sink=ids["BOS"],
         states=states,
         actions=actions,
         variant=variant,
@@ -178,11 +185,14 @@ def q_learning(
     exact_heads = _make_routing_heads(wiring)
     exact_heads += _make_evaluating_heads(wiring)
     exact_heads += _make_selecting_heads(wiring)
-    exact_heads += (
-        _make_fetching_heads(wiring) if variant == "softmlp" else _make_adding_heads(wiring)
-    )
-    head_form = {variant, "boltzmann"} if beta else {variant}
-    head_rows = wire.read_variant_rows(_FOLDER / "heads.csv", head_form)
+    make_last_heads = _make_fetching_heads if variant == "softmlp" else _make_adding_heads
+    exact_heads += make_last_heads(wiring)
+    form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent"}
+    if beta:
+        form.add("boltzmann")
+    if eta is None and beta is None and not noise:
+        form.add("greedy")  # the choice is one-hot, with no probability elsewhere
+    head_rows = wire.read_variant_rows(_FOLDER / "heads.csv", form)
     heads = wire.softmax_only(
         wire.add_descriptions(exact_heads, head_rows),
         eta,
@@ -193,9 +203,6 @@ def q_learning(
         neurons += _make_evaluating_neurons(wiring)
     if variant == "softmlp":
         neurons += _make_adding_neurons(wiring)
-    form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent"}
-    if eta is None and beta is None and not noise:
-        form.add("greedy")  # the choice is one-hot, with no probability elsewhere
     labels = layout.labels
     columns = wire.number_labels("c", n_actions)
     next_states = wire.number_labels("s'", n_actions)
@@ -217,7 +224,6 @@ def q_learning(
         "BACK1": one_back,
         "BACK2": two_back,
     }
-    ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
     # After layer 4 of "softmlp" the TD error is the sum of three terms; Qcurr holds -Q(s_t, a_t).
     current = buf2["Qcurr"]
     fetched = current + buf2["r"] + gamma * buf2["Select"]
@@ -292,6 +298,9 @@ class _Wiring:
 
     Attributes:
         basis: basis of the residual stream.
+        ids, buf1, buf2: axes of its blocks "id", "buf1" and "buf2".
+        constant: direction that reads 1 at every token.
+        sink: direction of the token BOS, the attention sink for queries without a match.
         states, actions: labels of the state tokens and of the action tokens.
         variant: "mlp", "softmlp" or "lin", as for :func:`q_learning`.
         alpha, gamma: learning rate and discount.
@@ -305,6 +314,11 @@ class _Wiring:
     """
 
     basis: Basis
+    ids: Axes
+    buf1: Axes
+    buf2: Axes
+    constant: Direction
+    sink: Direction
     states: tuple[str, ...]
     actions: tuple[str, ...]
     variant: str
@@ -318,36 +332,25 @@ class _Wiring:
     draws: tuple[str, ...] = ()
 
     @property
-    def sink(self) -> Direction:
-        """Direction of the token BOS, the attention sink for queries without a match."""
-        return self.basis["id"]["BOS"]
-
-    @property
     def any_action(self) -> Direction:
         """Direction that reads 1 at every action token: the sum of the action axes of the block
         "id".
         """
-        return self.basis["id"].sum(self.actions)
+        return self.ids.sum(self.actions)
 
     @property
     def to_taken_action(self) -> tuple[wire.Term, ...]:
         """The (query, key) score terms with which the token Update attends to the action that was
         taken in the current state.
         """
-        return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.any_action),)
+        return ((self.ids["Update"], self.ids["Qcurr"] + self.any_action),)
 
-    def move(
-        self, labels: Sequence[str], source: str, target: str, scale: float = 1.0
-    ) -> tuple[wire.Term, ...]:
-        """Return (read, write) terms with which a head copies coordinates from one block of the
-        residual stream to another.
-
-        Args:
-            labels: labels of the coordinates to copy; both blocks have them.
-            source, target: names of the block that is read and of the block that is written.
-            scale: factor of what is written.
+    @property
+    def move(self) -> Callable[..., tuple[wire.Term, ...]]:
+        """The function (labels, source block, target block, scale) -> terms with which a head copies
+        these coordinates from one block to the other (:func:`circuits.heads.copy`).
         """
-        return wire.copy(self.basis, labels, source, target, scale)
+        return partial(wire.copy, self.basis)
 
 
 def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
@@ -356,7 +359,7 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     They copy states, the tags of the current and the next state, and columns of the Q-table; with
     exploration, also the random draw.
     """
-    ids, constant, any_action = wiring.basis["id"], wiring.basis.one, wiring.any_action
+    ids, constant, any_action = wiring.ids, wiring.constant, wiring.any_action
     sink, states, move = wiring.sink, wiring.states, wiring.move
     is_linear = wiring.variant == "lin"
     # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
@@ -366,9 +369,9 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     context_block = "buf1"
     if is_linear:
         to_select = move(states, "id", "buf2")
-        buf2 = wiring.basis["buf2"]
-        to_reward = tuple((ids[state], ids[state] + buf2[state]) for state in states)
+        to_reward = tuple((ids[state], ids[state] + wiring.buf2[state]) for state in states)
         context_block = "buf3"
+    # Tags of the two phases: current state (Qcurr) and next state (Qnext).
     current, following = move(("Qcurr",), "id", "id"), move(("Qnext",), "id", "id")
     same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
     # The column of the own action scores 2, one for the action and one for being a column (a
@@ -398,7 +401,7 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     They copy the current state s_t to the token Select, where the action is chosen. In the variant
     "lin", they also look up Q-values.
     """
-    ids, states, sink, move = wiring.basis["id"], wiring.states, wiring.sink, wiring.move
+    ids, states, sink, move = wiring.ids, wiring.states, wiring.sink, wiring.move
     # The candidate of the current state scores 2: it is an action, and has the tag Qcurr.
     to_current = ((ids["Select"], ids["Qcurr"] + wiring.any_action),)
     state = move(states, "id", "buf1")
@@ -407,7 +410,7 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
         return [fetch]
     same_state = wire.match(wiring.basis, states, "buf2", "buf1")
     value = move(wiring.actions, "id", "buf2")
-    following, only_update = move(states, "buf2", "buf2"), wiring.basis.one - ids["Update"]
+    following, only_update = move(states, "buf2", "buf2"), wiring.constant - ids["Update"]
     return [
         fetch,
         wire.Head("2.2 Q-values", 1, "linear", scores=same_state, moves=value),
@@ -433,14 +436,15 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     if wiring.beta is not None:  # a softmax policy, in which ties share their probability
         choice = _make_selection(wiring, rule="softmax", sharpness=wiring.beta, tau=0.0)
     if wiring.draws:
+        choice_rule, choice_scores = choice
         sharpness = wiring.beta or wiring.hardness or 1.0
-        choice = _make_exploring(wiring, *choice, sharpness)
+        bonus = _reward_drawn_action(wiring, choice_rule, sharpness)
+        choice = choice_rule, (*choice_scores, *bonus)
     if wiring.variant == "lin":
         maximum = move(states, "buf3", "buf3")
         column = move(states, "buf3", "buf1")
     else:
-        buf2 = wiring.basis["buf2"]
-        maximum = ((buf2["Qnext"], buf2["Select"]),)
+        maximum = ((wiring.buf2["Qnext"], wiring.buf2["Select"]),)
         column = move(states, "buf1", "buf1")
     action = move(actions, "id", "id")
     inherited = (*action, *column)
@@ -469,7 +473,8 @@ def _make_selection(
         sharpness: inverse temperature.
         tau: tie slope, by which the first of equally good actions wins.
     """
-    ids, constant, select = wiring.basis["id"], wiring.basis.one, wiring.basis["id"]["Select"]
+    ids, buf2, constant = wiring.ids, wiring.buf2, wiring.constant
+    select = ids["Select"]
     # By so much other positions score lower: a softmax gives them e^-100.
     gate = 1.0 if rule == "hard" else 100.0
     if wiring.signed:  # a candidate's value may be -M, and that of other positions is 0
@@ -480,7 +485,6 @@ def _make_selection(
     action_index = wiring.basis.zero  # reads a at the token of action a
     for k, action in enumerate(wiring.actions):
         action_index = action_index + float(k) * ids[action]
-    buf2 = wiring.basis["buf2"]
     to_candidates = (select, gate * (ids["Qnext"] + wiring.any_action - 2.0 * constant))
     if wiring.variant != "lin":
         by_value = (sharpness * select, buf2["Qnext"] - tau * action_index)
@@ -495,34 +499,32 @@ def _make_selection(
     return rule, (*terms, to_candidates, (silent, wiring.sink))
 
 
-def _make_exploring(
-    wiring: _Wiring, rule: AttentionRule, scores: tuple[wire.Term, ...], sharpness: float
-) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Add exploration to a choice: if the round's random draw names an action, the candidate with
-    this action gets the highest score.
+def _reward_drawn_action(wiring: _Wiring, rule: AttentionRule, sharpness: float) -> list[wire.Term]:
+    """Return the score terms that add exploration to a choice: if the round's random draw names an
+    action, the candidate with this action gets the highest score.
 
     A bonus larger than any difference of values makes it win. All positions that are no candidates
     lose the same amount, since some of them hold the named action, too.
 
     Args:
         wiring: parameters of the circuit.
-        rule, scores: attention rule and (query, key) score terms of the choice without exploration.
+        rule: attention rule of the choice without exploration.
         sharpness: inverse temperature of that choice.
 
     Returns:
-        The same attention rule, and the score terms with exploration.
+        (query, key) terms, to be added to those of the choice.
     """
-    ids, buf2, constant = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
+    ids, buf2, constant = wiring.ids, wiring.buf2, wiring.constant
     gate = 1.0 if rule == "hard" else 100.0
     bonus = gate + 2.0 * sharpness * wiring.bound
-    terms = list(scores)
+    terms = []
     _, *exploring_draws = wiring.draws  # the first draw stands for the choice without exploration
     for draw, action in zip(exploring_draws, wiring.actions, strict=True):
         terms.append((bonus * buf2[draw], ids[action]))
     # 0 at candidates, which have both; at most -1 elsewhere.
     at_candidates = ids["Qnext"] + wiring.any_action - 2.0 * constant
     terms.append((bonus * ids["Select"], at_candidates))
-    return rule, tuple(terms)
+    return terms
 
 
 def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
@@ -534,7 +536,7 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     ``|Q|``. The result is Q(s, a) at tokens of that state and phase, and 0 elsewhere. Negative
     Q-values need the second neuron, with the minus sign.
     """
-    ids, buf1, buf2 = (wiring.basis[block] for block in ("id", "buf1", "buf2"))
+    ids, buf1, buf2 = wiring.ids, wiring.buf1, wiring.buf2
     M = wiring.bound
     # Select holds s_t in buf1 with weight 1, which M keeps silent only from 1 on.
     silenced = ids["Select"] if M < 1 else wiring.basis.zero
@@ -555,16 +557,15 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 4 in "mlp" and "lin", which add the three terms of the TD error to
     the Q-value at the token Update.
     """
-    basis, states, move = wiring.basis, wiring.states, wiring.move
-    update, buf1, buf2 = basis["id"]["Update"], basis["buf1"], basis["buf2"]
-    alpha = wiring.alpha
+    states, move, alpha = wiring.states, wiring.move, wiring.alpha
+    update, buf1, buf2 = wiring.ids["Update"], wiring.buf1, wiring.buf2
     is_linear = wiring.variant == "lin"
     current: tuple[wire.Term, ...] = ((update, buf2["Qcurr"]),)
     best: tuple[wire.Term, ...] = ((update, buf2["Select"]),)
     factor_of_current = alpha  # The MLP of layer 2 writes -Q(s_t, a_t).
     if is_linear:
-        current = wire.match(basis, wiring.actions, "id", "buf2")
-        best = wire.match(basis, states, "buf2", "buf3")
+        current = wire.match(wiring.basis, wiring.actions, "id", "buf2")
+        best = wire.match(wiring.basis, states, "buf2", "buf3")
         factor_of_current = -alpha
     subtracted = move(states, "id", "buf1", factor_of_current)
     reward = ((update, buf1["r"]),)
@@ -577,7 +578,7 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     ]
     if is_linear:
         cleared = move(states, "buf2", "buf2", -1.0)
-        only_update = basis.one - update  # it attends to itself, at offset 0
+        only_update = wiring.constant - update  # it attends to itself, at offset 0
         heads.append(wire.fixed_offset("4.4 clean up", 3, 0, cleared, only_update, wiring.sink))
     return heads
 
@@ -586,7 +587,7 @@ def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 4 in "softmlp": they copy Q(s_t, a_t), the reward, max Q(s', a) and
     s_t to the token Update, for the neurons of the last MLP.
     """
-    ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
+    ids, sink, move = wiring.ids, wiring.sink, wiring.move
     update, to_taken = ids["Update"], wiring.to_taken_action
     current = (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
     reward, best = move(("r",), "buf1", "buf2"), move(("Select",), "buf2", "buf2")
@@ -606,8 +607,9 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     a_t). The coordinate ``buf2[s]`` is 1 if s is s_t and 0 otherwise, and D bounds ``|d|``: the sum
     is d for s_t and 0 for other states.
     """
-    buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
-    # The coordinate Qcurr holds -Q(s_t, a_t), and Select the largest value of the next state.
+    buf1, buf2 = wiring.buf1, wiring.buf2
+    # r - Q(s_t, a_t) + gamma max Q(s', a): the coordinate Qcurr holds -Q(s_t, a_t), and Select the
+    # largest value of the next state.
     td_error = buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"]
     d = wiring.alpha * td_error
     # The reward and Q(s_t, a_t) are at most M in size, and the discounted maximum gamma M.
@@ -617,7 +619,8 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
         for sign in (1.0, -1.0):
             read, write = sign * d + D * buf2[state], sign * buf1[state]
             neurons.append(wire.Neuron("4.4 add TD error", 3, read, bias=-D, write=write))
-    # A neuron erases a coordinate that has its own sign; without negative rewards, Qcurr is <= 0.
+    # A neuron with relu(sign x) erases a coordinate x of this sign. Without negative rewards, Q-values
+    # and rewards are >= 0, and Qcurr, which holds -Q, is <= 0.
     signs = [(state, 1.0) for state in wiring.states]
     signs += [("Qcurr", -1.0), ("r", 1.0), ("Select", 1.0)]
     if wiring.signed:
@@ -655,9 +658,8 @@ def _sample_episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int
     for k, regime in enumerate(_REGIMES):
         n_of_regime = len(range(k, n_episodes, len(_REGIMES)))
         if n_of_regime:
-            parts.append(
-                mdp.sample_mdps(n_of_regime, n_states, n_actions, seed=seed, regime=regime)
-            )
+            part = mdp.sample_mdps(n_of_regime, n_states, n_actions, seed=seed, regime=regime)
+            parts.append(part)
     low, high = arguments["rewards"]
     transitions = np.concatenate([part.transitions for part in parts])
     rewards = np.concatenate([part.rewards for part in parts])  # in [0, 1]
@@ -756,21 +758,28 @@ def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float
         return 0.0, ""
     n, layers = len(circuit.layout.labels), circuit.n_layers
     rounds = values["next_table"].shape[1]
-    once, why = layers * n * leak, f"{layers} layers x {n} positions x e^(-eta/2)"
+    # In every layer, each of n positions gets at most the share `leak` of the attention.
+    error_of_round = layers * n * leak
+    why = f"{layers} layers x {n} positions x e^(-eta/2)"
     is_of_state = key in ("carried_state", "residue")
     if not is_of_state and circuit.algorithm.variable(key).units != "reward":
-        return once, why
+        return error_of_round, why
+    # Values have errors in units of at least M / 16 (_get_unit), and no value exceeds M; errors of
+    # the table add up over rounds.
     why = f"16 x {rounds} rounds x {why}"
     if arguments["variant"] == "softmlp":
-        # A softmax misses x e^-(hardness x) of the maximum for an action that is worse by x: at
-        # most 1 / (e hardness).
+        # A softmax gives an action that is worse by x the share e^-(hardness x), and so misses x
+        # e^-(hardness x) of the maximum: at most 1 / (e hardness), at x = 1 / hardness.
         missed = (arguments["n_actions"] - 1) / (math.e * arguments["hardness"])
         why = f"{why} + (actions - 1) / (e hardness) / (1 - gamma)"
     else:
         missed = float(circuit.pair_error(np.asarray(_find_largest_value(values))))
         why = f"{why} + (epsilon^2 x^3 / 6 + rounding / epsilon) / (1 - gamma)"
-    carried = missed / (1 - arguments["gamma"]) / _get_unit(circuit, values, "carried_state")
-    return 16 * rounds * once + carried, why
+    # The next rounds discount the error: missed (1 + gamma + gamma^2 + ...). It is relative to the
+    # unit, as all errors of the state.
+    summed = missed / (1 - arguments["gamma"])
+    relative = summed / _get_unit(circuit, values, "carried_state")
+    return 16 * rounds * error_of_round + relative, why
 
 
 PLAN = VerificationPlan(

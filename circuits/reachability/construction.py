@@ -8,6 +8,7 @@ output of which other component.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from circuits import heads as wire
@@ -82,12 +83,22 @@ def reachability(
     }
     basis = coordinates.basis(blocks, layout.labels)
     is_mean = expand == "mean" or eta is not None
-    # Then no head is linear, and none needs a replacement.
-    heads = wire.softmax_only(_make_heads(basis, layout, is_mean), eta, lambda head: (head,))
+    one_hot, labels = coordinates.one_hot, layout.labels
+    form = {"marks" if marks else "unmarked"}
+    if is_mean:
+        form.add("mean")
+    if not one_hot:
+        form.add("sinusoidal")
+    if not eta:
+        form.add("exact")
+    exact_heads = wire.add_descriptions(
+        _make_heads(basis, layout, is_mean), wire.read_variant_rows(_FOLDER / "heads.csv", form)
+    )
+    # With a finite eta no head is linear, so that none needs a replacement.
+    heads = wire.softmax_only(exact_heads, eta, linear=lambda head: (head,))
     # A mean over edges is at least 1 / n_edges where an edge reaches the node.
     neurons = _make_neurons(basis, nodes, n_edges if is_mean else 1)
     ids, out = basis["id"], basis["out"]
-    one_hot, labels = coordinates.one_hot, layout.labels
     sources, targets = wire.number_labels("s", n_edges), wire.number_labels("t", n_edges)
     # Where an edge's source and target are combined.
     bound = wire.number_labels("e", n_edges) if marks else targets
@@ -101,19 +112,13 @@ def reachability(
         "BOUND": bound,
     }
     # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
+    one_back = two_back = near_z = near_c = labels
+    of_z: tuple[str, ...] = ("<w>", "<z>")
     if one_hot:
-        groups |= {"BACK1": labels[:-1], "BACK2": labels[:-2]}
-        groups |= {"AT_Z": ["<z>"], "OF_Z": ["<z>"], "AT_C": ["c_1", "c_2"]}
-    else:
-        groups |= {"BACK1": labels, "BACK2": labels}
-        groups |= {"AT_Z": labels, "OF_Z": ["<w>", "<z>"], "AT_C": labels}
-    form = {"marks" if marks else "unmarked"}
-    if is_mean:
-        form.add("mean")
-    if not one_hot:
-        form.add("sinusoidal")
-    if not eta:
-        form.add("exact")
+        one_back, two_back = labels[:-1], labels[:-2]
+        near_z = of_z = ("<z>",)
+        near_c = ("c_1", "c_2")
+    groups |= {"BACK1": one_back, "BACK2": two_back, "AT_Z": near_z, "OF_Z": of_z, "AT_C": near_c}
     tables = read_tables(_FOLDER, form, (*heads, *neurons), basis, groups)
     vectors = {token: ids[label] for token, label in tokens.items()}
     outcomes = tuple(out[node] for node in nodes)
@@ -134,7 +139,7 @@ def reachability(
     )
 
 
-def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> tuple[wire.Head, ...]:
+def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> list[wire.Head]:
     """Make all heads: those of layer 1 read edges and the latent; those of layer 2 add the nodes
     that are newly reached, and answer.
 
@@ -146,9 +151,7 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> tuple
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
     sink, constant, position = ids["w"], basis.one, layout.position
 
-    def copy(source: str, target: str) -> tuple[wire.Term, ...]:
-        return wire.copy(basis, nodes, source, target)
-
+    copy = partial(wire.copy, basis, nodes)  # (source block, target block)
     z = basis.code(position("<z>"))
     # What of z's code the sink has, too.
     shared = basis.positions.overlap(position("<z>"), position("<w>"))
@@ -178,7 +181,7 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> tuple
     scores = (to_candidates, to_sink)
     of_z = ((ids["w?"], z),)
     answer = wire.Head("2.2 answer", 1, "softmax", scores=scores, moves=copy("id", "out"))
-    heads = [
+    return [
         wire.fixed_offset("1.1 near", 0, 1, near, gate_of_near, sink),
         wire.fixed_offset("1.2 source", 0, source_offset, far, constant - binding, sink),
         wire.content_chooser("1.3 fetch z", 0, of_z, near, sink),
@@ -186,10 +189,6 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> tuple
         expand,
         answer,
     ]
-    form = {"marks" if layout.marks else "unmarked"}
-    if is_mean:
-        form.add("mean")
-    return wire.add_descriptions(heads, wire.read_variant_rows(_FOLDER / "heads.csv", form))
 
 
 def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
@@ -287,13 +286,18 @@ def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float
     leak, n = circuit.leak, len(circuit.layout.labels)
     if not leak:
         return 0.0, ""
+    # Each of n positions gets at most the share `leak` of the attention.
     if key in ("source", "target", "frontier", "residue"):
         return n * leak, f"{n} positions x e^(-eta/2)"
-    marked = leak * (1 + n * leak)
+    # Head 1.4 misses only the share of z, the one key that it reads a mark from. The mark itself is
+    # 1 up to n leaks.
+    error_of_mark = leak * (1 + n * leak)
     if key == "member":
-        return marked, "e^(-eta/2) for the one key that marks"
+        return error_of_mark, "e^(-eta/2) for the one key that marks"
+    # Head 2.2 multiplies the marks of both candidates by 60; the softmax of two scores changes by at
+    # most 1/4 of what their difference changes.
     if key in ("prediction", "distribution"):
-        return 30 * marked, "scores of 60 x two marks x 1/4 x e^(-eta/2)"
+        return 30 * error_of_mark, "scores of 60 x two marks x 1/4 x e^(-eta/2)"
     return 0.0, ""
 
 

@@ -7,7 +7,7 @@ output of which other component.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,10 +96,13 @@ def weighted_majority(
             return wire.softmax_pair(head, ids["w"], epsilon, heavy)
         return (wire.approximate_linear_head(head, ids["w"], log_gamma, match_logit, heavy),)
 
-    heads = wire.softmax_only(
-        _make_heads(basis, n_experts, variant, log_gamma), eta, make_softmax_heads
+    form = {variant, "softmax" if eta else "exact"}
+    exact_heads = wire.add_descriptions(
+        _make_heads(basis, n_experts, variant, log_gamma),
+        wire.read_variant_rows(_FOLDER / "heads.csv", form),
     )
-    labels, form = layout.labels, {variant, "softmax" if eta else "exact"}
+    heads = wire.softmax_only(exact_heads, eta, make_softmax_heads)
+    labels = layout.labels
     experts = wire.number_labels("e", n_experts)
     groups = {  # words of the tables -> labels
         "ALL": labels,
@@ -148,7 +151,7 @@ def _explain_float64_only(variant: str, eta: float | None, rotation: int | None)
     )
 
 
-def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.Head, ...]:
+def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> list[wire.Head]:
     """Make all heads of the circuit, layer by layer.
 
     Args:
@@ -161,11 +164,7 @@ def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[w
     experts, votes = wire.number_labels("e", n), ("q0", "q1")
     is_r = variant == "R"
 
-    def copy(
-        labels: Iterable[str], source: str, target: str, scale: float = 1.0
-    ) -> tuple[wire.Term, ...]:
-        return wire.copy(basis, labels, source, target, scale)
-
+    copy = partial(wire.copy, basis)  # (labels, source block, target block, scale)
     # The tag is on w too (it sees only itself): subtract it there.
     at_latent = buf1["w"] - sink
     # In variant R, the update token gets the state from head 2.3.
@@ -202,7 +201,7 @@ def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[w
     ]
     name, layer = ("3.3 clean up", 2) if is_r else ("4.1 clean up", 3)
     heads.append(wire.content_chooser(name, layer, ((update, update),), tuple(cleared), sink))
-    return wire.add_descriptions(heads, wire.read_variant_rows(_FOLDER / "heads.csv", {variant}))
+    return heads
 
 
 _STATE_KEYS = ("log_weights", "next_log_weights", "carried_state")
@@ -247,25 +246,30 @@ def _bound_soft_error(circuit: Circuit, values: Values, key: str) -> tuple[float
         return 0.0, ""
     n, layers = len(circuit.layout.labels), circuit.n_layers
     rounds = values["log_weights"].shape[1]  # [episode, round, expert]
-    once = layers * n * leak
-    why_once = f"{layers} layers x {n} positions x e^(-eta/2)"
+    # In every layer, each of n positions gets at most the share `leak` of the attention.
+    error_of_round = layers * n * leak
+    why_of_round = f"{layers} layers x {n} positions x e^(-eta/2)"
     if key not in (*_STATE_KEYS, "match", "prediction", "distribution", "residue"):
-        return once, why_once
+        return error_of_round, why_of_round
+    # What leaks is at most the largest number there, a log-weight, and adds up over rounds.
     largest = np.maximum(1.0, np.abs(values["next_log_weights"]).max((0, 2)))  # [round]
     size = float(largest[-1])  # of the last round: log-weights grow
     if key == "residue":
-        return once * size, f"{why_once} x log-weights of {size:.0f}"
-    total = rounds * once * size
+        return error_of_round * size, f"{why_of_round} x log-weights of {size:.0f}"
+    total = rounds * error_of_round * size
     why = f"{rounds} rounds x {layers} x {n} x e^(-eta/2) x {size:.0f}"
-    if arguments["variant"] == "P":
+    if arguments["variant"] == "P":  # its head 3.2 weighs a key by x up to the bound of a pair
         total += float(circuit.pair_error(largest).sum())
         why = f"{why} + sum of epsilon^2 x^3 / 6 + rounding / epsilon"
     else:
+        # Head 3.2 (`approximate_linear_head`) should add log_gamma at a match and 0 elsewhere. At a
+        # match it adds log_gamma / (1 + matches e^-heavy + ...), which is too little by the share
+        # matches e^-heavy; elsewhere it adds log_gamma e^-match_logit.
         logits = np.array([arguments["heavy"], arguments["match_logit"]])
-        heavy = float(np.exp(-logits).sum())
-        total += rounds * arguments["n_experts"] * heavy * arguments["log_gamma"]
+        share_of_expert = float(np.exp(-logits).sum())
+        total += rounds * arguments["n_experts"] * share_of_expert * arguments["log_gamma"]
         why = f"{why} + {rounds} x experts x e^-heavy"
-    if key in _STATE_KEYS:
+    if key in _STATE_KEYS:  # compared by relative errors, in this unit
         total /= _get_unit(circuit, values, key)
     return total, why
 

@@ -136,7 +136,7 @@ def _write_size(size: Any) -> str:
 def _find_largest(result: VerificationResult) -> pd.DataFrame:
     """Return a table with one row per variable: its largest error and its tolerance, in each dtype."""
     checks = pd.DataFrame([vars(check) for check in result.checks])
-    checks["judged"] = [check.judged for check in result.checks]  # the error that is judged
+    checks["judged"] = [check.judged_error for check in result.checks]  # the error that is judged
     checks["passed"] = [check.passed for check in result.checks]
     rows = []
     for variable, variable_checks in checks.groupby("variable", sort=False):

@@ -67,7 +67,7 @@ def test_chance_is_at_chance(material):
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
 def test_cuts_in_batches_are_those_of_one_edge_at_a_time(material, ablation):
     case = material.case("state")
-    dropped, scorer = material.drops(case, ablation), material.scorer(case, ablation)
+    dropped, scorer = material.measure_drops(case, ablation), material.scorer(case, ablation)
     rng = np.random.default_rng(0)
     for i in rng.choice(len(material.candidates), 6, replace=False):
         keep = scorer.graph.mask()

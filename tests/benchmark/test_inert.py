@@ -33,7 +33,10 @@ def test_edges_that_change_nothing_are_inert(
     largest_change = np.zeros(len(truth))
     for t in (effort.round, effort.early):
         for ablation in ("zero", "resample"):
-            cut, clean = material.cut(ANOTHER, ablation, t), material.pair(ANOTHER, t).clean_readout
+            cut, clean = (
+                material.run_edge_cuts(ANOTHER, ablation, t),
+                material.pair(ANOTHER, t).clean_readout,
+            )
             for ours, theirs in (
                 (cut.predictions, clean.predictions),
                 (cut.latents, clean.latents),

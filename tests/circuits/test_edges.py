@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import circuits
-from circuits.circuit import EMBEDDINGS, EXITS, Edge, table
+from circuits.circuit import EMBEDDINGS, EXITS, Edge, make_edges
 from circuits.heads import read_variant_rows
 from tests.circuits.wires import wires
 from tests.refusals import refuses
@@ -107,7 +107,7 @@ def test_a_table_is_checked_as_it_is_read() -> None:
         "positions": "VOTES <w>",
     }
     row["carries"] = "names"
-    assert table([row], ["1.1 bind"], groups) == (
+    assert make_edges([row], ["1.1 bind"], groups) == (
         Edge("tokens", "1.1 bind", "key", "names", "constant", ("<w>", "p_1", "p_2")),
     )
     for column, value, message in (
@@ -116,7 +116,7 @@ def test_a_table_is_checked_as_it_is_read() -> None:
         ("positions", "VOTE", "unknown position 'VOTE'"),
         ("target", "1.2", "unknown part of the circuit '1.2'"),
     ):
-        refuses(message, table, [row | {column: value}], ["1.1 bind"], groups)
+        refuses(message, make_edges, [row | {column: value}], ["1.1 bind"], groups)
 
 
 def test_rows_of_a_form_are_those_all_of_whose_words_it_has(tmp_path: Path) -> None:

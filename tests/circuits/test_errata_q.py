@@ -78,7 +78,7 @@ def test_q1_the_displayed_sequence_has_one_token_more_than_its_stated_length(
         assert displayed == QLearningRound(4, n_actions).n_positions
     monkeypatch.setattr(construction, "QLearningRound", WithoutNextState)
     # Their table names the position of s'.
-    monkeypatch.setattr(circuits.circuit, "table", lambda *given: ())
+    monkeypatch.setattr(circuits.circuit, "make_edges", lambda *given: ())
     for variant in ("mlp", "lin"):
         shorter = build(variant=variant)
         assert shorter.layout.n_positions == 3 * 4 + 9

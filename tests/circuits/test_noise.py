@@ -106,7 +106,7 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
     located = {
         (key, location.name) for key, locations in circuit.sites.items() for location in locations
     }
-    rows = {(row.located, place) for row in circuit.carried for place in row.locations}
+    rows = {(row.location_key, place) for row in circuit.carried for place in row.locations}
     assert rows | set(circuit.partial) == located
     assert not rows & set(circuit.partial)
     frame = known_sites.sites(

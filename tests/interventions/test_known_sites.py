@@ -16,7 +16,7 @@ def test_every_location_is_in_a_row_or_says_why_not(form):
     located = {
         (key, location.name) for key, locations in circuit.sites.items() for location in locations
     }
-    rows = {(row.located, place) for row in circuit.carried for place in row.locations}
+    rows = {(row.location_key, place) for row in circuit.carried for place in row.locations}
     assert rows | set(circuit.partial) == located
     assert not rows & set(circuit.partial)
 

@@ -47,11 +47,9 @@ def _score_by_cutting(
     """
 
     def effects(case: Case) -> np.ndarray:
-        sizes = []
-        for ablation in ablations:
-            drop = material.drops(case, ablation)
-            sizes.append(np.abs(drop.mean(1)))
-        return np.max(sizes, 0)
+        # [edge], averaged over episodes, for each ablation.
+        drops = [material.measure_drops(case, ablation).mean(1) for ablation in ablations]
+        return np.abs(drops).max(0)
 
     return largest_effects(material, reading, material.edge_names, effects)
 
@@ -80,7 +78,7 @@ def _score_by_attribution(
                 return attribute(case.pair, case.metric, steps=steps).edges
 
         key = ("attribution", case.corruption, case.exit, case.round, steps)
-        attributions = material.once(key, make)
+        attributions = material.compute_once(key, make)
         return np.asarray(np.abs(attributions) / case.scale)[rows, columns]
 
     return largest_effects(material, reading, material.edge_names, effects)
@@ -134,14 +132,13 @@ for _joined in ("joined", "another", "everything"):
 register(Method("attention", "attention inspection", "edges", _score_by_attention))
 
 _BY_EDGES = (
-    *(
-        "zero:single",
-        "zero:joined",
-        "resample:joined",
-        "zero+resample:joined",
-        "zero+resample:everything",
-    ),
-    *("eap-ig:joined", "attention"),
+    "zero:single",
+    "zero:joined",
+    "resample:joined",
+    "zero+resample:joined",
+    "zero+resample:everything",
+    "eap-ig:joined",
+    "attention",
 )
 """Keys of edge methods that also score nodes, each by its strongest outgoing edge."""
 
@@ -174,13 +171,14 @@ def _score_by_patching(
 
     def effects(case: Case) -> np.ndarray:
         def patch() -> Tensor:
+            """Return the effect of patching each site, ``[site, episode]``."""
             result = patch_pair(
                 case.pair, sites=list(sites.values()), metric=case.metric, direction=direction
             )
             return result.effects
 
         key = "node patching", case.corruption, case.exit, case.round, direction
-        sizes = material.once(key, patch).mean(-1).abs()
+        sizes = material.compute_once(key, patch).mean(-1).abs()
         return np.asarray((sizes / case.scale).numpy(force=True))
 
     return largest_effects(material, reading, list(sites), effects)
@@ -204,13 +202,7 @@ def _list_outgoing(key: str, subject: KnownMachine, material: Material) -> Answe
 for _direction in ("noising", "denoising"):
     for _reading in ("single", "prediction", "state", "joined", "another"):
         _name = f"activation patching, {_direction}, {READINGS[_reading]}"
-        register(
-            Method(
-                f"{_direction}:{_reading}",
-                _name,
-                "nodes",
-                partial(_score_by_patching, _direction, _reading),
-            )
-        )
+        _answer = partial(_score_by_patching, _direction, _reading)
+        register(Method(f"{_direction}:{_reading}", _name, "nodes", _answer))
 for _key in _BY_EDGES:
     register(Method(_key, f"strongest edge by {_key}", "nodes", partial(_list_outgoing, _key)))

@@ -75,49 +75,62 @@ def _compute_r2(errors: Float[Tensor, "moment output"]) -> float:
     return 1 - missed / varied if varied > 0 else float("nan")
 
 
-def _answer_linear(
-    question: str, within_round: bool, subject: KnownMachine, material: Material
+def _score_sites_by_probe(
+    subject: KnownMachine, material: Material, *, within_round: bool
 ) -> Answer:
-    """Score variables, or (variable, site) pairs, by the held-out R2 of a linear probe.
+    """Score (variable, site) pairs by the held-out R2 of a linear probe of the variable there.
 
     Args:
-        question: "where" scores each (variable, site). "exists" scores each variable by its best
-            site, and declares that those with R2 of at least .5 exist.
-        within_round: True measures R2 within each round, so that the round number has no effect.
         subject: the machine; not used.
         material: its runs.
+        within_round: True measures R2 within each round, so that the round number has no effect.
     """
-    items = material.items("where")
-    probes = {site: _probe_site(material, site, within_round) for _, site in items}
     scores = {}
-    if question == "where":
-        for key, site in items:
-            _, scores[key, site] = probes[site][key]
-        return Answer(scores)
-    for item in material.items(question):
-        # A probe and its R2, of which the R2 counts.
-        scores[item] = max(of_site[item][1] for of_site in probes.values())
-    return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
+    for key, site in material.items("where"):
+        _, r2 = _probe_site(material, site, within_round)[key]
+        scores[key, site] = r2
+    return Answer(scores)
 
 
-def _answer_directions(pattern: bool, subject: KnownMachine, material: Material) -> Answer:
+def _score_existence_by_probe(
+    subject: KnownMachine, material: Material, *, within_round: bool
+) -> Answer:
+    """Score each variable by the held-out R2 of a linear probe at its best site, and declare that
+    those with R2 of at least .5 exist.
+
+    Args:
+        subject: the machine; not used.
+        material: its runs.
+        within_round: True measures R2 within each round, so that the round number has no effect.
+    """
+    sites = dict.fromkeys(site for _, site in material.items("where"))
+    probes = [_probe_site(material, site, within_round) for site in sites]
+    scores = {}
+    for key in material.items("exists"):
+        scores[key] = max(r2 for _, r2 in (by_variable[key] for by_variable in probes))
+    return Answer(scores, frozenset(key for key, r2 in scores.items() if r2 >= _THRESHOLD))
+
+
+def _answer_directions(
+    subject: KnownMachine, material: Material, *, of_activations: bool
+) -> Answer:
     """Return the directions of a linear probe for each variable at each site.
 
     Directions are sorted by the variance of the probe's output along them, the largest first.
 
     Args:
-        pattern: True for the directions along which activations vary with the variable, False for
-            the probe's weights.
         subject: the machine; not used.
         material: its runs.
+        of_activations: True for the directions along which activations vary with the variable,
+            False for the probe's weights.
     """
     subspaces = {}
     for key, site in material.items("subspace"):
-        fitted, _ = _probe_site(material, site, False)[key]
+        fitted, _ = _probe_site(material, site, within_round=False)[key]
         # The covariance of the probe's outputs, [output, output].
         variances, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
         varying = axes[:, variances > 1e-9 * variances.max()].flip(1)  # the largest first
-        columns = fitted.along.T if pattern else fitted.slopes
+        columns = fitted.along.T if of_activations else fitted.slopes
         subspaces[key, site], _ = torch.linalg.qr(columns @ varying)
     return Answer({}, subspaces=subspaces)
 
@@ -146,7 +159,7 @@ def _probe_site(
             _, _, cache = replay(model, run, names_filter=[place.hook])
             return cache[place.hook].double()
 
-        activation = material.once(("activation", place.hook), replay_site)
+        activation = material.compute_once(("activation", place.hook), replay_site)
         if place.kind.axes == "pos" and place.position is not None:
             x = activation[:, :, run.layout.position(place.position)]
         else:
@@ -169,7 +182,7 @@ def _probe_site(
             probes[name] = probe, _compute_r2(errors[:, columns])
         return probes
 
-    return material.once(("probes", site, within_round), make)
+    return material.compute_once(("probes", site, within_round), make)
 
 
 def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
@@ -181,7 +194,9 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
     """
     decode = None
     if not subject.model.is_handwired:
-        decode = material.once("state decoder", lambda: _fit_state_decoder(subject, material))
+        decode = material.compute_once(
+            "state decoder", lambda: _fit_state_decoder(subject, material)
+        )
     runs = material.run(2), material.run(3)
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
@@ -236,7 +251,9 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
     items = material.items(question)
     results, refusal = {}, None
     for key, site in items:
-        result = material.once(("das", key, site), partial(_align, subject, material, key, site))
+        result = material.compute_once(
+            ("das", key, site), partial(_align, subject, material, key, site)
+        )
         if isinstance(result, AlignmentResult):
             results[key, site] = result
         else:
@@ -291,32 +308,28 @@ def _answer_nearest(subject: KnownMachine, material: Material) -> Answer:
     return Answer(scores, frozenset(chosen))
 
 
-for _key, _name in {
-    "probe": "linear probe",
-    "probe:within-round": "linear probe, round means removed",
-}.items():
-    _within = _key != "probe"
+for _key, _name, _within_round in (
+    ("probe", "linear probe", False),
+    ("probe:within-round", "linear probe, round means removed", True),
+):
+    _answer_sites = partial(_score_sites_by_probe, within_round=_within_round)
+    _answer_existence = partial(_score_existence_by_probe, within_round=_within_round)
     register(
-        Method(_key, _name, "where", partial(_answer_linear, "where", _within)),
-        Method(
-            _key,
-            f"{_name}, R2 >= {_THRESHOLD}",
-            "exists",
-            partial(_answer_linear, "exists", _within),
-        ),
+        Method(_key, _name, "where", _answer_sites),
+        Method(_key, f"{_name}, R2 >= {_THRESHOLD}", "exists", _answer_existence),
     )
 register(
     Method(
         "probe:weights",
         "directions of a linear probe",
         "subspace",
-        partial(_answer_directions, False),
+        partial(_answer_directions, of_activations=False),
     ),
     Method(
         "probe:pattern",
         "directions along which decoded activations vary",
         "subspace",
-        partial(_answer_directions, True),
+        partial(_answer_directions, of_activations=True),
     ),
     Method(
         "interchange", "interchange of whole activations", "where", _answer_interchange, quick=False
