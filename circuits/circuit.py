@@ -398,7 +398,12 @@ def read_ground_truth(
         elif row["holds"] == "partly":
             partial[row["variable"], names[0]] = row["why"]
         else:
-            claim = Carried(row["variable"], names, row["outcome"], row["held_as"])
+            claim = Carried(
+                variable=row["variable"],
+                locations=names,
+                outcome=row["outcome"],
+                held_as=row["held_as"],
+            )
             if set(names) <= names_of_locations.get(claim.location_key, set()):
                 carried.append(claim)
     return {"carried": tuple(carried), "partial": partial, "not_carried": not_carried}

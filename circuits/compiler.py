@@ -212,7 +212,8 @@ def activation_sites(circuit: Circuit, location: Location) -> list[Place]:
         assert location.head is not None
         index = circuit.head_index(location.head)
         labels = dict.fromkeys(location.labels)
-        return [Place.of(Site.at_hook(hook, index, label)) for label in labels]
+        sites = [Site.at_hook(hook, head=index, position=label) for label in labels]
+        return [Place.of(site) for site in sites]
     vectors_by_label = dict[str, list[Any]]()
     for direction, label in zip(location.directions, location.labels, strict=True):
         vectors_by_label.setdefault(label, []).append(direction.vector())
@@ -241,7 +242,7 @@ def list_wired_claims(circuit: Circuit) -> list[Claim]:
         together: list[Place] = []
         for location in circuit.locations(row.location_key, *row.locations):
             together += activation_sites(circuit, location)
-        claims.append(Claim(row.variable, tuple(together), row.outcome))
+        claims.append(Claim(variable=row.variable, places=tuple(together), outcome=row.outcome))
     for site, (key, outcome) in circuit.not_carried.items():
         claims.append(Claim.at(key, [site], outcome, control=True))
     return claims

@@ -167,7 +167,7 @@ def content_chooser(
         theta: score of the sink token.
     """
     to_sink = (theta * sink.basis.one, sink)
-    return Head(name, layer, "hard", scores=(*wanted, to_sink), moves=moves)
+    return Head(name, layer=layer, rule="hard", scores=(*wanted, to_sink), moves=moves)
 
 
 def fixed_offset(
@@ -196,7 +196,7 @@ def fixed_offset(
     code_of_sink = basis.code(0)
     for query, key in shift:
         sink_score = sink_score - key.dot(code_of_sink) * query
-    return Head(name, layer, "hard", scores=(*shift, (sink_score, sink)), moves=moves)
+    return Head(name, layer=layer, rule="hard", scores=(*shift, (sink_score, sink)), moves=moves)
 
 
 def read_variant_rows(path: Path, form: Collection[str]) -> list[dict[str, str]]:

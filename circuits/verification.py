@@ -196,9 +196,17 @@ def verify(
             episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
             rounds.append(episodes.n_rounds)
             n_of_episodes.append(len(episodes))
-            checks += check(circuit, episodes, size, precision, plan, device=device)
+            checks += check(circuit, episodes, size=size, dtype=precision, plan=plan, device=device)
             if size == first_size:  # one size, since the check runs for twice the rounds
-                checks += check_horizon(circuit, size, precision, plan, n_rounds, seed, device)
+                checks += check_horizon(
+                    circuit,
+                    size,
+                    dtype=precision,
+                    plan=plan,
+                    n_rounds=n_rounds,
+                    seed=seed,
+                    device=device,
+                )
             done(1)
     settings = provenance(
         rounds=_describe_range(rounds),
@@ -207,7 +215,9 @@ def verify(
         device=str(device),
         arguments=arguments,
     )
-    return VerificationResult(name, first_circuit.algorithm.name, tuple(checks), settings)
+    return VerificationResult(
+        model=name, algorithm=first_circuit.algorithm.name, checks=tuple(checks), settings=settings
+    )
 
 
 @checked
@@ -266,7 +276,9 @@ def verify_machine(
         device=str(machine.device),
         arguments={"algorithm": algorithm.key, **algorithm.parameters},
     )
-    return VerificationResult(machine.name, algorithm.name, tuple(checks), settings)
+    return VerificationResult(
+        model=machine.name, algorithm=algorithm.name, checks=tuple(checks), settings=settings
+    )
 
 
 def _describe_range(counts: Sequence[int]) -> int | str:

@@ -430,7 +430,7 @@ def run(
     )
     rows = tuple(row for part in done for row in part["rows"])
     refusals = tuple(row for part in done for row in part["refusals"])
-    return BenchmarkResult(rows, refusals, settings)
+    return BenchmarkResult(rows=rows, refusals=refusals, settings=settings)
 
 
 def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder]:
@@ -565,6 +565,7 @@ def _grade(
     """
     failed: list[dict[str, Any]] = []
     material = Material(subject, effort, seed)
+    lacking = describe_lacking(subject.model, "pattern")  # "" if it has attention
     for method in methods:
         row = {
             "subject": part["subject"],
@@ -573,7 +574,6 @@ def _grade(
             "method": method.key,
         }
         truth = material.truth(method.question)
-        lacking = describe_lacking(subject.model, "pattern")
         if not truth and lacking:
             part["refusals"].append({**row, "sentence": lacking})
         if len(set(truth.values())) < 2:

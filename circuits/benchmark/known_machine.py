@@ -391,9 +391,9 @@ def with_distractors(
     # Distractors write to coordinates of their own, which would change a norm.
     d_model = config.d_model + (0 if has_norm else n)
     distractors = [f"distractor {i + 1}" for i in range(n)]
-    # A model without names of heads, or without MLPs, stays so.
-    names = config.head_names and tuple((*row, *distractors) for row in config.head_names)
-    d_mlp = config.d_mlp and config.d_mlp + n
+    # One row per layer; a model without names of heads has no row.
+    names = tuple((*row, *distractors) for row in config.head_names)
+    d_mlp = config.d_mlp + n if config.d_mlp else 0  # a model without MLPs stays so
     rules = tuple((*row, *("softmax",) * n) for row in config.attention_rules)
     larger = replace(
         name_edited_model(config, "distractors", f"{n} distractors a layer, seed {seed}"),
@@ -408,6 +408,7 @@ def with_distractors(
     generator = torch.Generator().manual_seed(seed)
 
     def fill(weight: Tensor, fan_in: int) -> None:
+        """Draw weights in place, with the standard deviation 1 / sqrt(fan_in)."""
         normal = torch.randn(weight.shape, generator=generator)
         weight.copy_(normal / fan_in**0.5)
 
@@ -417,8 +418,11 @@ def with_distractors(
         grown.state_map[:, :old] = model.state_map
         for name, parameter in grown.named_parameters():
             parameter.zero_()
-            corner = tuple(slice(0, size) for size in weights[name].shape)
-            parameter[corner] = weights[name]
+            old_weight = weights[name]
+            corner = tuple(
+                slice(size) for size in old_weight.shape
+            )  # the first entries of each axis
+            parameter[corner] = old_weight
         for block in grown.blocks:
             attn, mlp = block.attn, block.mlp
             for read in (attn.W_Q, attn.W_K, attn.W_V):

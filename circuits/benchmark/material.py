@@ -343,7 +343,9 @@ class Material:
         clean = metric.measure(pair.clean_readout, pair)
         difference = clean - metric.measure(pair.corrupted_readout, pair)
         scale = float(difference.abs().mean())
-        return Case(corruption, exit, t, pair=pair, metric=metric, scale=scale)
+        return Case(
+            corruption=corruption, exit=exit, round=t, pair=pair, metric=metric, scale=scale
+        )
 
     def case(self, exit: Exit) -> Case | None:
         """Return the case (a clean and a corrupted run, and a metric) of the first of the task's

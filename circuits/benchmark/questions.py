@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import product
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from circuits.benchmark.question import (
     scores_of,
 )
 from interp.core.display import describe_lacking
+from interp.core.machine import Machine
 from interp.interventions.ablation import SHARES, find_areas
 from interp.interventions.sites import Place, Site
 
@@ -90,13 +92,15 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
         case = material.case(exit)
         if case is None:
             continue
-        scorer = material.scorer(case, "resample", "grades")
+        scorer = material.scorer(case, "resample", purpose="grades")
         circuits = [scorer.graph.mask(best_first[:size]) for size in sizes]
         scorer.run(circuits)
         values = [torch.from_numpy(scorer.values(circuit)) for circuit in circuits]
+        # The metric of each circuit: without edges, then with more and more, at last with all.
         empty, *measured = [float(by_episode.mean()) for by_episode in values]
         whole = measured[-1]
-        curves.append((np.array(measured) - empty) / (whole - empty))
+        faithfulness = (np.array(measured) - empty) / (whole - empty)
+        curves.append(faithfulness)
     if curves:
         cpr, cmd = find_areas(SHARES, np.stack(curves, 1))
         scores |= {"cpr": cpr, "1-cmd": 1 - cmd}
@@ -186,28 +190,36 @@ def _list_sites(subject: KnownMachine, material: Material) -> Truth:
     The candidate sites are all token positions at the hook points that store the variable; in a
     model without layers, all its hook points.
     """
-    layout = subject.model.layout.fit(material.episodes())
-    # Hook points of a model without layers: what is carried, then what it passes through.
-    channels = [f"latent@{channel.name}" for channel in subject.model.channels]
-    points = channels if len(channels) > 1 else ["latent"]
-    for point in subject.model.points.values():
-        if point.has_layer:
-            points += [f"{point.key}[{i}]" for i in range(point.n_layers)]
-        elif point.key != "latent":
-            points.append(point.key)
+    labels = subject.model.layout.fit(material.episodes()).labels
     has_layers = not describe_lacking(subject.model, "resid_post")
     kinds: dict[Hashable, str] = {}
     for key, places in _list_places(subject, material).items():
-        true = {str(place.site) for place in places}
-        sites = points
+        true_sites = {str(place.site) for place in places}
         if has_layers:
-            sites = []
-            hook_points = {(place.site.component, place.site.layer): None for place in places}
-            for component, layer in hook_points:
-                sites += [str(Site(component, layer, position=x)) for x in layout.labels]
-        for site in sites:
-            kinds[key, site] = "held" if site in true else ""
+            hook_points = dict.fromkeys((p.site.component, p.site.layer) for p in places)
+            candidates = [
+                str(Site(component, layer, position=label))
+                for (component, layer), label in product(hook_points, labels)
+            ]
+        else:
+            candidates = _list_hook_points(subject.model)
+        for site in candidates:
+            kinds[key, site] = "held" if site in true_sites else ""
     return kinds
+
+
+def _list_hook_points(model: Machine) -> list[str]:
+    """Return the sites of a model without layers, as texts: what it carries from round to round,
+    then what this passes through.
+    """
+    channels = [f"latent@{channel.name}" for channel in model.channels]
+    sites = channels if len(channels) > 1 else ["latent"]
+    for point in model.points.values():
+        if point.has_layer:
+            sites += [f"{point.key}[{i}]" for i in range(point.n_layers)]
+        elif point.key != "latent":
+            sites.append(point.key)
+    return sites
 
 
 def _grade_sites(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:

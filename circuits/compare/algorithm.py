@@ -243,7 +243,7 @@ class AlgorithmPart(Result):
         base, seed = self.scores[self.baseline].divergences, self.settings["seed"]
         explained = {}
         for score in self.scores.values():
-            explained[score.name] = _pooled_ratio(score.divergences, base, seed).complement
+            explained[score.name] = _pooled_ratio(score.divergences, base, seed=seed).complement
         is_grey = [key != self.closest for key in self.scores]
         rows = make_interval_table(explained).assign(control=is_grey)
         xlabel = "share of the predictions that is explained"
@@ -270,11 +270,15 @@ class AlgorithmPart(Result):
             for name in (*score.divergences, "all"):
                 chosen = None if name == "all" else name
                 quantities = {
-                    "divergence": _pooled_ratio(score.divergences, one_nat, seed, chosen),
-                    "explained": _pooled_ratio(score.divergences, base, seed, chosen).complement,
+                    "divergence": _pooled_ratio(score.divergences, one_nat, seed=seed, name=chosen),
+                    "explained": _pooled_ratio(
+                        score.divergences, base, seed=seed, name=chosen
+                    ).complement,
                 }
                 if score.key == self.closest:
-                    quantities["ratio"] = _pooled_ratio(score.divergences, rival, seed, chosen)
+                    quantities["ratio"] = _pooled_ratio(
+                        score.divergences, rival, seed=seed, name=chosen
+                    )
                 for quantity, value in quantities.items():
                     row = {"name": quantity, "set": name, "family": score.key}
                     rows.append({**row, **value.columns("number")})
@@ -347,6 +351,8 @@ def explain(
     algorithm = part.algorithm
     if part.family is None or algorithm is None:
         return part
+    # The family explains the predictions on average. It must also do so in nearly every round, after
+    # changes of inputs, and better than its own small changes would.
     predict = predictor(subject)
     differences, _ = _measure_differences(predict, predictor(algorithm), sets)
     share_apart = _share_plainly_apart(differences, sets, seed)
@@ -684,10 +690,10 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
     def measure_explained_share(score: FamilyScore) -> Interval:
-        return _pooled_ratio(score.divergences, base.divergences, seed).complement
+        return _pooled_ratio(score.divergences, base.divergences, seed=seed).complement
 
     def measure_ratio(score: FamilyScore) -> Interval:
-        return _pooled_ratio(score.divergences, rival.divergences, seed)
+        return _pooled_ratio(score.divergences, rival.divergences, seed=seed)
 
     def is_explaining(score: FamilyScore) -> bool:
         if score.memoryless or measure_explained_share(score).low < SAME:
@@ -698,7 +704,7 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
     closest = next((score for score in group if score.key == score.group), extended)
     can_gain = measure_explained_share(closest).low < NEARLY_ALL  # otherwise the rest is rounding
     if extended.fitted < closest.fitted and can_gain:
-        remainder = _pooled_ratio(extended.divergences, closest.divergences, seed)
+        remainder = _pooled_ratio(extended.divergences, closest.divergences, seed=seed)
         explains_alone = is_explaining(extended) and not is_explaining(closest)
         if remainder.high <= HALF or explains_alone:
             closest = extended
@@ -1088,7 +1094,7 @@ def _measure_likeness(
         mean_gain[name] = (gain[name] + other_gain[name]) / 2
         _, scored_on = sets[name]
         nats[name] = average_by_participant(differences.mean(1), participants_of(scored_on))
-    return _pooled_ratio(nats, mean_gain, seed).complement
+    return _pooled_ratio(nats, mean_gain, seed=seed).complement
 
 
 def _measure_differences(

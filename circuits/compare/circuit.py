@@ -497,7 +497,7 @@ def compare_circuits(compared: Compared) -> CircuitPart:
     matches = {i: table_of_reference.heads[j] for i, j in matching.pairs.items()}
     heads = describe_heads(subject.name, table, matches)
     heads += describe_heads(reference.name, table_of_reference, {})
-    return CircuitPart(similarity, tuple(heads), tuple(untrained))
+    return CircuitPart(similarity=similarity, heads=tuple(heads), untrained=tuple(untrained))
 
 
 def _explain_why_not_ablated(machine: Machine) -> str:

@@ -520,7 +520,7 @@ def _compute_response_part(compared: Compared) -> ResponsePart:
         np.bincount(episode, their_square, n_episodes),
         participants=participants_of(edits.episodes),
     )
-    return ResponsePart(algorithm.key, compared_cells, arrives)
+    return ResponsePart(algorithm.key, cells=compared_cells, arrives=arrives)
 
 
 def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:

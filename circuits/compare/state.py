@@ -258,30 +258,40 @@ def stitch(
         names = source.name, target.name
         worth[target.name] = receiver.worth
         ridge = _choose_penalty(source, receiver)
-        plain = _map_latents(source, target, budget, (), ridge)
-        helped = _map_latents(source, target, budget, _WITH_ROUND, ridge)
-        shuffled = _map_latents(source, target, budget, _WITH_ROUND, ridge, shuffled=True)
+        plain = _map_latents(source, target, budget, supplied=(), ridge=ridge)
+        helped = _map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
+        shuffled = _map_latents(
+            source, target, budget, supplied=_WITH_ROUND, ridge=ridge, shuffled=True
+        )
         everything, test = slice(None), receiver.test  # controls are scored on test episodes alone
         stitchings += [
             receiver.score(names, plain, everything),
-            receiver.score(names, helped, everything, _WITH_ROUND),
-            receiver.score(names, shuffled, test, _WITH_ROUND, "shuffled"),
+            receiver.score(names, helped, everything, supplied=_WITH_ROUND),
+            receiver.score(names, shuffled, test, supplied=_WITH_ROUND, control="shuffled"),
         ]
         for i, copy in enumerate(untrained):
             if source is model:  # the copy supplies latents in its place, or receives them
-                mapped = _map_latents(copy, target, budget, _WITH_ROUND, ridge)
+                mapped = _map_latents(copy, target, budget, supplied=_WITH_ROUND, ridge=ridge)
                 copy_names = f"{copy.name} {i}", target.name
-                stitchings.append(receiver.score(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
+                stitchings.append(
+                    receiver.score(
+                        copy_names, mapped, test, supplied=_WITH_ROUND, control=UNTRAINED
+                    )
+                )
             else:
-                mapped = _map_latents(source, copy, budget, _WITH_ROUND, ridge)
+                mapped = _map_latents(source, copy, budget, supplied=_WITH_ROUND, ridge=ridge)
                 copy_names = source.name, f"{copy.name} {i}"
                 expected = _get_own_outputs(copy, budget)
                 reset_divergence = _measure_reset(copy, expected, budget)
                 in_copy = replace(
                     receiver, target=copy, expected=expected, reset_divergence=reset_divergence
                 )
-                stitchings.append(in_copy.score(copy_names, mapped, test, _WITH_ROUND, UNTRAINED))
-    return StatePart(model.name, reference.name, tuple(stitchings), worth)
+                stitchings.append(
+                    in_copy.score(copy_names, mapped, test, supplied=_WITH_ROUND, control=UNTRAINED)
+                )
+    return StatePart(
+        model=model.name, reference=reference.name, stitchings=tuple(stitchings), worth=worth
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,7 +341,8 @@ class _Receiver:
         noise = torch.randn(clean.shape, generator=generator).to(clean)
         shift = _TIE_NOISE * clean.std(0) * noise
         shaken = [
-            _measure_divergence(target, clean + sign * shift, expected, budget) for sign in (1, -1)
+            _measure_divergence(target, clean + sign * shift, expected=expected, budget=budget)
+            for sign in (1, -1)
         ]
         is_steady = np.maximum(*shaken) < _LEAST_WORTH * scale
         reset_divergence = _measure_reset(target, expected, budget)
@@ -381,14 +392,18 @@ class _Receiver:
         """
         is_steady = self.is_steady[episodes]
         mapped_divergence = _measure_divergence(
-            self.target, mapped[episodes], self.expected, self.budget, episodes
+            self.target,
+            mapped[episodes],
+            expected=self.expected,
+            budget=self.budget,
+            episodes=episodes,
         )
         score, band = _score_worst_band(
-            self.budget,
-            self.is_scored,
-            mapped_divergence * is_steady,
-            self.reset_divergence[episodes] * is_steady,
-            self.target.samples.participants[episodes],
+            budget=self.budget,
+            is_scored=self.is_scored,
+            mapped_divergence=mapped_divergence * is_steady,
+            reset_divergence=self.reset_divergence[episodes] * is_steady,
+            participants=self.target.samples.participants[episodes],
         )
         source, target = names
         return Stitching(
@@ -416,7 +431,7 @@ def _measure_reset(target: Participant, expected: Array, budget: Budget) -> Arra
     """
     # [episode, round, latent, d_model]; what round 0 reads, at every start.
     initial = pool_runs(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
-    return _measure_divergence(target, initial, expected, budget)
+    return _measure_divergence(target, initial, expected=expected, budget=budget)
 
 
 def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
@@ -437,8 +452,10 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
     target, budget = receiver.target, receiver.budget
 
     def sum_divergence(ridge: float) -> float:
-        mapped = _map_latents(source, target, budget, _WITH_ROUND, ridge)
-        return float(_measure_divergence(target, mapped, receiver.expected, budget).sum())
+        mapped = _map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
+        return float(
+            _measure_divergence(target, mapped, expected=receiver.expected, budget=budget).sum()
+        )
 
     # Initial latents instead of mapped ones: what predicting the mean is for a decoder.
     without_memory = float((receiver.reset_divergence * receiver.is_steady).sum())

@@ -231,7 +231,14 @@ def updates(
         strange = draw_strange_states(pool_values(algorithm, subject.samples), keys, budget)
         manifolds = {ON: None, OFF: strange}  # changes of the states that steps start from
         for (manifold, changes), horizon in product(manifolds.items(), (1, budget.horizon)):
-            steps = _Steps(algorithm, keys, budget.at, horizon, changes, subject.penalty(algorithm))
+            steps = _Steps(
+                algorithm=algorithm,
+                keys=keys,
+                rounds=budget.at,
+                horizon=horizon,
+                changes=changes,
+                penalty=subject.penalty(algorithm),
+            )
             score = StepScore(
                 model=subject.name,
                 algorithm=name,
@@ -453,10 +460,22 @@ def _fit_updates(subject: Participant, algorithm: Algorithm, budget: Budget) -> 
         if not set(keys) <= set(_make_member(family, {}).state):  # it lacks a decoded variable
             continue
         if family.extends == algorithm.key:
-            fitted = _fit_extension(subject, family, algorithm, keys, errors_of_algorithm, budget)
+            fitted = _fit_extension(
+                subject=subject,
+                family=family,
+                algorithm=algorithm,
+                keys=keys,
+                errors_of_algorithm=errors_of_algorithm,
+                budget=budget,
+            )
         else:
             fitted = _fit_family(
-                family, algorithm, steps_to_fit, steps_to_score, errors_of_algorithm, budget.seed
+                family=family,
+                algorithm=algorithm,
+                steps_to_fit=steps_to_fit,
+                steps_to_score=steps_to_score,
+                errors_of_algorithm=errors_of_algorithm,
+                seed=budget.seed,
             )
         missed[family.key], results[family.key] = fitted
 
@@ -515,7 +534,12 @@ def _fit_family(
     missed, parameters = search(free, loss)
     errors = steps_to_score.under(make_rule(parameters))
     return missed, _make_fitted_update(
-        family, parameters, steps_to_score, errors, errors_of_algorithm, seed
+        family=family,
+        parameters=parameters,
+        steps=steps_to_score,
+        errors=errors,
+        errors_of_algorithm=errors_of_algorithm,
+        seed=seed,
     )
 
 
@@ -565,7 +589,12 @@ def _fit_extension(
     steps = steps_of(best, subject.samples.test)
     errors = steps.under(best)
     return smallest, _make_fitted_update(
-        family, best_parameters, steps, errors, errors_of_algorithm, budget.seed
+        family=family,
+        parameters=best_parameters,
+        steps=steps,
+        errors=errors,
+        errors_of_algorithm=errors_of_algorithm,
+        seed=budget.seed,
     )
 
 

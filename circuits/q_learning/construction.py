@@ -196,7 +196,7 @@ def q_learning(
     heads = wire.softmax_only(
         wire.add_descriptions(exact_heads, head_rows),
         eta,
-        lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy),
+        lambda head: wire.softmax_pair(head, sink=wiring.sink, epsilon=epsilon, heavy=heavy),
     )
     neurons: list[wire.Neuron] = []
     if variant != "lin":
@@ -229,7 +229,15 @@ def q_learning(
     fetched = current + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(states), "fetched": fetched, "current": -current}
     scales = {"alpha": alpha}
-    tables = read_tables(_FOLDER, form, (*heads, *neurons), basis, groups, named, scales)
+    tables = read_tables(
+        _FOLDER,
+        form,
+        parts=(*heads, *neurons),
+        basis=basis,
+        groups=groups,
+        named=named,
+        scales=scales,
+    )
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
 
     def start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
@@ -381,17 +389,31 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     to_next_phase = ((any_action, ids["Qnext"]),)
     same_column = (*same_action, from_column)
     heads = [
-        wire.fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
-        wire.fixed_offset("1.2 state to Select", 0, 2, to_select, only_select, sink),
-        wire.fixed_offset("1.3 state to reward", 0, 2, to_reward, only_reward, sink),
-        wire.fixed_offset("1.4 current-phase tag", 0, 2, current, only_actions, sink),
-        wire.content_chooser("1.5 next-phase tag", 0, to_next_phase, following, sink),
-        wire.content_chooser("1.6 context fetch", 0, same_column, column, sink, theta=1.5),
+        wire.fixed_offset(
+            "1.1 state to actions", layer=0, offset=1, moves=copies, gate=only_actions, sink=sink
+        ),
+        wire.fixed_offset(
+            "1.2 state to Select", layer=0, offset=2, moves=to_select, gate=only_select, sink=sink
+        ),
+        wire.fixed_offset(
+            "1.3 state to reward", layer=0, offset=2, moves=to_reward, gate=only_reward, sink=sink
+        ),
+        wire.fixed_offset(
+            "1.4 current-phase tag", layer=0, offset=2, moves=current, gate=only_actions, sink=sink
+        ),
+        wire.content_chooser(
+            "1.5 next-phase tag", layer=0, wanted=to_next_phase, moves=following, sink=sink
+        ),
+        wire.content_chooser(
+            "1.6 context fetch", layer=0, wanted=same_column, moves=column, sink=sink, theta=1.5
+        ),
     ]
     if wiring.draws:
         draw = ((ids["Select"], ids.sum(wiring.draws)),)
         moves = move(wiring.draws, "id", "buf2")
-        heads.append(wire.content_chooser("1.7 draw to Select", 0, draw, moves, sink))
+        heads.append(
+            wire.content_chooser("1.7 draw to Select", layer=0, wanted=draw, moves=moves, sink=sink)
+        )
     return heads
 
 
@@ -405,7 +427,9 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     # The candidate of the current state scores 2: it is an action, and has the tag Qcurr.
     to_current = ((ids["Select"], ids["Qcurr"] + wiring.any_action),)
     state = move(states, "id", "buf1")
-    fetch = wire.content_chooser("2.1 Select fetches s_t", 1, to_current, state, sink, theta=1.5)
+    fetch = wire.content_chooser(
+        "2.1 Select fetches s_t", layer=1, wanted=to_current, moves=state, sink=sink, theta=1.5
+    )
     if wiring.variant != "lin":
         return [fetch]
     same_state = wire.match(wiring.basis, states, "buf2", "buf1")
@@ -413,8 +437,15 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     following, only_update = move(states, "buf2", "buf2"), wiring.constant - ids["Update"]
     return [
         fetch,
-        wire.Head("2.2 Q-values", 1, "linear", scores=same_state, moves=value),
-        wire.fixed_offset("2.3 next state to Update", 1, 2, following, only_update, sink),
+        wire.Head("2.2 Q-values", layer=1, rule="linear", scores=same_state, moves=value),
+        wire.fixed_offset(
+            "2.3 next state to Update",
+            layer=1,
+            offset=2,
+            moves=following,
+            gate=only_update,
+            sink=sink,
+        ),
     ]
 
 
@@ -425,7 +456,7 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     Q-table that is updated to the token Update.
     """
     move, actions, states = wiring.move, wiring.actions, wiring.states
-    # Both are pairs (attention rule, score terms).
+    # `best` and `choice` are pairs (attention rule, score terms).
     best = _make_selection(
         wiring,
         rule="hard" if wiring.hardness is None else "softmax",
@@ -449,7 +480,12 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     action = move(actions, "id", "id")
     inherited = (*action, *column)
     inherit = wire.content_chooser(
-        "3.3 Update inheritance", 2, wiring.to_taken_action, inherited, wiring.sink, theta=1.5
+        "3.3 Update inheritance",
+        layer=2,
+        wanted=wiring.to_taken_action,
+        moves=inherited,
+        sink=wiring.sink,
+        theta=1.5,
     )
     return [
         wire.Head("3.1 action selection", 2, *choice, moves=action),
@@ -485,10 +521,12 @@ def _make_selection(
     action_index = wiring.basis.zero  # reads a at the token of action a
     for k, action in enumerate(wiring.actions):
         action_index = action_index + float(k) * ids[action]
+    # 0 at candidates, which are actions next to s' (Qnext); at most -gate elsewhere.
     to_candidates = (select, gate * (ids["Qnext"] + wiring.any_action - 2.0 * constant))
     if wiring.variant != "lin":
         by_value = (sharpness * select, buf2["Qnext"] - tau * action_index)
         return rule, (by_value, to_candidates, (gate * (constant - select), wiring.sink))
+    # In "lin", head 2.2 wrote the values of all actions to Select; a candidate has its own name.
     terms = [*wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)]
     # Minus the mean value of all actions, the same at every candidate.
     share = -sharpness / len(wiring.actions)
@@ -549,7 +587,9 @@ def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
             for state in wiring.states:
                 gate = M * (ids[state] + ids[phase])
                 read = sign * buf1[state] + gate - silenced
-                neurons.append(wire.Neuron("2.2 Q-values", 1, read, bias=-2 * M, write=write))
+                neurons.append(
+                    wire.Neuron("2.2 Q-values", layer=1, read=read, bias=-2 * M, write=write)
+                )
     return neurons
 
 
@@ -572,14 +612,20 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     discounted = move(states, "buf1", "buf1", alpha * wiring.gamma)
     added = move(states, "id", "buf1", alpha)
     heads = [
-        wire.Head("4.1 subtract current value", 3, "linear", scores=current, moves=subtracted),
-        wire.Head("4.2 add reward", 3, "linear", scores=reward, moves=added),
-        wire.Head("4.3 add discounted max", 3, "linear", scores=best, moves=discounted),
+        wire.Head(
+            "4.1 subtract current value", layer=3, rule="linear", scores=current, moves=subtracted
+        ),
+        wire.Head("4.2 add reward", layer=3, rule="linear", scores=reward, moves=added),
+        wire.Head("4.3 add discounted max", layer=3, rule="linear", scores=best, moves=discounted),
     ]
     if is_linear:
         cleared = move(states, "buf2", "buf2", -1.0)
         only_update = wiring.constant - update  # it attends to itself, at offset 0
-        heads.append(wire.fixed_offset("4.4 clean up", 3, 0, cleared, only_update, wiring.sink))
+        heads.append(
+            wire.fixed_offset(
+                "4.4 clean up", layer=3, offset=0, moves=cleared, gate=only_update, sink=wiring.sink
+            )
+        )
     return heads
 
 
@@ -593,9 +639,13 @@ def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     reward, best = move(("r",), "buf1", "buf2"), move(("Select",), "buf2", "buf2")
     of_reward, of_select = ((update, ids["r"]),), ((update, ids["Select"]),)
     return [
-        wire.content_chooser("4.1 fetch current value", 3, to_taken, current, sink, theta=1.5),
-        wire.content_chooser("4.2 fetch reward", 3, of_reward, reward, sink),
-        wire.content_chooser("4.3 fetch max", 3, of_select, best, sink),
+        wire.content_chooser(
+            "4.1 fetch current value", layer=3, wanted=to_taken, moves=current, sink=sink, theta=1.5
+        ),
+        wire.content_chooser(
+            "4.2 fetch reward", layer=3, wanted=of_reward, moves=reward, sink=sink
+        ),
+        wire.content_chooser("4.3 fetch max", layer=3, wanted=of_select, moves=best, sink=sink),
     ]
 
 
@@ -618,7 +668,9 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     for state in wiring.states:
         for sign in (1.0, -1.0):
             read, write = sign * d + D * buf2[state], sign * buf1[state]
-            neurons.append(wire.Neuron("4.4 add TD error", 3, read, bias=-D, write=write))
+            neurons.append(
+                wire.Neuron("4.4 add TD error", layer=3, read=read, bias=-D, write=write)
+            )
     # A neuron with relu(sign x) erases a coordinate x of this sign. Without negative rewards, Q-values
     # and rewards are >= 0, and Qcurr, which holds -Q, is <= 0.
     signs = [(state, 1.0) for state in wiring.states]
@@ -627,7 +679,7 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
         signs += [("Qcurr", 1.0), ("r", -1.0), ("Select", -1.0)]
     for label, sign in signs:
         read = sign * buf2[label]
-        neurons.append(wire.Neuron("4.5 clean up", 3, read, bias=0.0, write=-read))
+        neurons.append(wire.Neuron("4.5 clean up", layer=3, read=read, bias=0.0, write=-read))
     return neurons
 
 

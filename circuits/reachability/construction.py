@@ -119,7 +119,7 @@ def reachability(
         near_z = of_z = ("<z>",)
         near_c = ("c_1", "c_2")
     groups |= {"BACK1": one_back, "BACK2": two_back, "AT_Z": near_z, "OF_Z": of_z, "AT_C": near_c}
-    tables = read_tables(_FOLDER, form, (*heads, *neurons), basis, groups)
+    tables = read_tables(_FOLDER, form, parts=(*heads, *neurons), basis=basis, groups=groups)
     vectors = {token: ids[label] for token, label in tokens.items()}
     outcomes = tuple(out[node] for node in nodes)
     state = tuple(ids[node] for node in nodes)
@@ -170,9 +170,9 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> list[
     theta = 2.0 - basis.positions.margin / 2
     matches = wire.match(basis, nodes, "near", "far")
     moves = copy("near" if layout.marks else "id", "near")
-    expand = wire.Head("2.1 expand", 1, "linear", scores=matches, moves=moves)
+    expand = wire.Head("2.1 expand", layer=1, rule="linear", scores=matches, moves=moves)
     if is_mean:
-        expand = wire.content_chooser("2.1 expand", 1, matches, moves, sink)
+        expand = wire.content_chooser("2.1 expand", layer=1, wanted=matches, moves=moves, sink=sink)
     # Scaled so that candidates score 2 more than other positions; 1 more if they are reached.
     codes = basis.code(position("c_1")) + basis.code(position("c_2"))
     candidates = 2.0 / _measure_lead(basis.positions, layout) * codes + out["in"]
@@ -180,12 +180,23 @@ def _make_heads(basis: Basis, layout: ReachabilityRound, is_mean: bool) -> list[
     to_sink = (_SINK_SCORE * (constant - ids["p?"]), sink)
     scores = (to_candidates, to_sink)
     of_z = ((ids["w?"], z),)
-    answer = wire.Head("2.2 answer", 1, "softmax", scores=scores, moves=copy("id", "out"))
+    answer = wire.Head(
+        "2.2 answer", layer=1, rule="softmax", scores=scores, moves=copy("id", "out")
+    )
     return [
-        wire.fixed_offset("1.1 near", 0, 1, near, gate_of_near, sink),
-        wire.fixed_offset("1.2 source", 0, source_offset, far, constant - binding, sink),
-        wire.content_chooser("1.3 fetch z", 0, of_z, near, sink),
-        wire.content_chooser("1.4 member", 0, same_node_in_z, mark, sink, theta=theta),
+        wire.fixed_offset("1.1 near", layer=0, offset=1, moves=near, gate=gate_of_near, sink=sink),
+        wire.fixed_offset(
+            "1.2 source",
+            layer=0,
+            offset=source_offset,
+            moves=far,
+            gate=constant - binding,
+            sink=sink,
+        ),
+        wire.content_chooser("1.3 fetch z", layer=0, wanted=of_z, moves=near, sink=sink),
+        wire.content_chooser(
+            "1.4 member", layer=0, wanted=same_node_in_z, moves=mark, sink=sink, theta=theta
+        ),
         expand,
         answer,
     ]
@@ -236,16 +247,22 @@ def _make_neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire
     """
     ids, near = basis["id"], basis["near"]
     # From the second round on z holds the root, and z + r holds it twice.
-    neurons = [wire.Neuron("1 clip", 0, near[node], bias=-1.0, write=-near[node]) for node in nodes]
+    neurons = [
+        wire.Neuron("1 clip", layer=0, read=near[node], bias=-1.0, write=-near[node])
+        for node in nodes
+    ]
     for node in nodes:
         copied, written = near[node], ids[node]
         reached = 2.0 * gain * copied
         neurons += [
-            wire.Neuron("2 reached", 1, reached, bias=-0.5, write=written),
-            wire.Neuron("2 at most once", 1, reached, bias=-1.5, write=-written),
-            wire.Neuron("2 clear", 1, copied, bias=0.0, write=-copied),
+            wire.Neuron("2 reached", layer=1, read=reached, bias=-0.5, write=written),
+            wire.Neuron("2 at most once", layer=1, read=reached, bias=-1.5, write=-written),
+            wire.Neuron("2 clear", layer=1, read=copied, bias=0.0, write=-copied),
         ]
-    return (*neurons, wire.Neuron("2 clear w?", 1, ids["w?"], bias=0.0, write=-ids["w?"]))
+    return (
+        *neurons,
+        wire.Neuron("2 clear w?", layer=1, read=ids["w?"], bias=0.0, write=-ids["w?"]),
+    )
 
 
 def _sample_episodes(

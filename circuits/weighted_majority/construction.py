@@ -93,8 +93,12 @@ def weighted_majority(
     def make_softmax_heads(head: wire.Head) -> tuple[wire.Head, ...]:
         """Return the softmax heads that replace a linear head: two in variant P, one in variant R."""
         if variant == "P":
-            return wire.softmax_pair(head, ids["w"], epsilon, heavy)
-        return (wire.approximate_linear_head(head, ids["w"], log_gamma, match_logit, heavy),)
+            return wire.softmax_pair(head, sink=ids["w"], epsilon=epsilon, heavy=heavy)
+        return (
+            wire.approximate_linear_head(
+                head, sink=ids["w"], scale=log_gamma, match_logit=match_logit, heavy=heavy
+            ),
+        )
 
     form = {variant, "softmax" if eta else "exact"}
     exact_heads = wire.add_descriptions(
@@ -113,7 +117,7 @@ def weighted_majority(
         "AFTER": labels[1:] if coordinates.one_hot else labels,
     }
     scales = {"log_gamma": log_gamma}
-    tables = read_tables(_FOLDER, form, heads, basis, groups, scales=scales)
+    tables = read_tables(_FOLDER, form, parts=heads, basis=basis, groups=groups, scales=scales)
     scores = basis["buf3"]
     vectors = {token: ids[label] for token, label in tokens.items()}
     state = tuple(ids[expert] for expert in experts)
@@ -186,21 +190,31 @@ def _make_heads(basis: Basis, n: int, variant: str, log_gamma: float) -> list[wi
     previous = wire.shift_terms(basis, 1)
     of_update = ((update, buf1["p?"]),)
     heads = [
-        wire.fixed_offset("1.1 bind", 0, 1, bound, not_a_vote, sink),
-        wire.Head("1.2 state tag", 0, "hard", scores=previous, moves=tag),
-        wire.content_chooser("2.1 fetch z", 1, ((fetching, at_latent),), state, sink),
-        wire.content_chooser("2.2 fetch y", 1, of_update, vote, sink),
+        wire.fixed_offset("1.1 bind", layer=0, offset=1, moves=bound, gate=not_a_vote, sink=sink),
+        wire.Head("1.2 state tag", layer=0, rule="hard", scores=previous, moves=tag),
+        wire.content_chooser(
+            "2.1 fetch z", layer=1, wanted=((fetching, at_latent),), moves=state, sink=sink
+        ),
+        wire.content_chooser("2.2 fetch y", layer=1, wanted=of_update, moves=vote, sink=sink),
     ]
     if is_r:
         carried = copy(experts, "id", "id")
-        heads.append(wire.content_chooser("2.3 carry z", 1, ((update, at_latent),), carried, sink))
+        heads.append(
+            wire.content_chooser(
+                "2.3 carry z", layer=1, wanted=((update, at_latent),), moves=carried, sink=sink
+            )
+        )
     predicting = (*same_expert, to_votes, to_sink)
     heads += [
-        wire.Head("3.1 predict", 2, "softmax", scores=predicting, moves=vote),
-        wire.Head("3.2 update", 2, "linear", scores=scored, moves=weights),
+        wire.Head("3.1 predict", layer=2, rule="softmax", scores=predicting, moves=vote),
+        wire.Head("3.2 update", layer=2, rule="linear", scores=scored, moves=weights),
     ]
     name, layer = ("3.3 clean up", 2) if is_r else ("4.1 clean up", 3)
-    heads.append(wire.content_chooser(name, layer, ((update, update),), tuple(cleared), sink))
+    heads.append(
+        wire.content_chooser(
+            name, layer=layer, wanted=((update, update),), moves=tuple(cleared), sink=sink
+        )
+    )
     return heads
 
 

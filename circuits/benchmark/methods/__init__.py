@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float
 
 from circuits.benchmark.known_machine import KnownMachine
-from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
+from circuits.benchmark.material import ANOTHER, EXITS, Case, Exit, Material
 from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import QUESTIONS
 from interp.support.checks import checked_fields
@@ -87,6 +87,13 @@ READINGS = {
 
 The exits are the prediction and the state.
 """
+_EXITS_OF_READING: dict[str, tuple[Exit, ...]] = {
+    "single": ("prediction",),
+    "prediction": ("prediction",),
+    "state": ("state",),
+    "everything": ("prediction", "state", "latents"),
+}
+"""The exits that these ways of reading read; all others read the prediction and the state."""
 FAINT = 1e-9
 """Effects below this share of the corruption's effect count as 0, so that rounding does not rank
 edges.
@@ -114,20 +121,17 @@ def largest_effects(
     Returns:
         An answer with a score for each item.
     """
-    exits = {
-        "single": EXITS[:1],
-        "prediction": EXITS[:1],
-        "state": EXITS[1:],
-        "everything": (*EXITS, "latents"),
-    }
-    corruptions = {"another": (ANOTHER,), "everything": (*material.corruptions, ANOTHER)}.get(
-        reading
-    )
+    corruptions: tuple[str, ...] | None = None  # all of the task
+    if reading == "another":
+        corruptions = (ANOTHER,)
+    elif reading == "everything":
+        corruptions = (*material.corruptions, ANOTHER)
     rounds = (material.effort.early, material.effort.round) if reading == "rounds" else None
-    cases = material.cases(exits.get(reading, EXITS), rounds, corruptions)
+    cases = material.cases(_EXITS_OF_READING.get(reading, EXITS), rounds, corruptions)
+    if reading == "single":
+        cases = cases[:1]
     best = np.zeros(len(items))
-    n_cases = 1 if reading == "single" else None
-    for case in cases[:n_cases]:
+    for case in cases:
         shares = effects(case)
         best = np.fmax(best, np.where(shares < FAINT, 0.0, shares))  # ignores NaN
     return Answer(dict(zip(items, best.tolist(), strict=True)))
@@ -135,8 +139,8 @@ def largest_effects(
 
 for _question in QUESTIONS.values():
     register(
-        Method("oracle", "oracle", _question.key, _question.answer_by_oracle),
-        Method("random", "random", _question.key, _question.draw_answer),
+        Method("oracle", name="oracle", question=_question.key, answer=_question.answer_by_oracle),
+        Method("random", name="random", question=_question.key, answer=_question.draw_answer),
     )
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -159,9 +163,9 @@ def select(
     for question in questions:
         require_known("question", question, QUESTIONS)
     chosen = [m for m in METHODS.values() if not questions or m.question in questions]
-    if keys:
-        # The oracle and the random answer only to questions that one of the methods answers.
-        questions_of_keys = {m.question for m in chosen if m.key in keys}
-        keys_with_bounds = {*keys, "oracle", "random"}
-        return [m for m in chosen if m.key in keys_with_bounds and m.question in questions_of_keys]
-    return [m for m in chosen if m.quick or not quick]
+    if not keys:
+        return [m for m in chosen if m.quick or not quick]
+    # The oracle and the random answer only to questions that one of the methods answers.
+    answered = {m.question for m in chosen if m.key in keys}
+    keys_with_bounds = {*keys, "oracle", "random"}
+    return [m for m in chosen if m.key in keys_with_bounds and m.question in answered]

@@ -88,7 +88,7 @@ def _make_cutting(ablations: tuple[str, ...], reading: str) -> Method:
     key = f"{'+'.join(ablations)}:{reading}"
     name = " and ".join(_ABLATIONS[ablation] for ablation in ablations)
     answer = partial(_score_by_cutting, ablations, reading)
-    return Method(key, f"{name}, {READINGS[reading]}", "edges", answer)
+    return Method(key, name=f"{name}, {READINGS[reading]}", question="edges", answer=answer)
 
 
 def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
@@ -123,13 +123,22 @@ for _key, (_name, _steps) in _ESTIMATES.items():
     # Not of the raw latents: their distance from the clean ones has no gradient at the clean ones.
     for _reading in ("single", "prediction", "state", "joined", "rounds", "another"):
         _answer = partial(_score_by_attribution, _steps, _reading)
-        register(Method(f"{_key}:{_reading}", f"{_name}, {READINGS[_reading]}", "edges", _answer))
+        register(
+            Method(
+                f"{_key}:{_reading}",
+                name=f"{_name}, {READINGS[_reading]}",
+                question="edges",
+                answer=_answer,
+            )
+        )
 for _reading in ("single", "prediction", "state", "joined", "another", "everything"):
     register(*(_make_cutting((ablation,), _reading) for ablation in _ABLATIONS))
 register(_make_cutting(("zero",), "rounds"))
 for _joined in ("joined", "another", "everything"):
     register(_make_cutting(("zero", "resample"), _joined), _make_cutting(("zero", "mean"), _joined))
-register(Method("attention", "attention inspection", "edges", _score_by_attention))
+register(
+    Method("attention", name="attention inspection", question="edges", answer=_score_by_attention)
+)
 
 _BY_EDGES = (
     "zero:single",
@@ -203,6 +212,13 @@ for _direction in ("noising", "denoising"):
     for _reading in ("single", "prediction", "state", "joined", "another"):
         _name = f"activation patching, {_direction}, {READINGS[_reading]}"
         _answer = partial(_score_by_patching, _direction, _reading)
-        register(Method(f"{_direction}:{_reading}", _name, "nodes", _answer))
+        register(Method(f"{_direction}:{_reading}", name=_name, question="nodes", answer=_answer))
 for _key in _BY_EDGES:
-    register(Method(_key, f"strongest edge by {_key}", "nodes", partial(_list_outgoing, _key)))
+    register(
+        Method(
+            _key,
+            name=f"strongest edge by {_key}",
+            question="nodes",
+            answer=partial(_list_outgoing, _key),
+        )
+    )

@@ -315,36 +315,50 @@ for _key, _name, _within_round in (
     _answer_sites = partial(_score_sites_by_probe, within_round=_within_round)
     _answer_existence = partial(_score_existence_by_probe, within_round=_within_round)
     register(
-        Method(_key, _name, "where", _answer_sites),
-        Method(_key, f"{_name}, R2 >= {_THRESHOLD}", "exists", _answer_existence),
+        Method(_key, name=_name, question="where", answer=_answer_sites),
+        Method(
+            _key, name=f"{_name}, R2 >= {_THRESHOLD}", question="exists", answer=_answer_existence
+        ),
     )
 register(
     Method(
         "probe:weights",
-        "directions of a linear probe",
-        "subspace",
-        partial(_answer_directions, of_activations=False),
+        name="directions of a linear probe",
+        question="subspace",
+        answer=partial(_answer_directions, of_activations=False),
     ),
     Method(
         "probe:pattern",
-        "directions along which decoded activations vary",
-        "subspace",
-        partial(_answer_directions, of_activations=True),
+        name="directions along which decoded activations vary",
+        question="subspace",
+        answer=partial(_answer_directions, of_activations=True),
     ),
     Method(
-        "interchange", "interchange of whole activations", "where", _answer_interchange, quick=False
-    ),
-    Method(
-        "das", "distributed alignment search", "where", partial(_answer_das, "where"), quick=False
-    ),
-    Method(
-        "das",
-        "distributed alignment search",
-        "subspace",
-        partial(_answer_das, "subspace"),
+        "interchange",
+        name="interchange of whole activations",
+        question="where",
+        answer=_answer_interchange,
         quick=False,
     ),
     Method(
-        "fit", "nearest fitted algorithm, by predictions", "algorithm", _answer_nearest, quick=False
+        "das",
+        name="distributed alignment search",
+        question="where",
+        answer=partial(_answer_das, "where"),
+        quick=False,
+    ),
+    Method(
+        "das",
+        name="distributed alignment search",
+        question="subspace",
+        answer=partial(_answer_das, "subspace"),
+        quick=False,
+    ),
+    Method(
+        "fit",
+        name="nearest fitted algorithm, by predictions",
+        question="algorithm",
+        answer=_answer_nearest,
+        quick=False,
     ),
 )
