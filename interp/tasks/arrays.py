@@ -173,7 +173,7 @@ class _Round(RoundLayout):
             values[..., self.position("y")] = outcomes
         if self.pays:
             values[..., self.position("pay")] = torch.from_numpy(episodes.rewards)
-        return EncodedRounds(tokens, values, torch.zeros_like(tokens[..., 0]))
+        return EncodedRounds(tokens, values, slots=torch.zeros_like(tokens[..., 0]))
 
 
 def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
@@ -279,7 +279,14 @@ def series(
         require(received == n_arrays, f"{sampler} must give {n_arrays} arrays, got {received}")
         rewards = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
         drawn_inputs, drawn_outcomes = drawn[0], drawn[1]
-        episodes = SeriesEpisodes(key, drawn_inputs, drawn_outcomes, rewards, regime, seed)
+        episodes = SeriesEpisodes(
+            key,
+            inputs=drawn_inputs,
+            outcomes=drawn_outcomes,
+            rewards=rewards,
+            regime=regime,
+            seed=seed,
+        )
         require(
             episodes.outcomes.shape == (n_episodes, n_rounds),
             f"{sampler} must give arrays {n_episodes, n_rounds}",
@@ -302,7 +309,7 @@ def series(
         kinds = [y if outcome_names else y > np.median(y)]  # a number is high or low
         if not is_vector:
             kinds.append(x)
-        return RoundInputs((features,), np.stack(kinds, -1))
+        return RoundInputs(features=(features,), kinds=np.stack(kinds, -1))
 
     history = Corruption(
         "exchange-history",
@@ -314,5 +321,5 @@ def series(
     analysis = Analysis(
         round_inputs, corruptions=lambda: (history,), default_corruption=history.key
     )
-    data = Data(make_layout, draw, losses)
+    data = Data(layout=make_layout, sample=draw, losses=losses)
     return Task(key, name=key, what=what, data=data, analysis=analysis)

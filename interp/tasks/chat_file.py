@@ -17,7 +17,7 @@ import pandas as pd
 from interp.support.errors import require
 from interp.support.foreign import json_in
 from interp.support.replies import find_object, text_of
-from interp.tasks.table_columns import as_names
+from interp.tasks.table_columns import list_column_names
 from interp.tasks.table_file import TextTable
 
 
@@ -43,13 +43,13 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
     Returns:
         The new table, every cell a text. Chats without a round are left out, and a remark says so.
     """
-    end_keys = set(as_names(named.get(role)))
+    end_keys = set(list_column_names(named.get(role)))
     require(
         end_keys,
         f"{table.file} holds chats: name the key of the {role} with {role}= (--{role}), after which a round "
         "ends, and the keys of the rest",
     )
-    next_state_keys = {*as_names(named.get("next_state")), "next_state"}
+    next_state_keys = {*list_column_names(named.get("next_state")), "next_state"}
     is_chat_a_round = not end_keys.isdisjoint(table.names)
     rows: list[dict[str, Any]] = []
     without_round = []
@@ -80,7 +80,7 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
 
 
 def _read_rounds(
-    messages: Sequence[Any], ends: Set[str], reached: Set[str], note: str | None
+    messages: Sequence[Any], end_keys: Set[str], next_state_keys: Set[str], note_key: str | None
 ) -> list[dict[str, str]]:
     """Split one chat into rounds. Return a list with one mapping {key: value} per round, which
     merges the fields of the round's JSON objects. If an answer has no JSON object, its round has no
@@ -88,11 +88,11 @@ def _read_rounds(
 
     Args:
         messages: the messages, in OpenAI's format.
-        ends: keys of the outcome or reward. A message that has one of them ends the round, and its
-            other keys belong to the next round, except those in ``reached``.
-        reached: keys of the next state. Beside an outcome or reward they belong to the round that
+        end_keys: keys of the outcome or reward. A message that has one of them ends the round, and its
+            other keys belong to the next round, except those in ``next_state_keys``.
+        next_state_keys: keys of the next state. Beside an outcome or reward they belong to the round that
             ends.
-        note: key of the note that the player writes after a round; None if there are no notes.
+        note_key: key of the note that the player writes after a round; None if there are no notes.
     """
     rounds: list[dict[str, str]] = []
     open_round: dict[str, str] = {}  # fields of the round that has not ended
@@ -102,18 +102,18 @@ def _read_rounds(
             continue
         fields = _read_fields(message.get("content"))
         is_answer = message.get("role") == "assistant"
-        written_note = fields.pop(note, None) if note else None
+        written_note = fields.pop(note_key, None) if note_key else None
         if is_answer and written_note is None:
             is_answered = True
         elif is_answer and rounds:  # a note on the round that has just ended
-            rounds[-1][str(note)] = str(written_note)
-        is_end = not ends.isdisjoint(fields)
+            rounds[-1][str(note_key)] = str(written_note)
+        is_end = not end_keys.isdisjoint(fields)
         if is_end and (open_round or is_answered):
             rounds.append({**fields, **open_round})
             open_round = {}
             is_answered = False
         # What else the message says belongs to the next round.
-        left_out = ends | reached if is_end else ends
+        left_out = end_keys | next_state_keys if is_end else end_keys
         open_round |= {name: value for name, value in fields.items() if name not in left_out}
     return rounds
 

@@ -45,7 +45,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
         key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
-    with_queue = _carry_clock_and_inputs(algorithm, "waiting", lag)
+    with_queue = _carry_clock_and_inputs(algorithm, queue="waiting", length=lag)
 
     def learn_late(state: str, v: Values) -> _Array:
         due = {}  # inputs of the round `lag` rounds ago
@@ -218,9 +218,12 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
             variable = replace(variable, role="round", parents=parents, equation=equation)
         if variable.key not in next_states:
             variables.append(variable)
-    with_queue = _carry_clock_and_inputs(algorithm, "recent", n_slots, tuple(variables))
+    with_queue = _carry_clock_and_inputs(
+        algorithm, queue="recent", length=n_slots, variables=tuple(variables)
+    )
     key = key or f"{algorithm.key}_window"
     name = name or f"{algorithm.name} of the last rounds"
+    # The state is computed within a round and not carried, so that no state has an update.
     return _replace_updates(with_queue, (), relearn, {"window": rounds}, key, name)
 
 
@@ -311,7 +314,13 @@ def _snap_to_classes(
     return inputs
 
 
-_CLOCK_VARIABLE = Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", "state")
+_CLOCK_VARIABLE = Variable(
+    key=_CLOCK,
+    symbol="t",
+    meaning="the number of rounds before this one",
+    units="rounds",
+    role="state",
+)
 
 
 def _carry_clock_and_inputs(

@@ -58,10 +58,10 @@ class Model:
             such as "log_weights".
         written: key of the variable that a round writes into a latent, such as "next_log_weights".
         has_layers: True for a transformer, whose sites have layers and positions.
-        last: index of the last layer; 0 for a model without layers.
-        layers: indices of the layers before the last.
-        replaces: True if an update replaces the latent that it is written to; False if the update
-            is added to the latent.
+        last_layer: index of the last layer; 0 for a model without layers.
+        layers_before_last: indices of the layers before the last.
+        replaces_latents: True if an update replaces the latent that it is written to; False if the
+            update is added to the latent.
 
     Args:
         machine: the model.
@@ -74,11 +74,11 @@ class Model:
         self._labels = machine.layout.labels
         # Only transformers have both points.
         self.has_layers = not describe_lacking(machine, "embed", "resid_post")
-        self.last = machine.points["resid_post"].n_layers - 1 if self.has_layers else 0
-        self.layers = range(self.last)
+        self.last_layer = machine.points["resid_post"].n_layers - 1 if self.has_layers else 0
+        self.layers_before_last = range(self.last_layer)
         # Machines without this setting replace the latent.
         config = getattr(machine, "config", None)
-        self.replaces = getattr(config, "latent_update", "replace") != "add"
+        self.replaces_latents = getattr(config, "latent_update", "replace") != "add"
 
     def pick_state(self, key: str, otherwise: str) -> str:
         """Return ``key`` if the model's algorithm carries the variable of this key from round to
@@ -90,16 +90,16 @@ class Model:
         """
         return key if key in self._state else otherwise
 
-    def final(self, position: str) -> str:
+    def name_last_residual(self, position: str) -> str:
         """Return the name of the residual stream after the last layer, at one position: in a model
         with layers 0 to 2, ``"resid_post[2]@p?"`` for the position ``p?``.
 
         Args:
             position: label of the position.
         """
-        return f"resid_post[{self.last}]@{position}"
+        return f"resid_post[{self.last_layer}]@{position}"
 
-    def before_final(self, position: str) -> str:
+    def name_residual_before_last(self, position: str) -> str:
         """Return the name of the residual stream before the last layer, at one position: in a model
         with layers 0 to 2, ``"resid_post[1]@p?"`` for the position ``p?``.
 
@@ -108,9 +108,12 @@ class Model:
         Args:
             position: label of the position.
         """
-        return f"resid_post[{max(self.last - 1, 0)}]@{position}"
+        layer = max(self.last_layer - 1, 0)
+        return f"resid_post[{layer}]@{position}"
 
-    def below(self, variable: str, position: str, outcome: str = "prediction") -> list[Place]:
+    def list_places_before_last(
+        self, variable: str, position: str, outcome: str = "prediction"
+    ) -> list[Place]:
         """Return one hypothesis for each layer except the last: the residual stream after the
         layer, at ``position``, holds the variable.
 
@@ -120,16 +123,18 @@ class Model:
             outcome: what an interchange intervention should change: the "prediction" of the round,
                 or the "state" after the round.
         """
-        return [
-            Place(variable, (f"resid_post[{layer}]@{position}",), outcome) for layer in self.layers
-        ]
+        places = []
+        for layer in self.layers_before_last:
+            places.append(Place(variable, (f"resid_post[{layer}]@{position}",), outcome=outcome))
+        return places
 
-    def at_all(self, site: str, start: str) -> tuple[str, ...]:
+    def list_sites(self, component: str, label_start: str) -> tuple[str, ...]:
         """Return the names of a component's sites at all positions whose labels begin with
-        ``start``, such as ``("embed@p_1", "embed@p_2")``.
+        ``label_start``, such as ``("embed@p_1", "embed@p_2")``.
 
         Args:
-            site: name of the component, such as "embed".
-            start: beginning of the labels, such as ``p_``.
+            component: name of the component, such as "embed".
+            label_start: beginning of the labels, such as ``p_``.
         """
-        return tuple(f"{site}@{label}" for label in self._labels if label.startswith(start))
+        labels = [label for label in self._labels if label.startswith(label_start)]
+        return tuple(f"{component}@{label}" for label in labels)

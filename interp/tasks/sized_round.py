@@ -89,9 +89,10 @@ class SizedRound(RoundLayout):
 
     def require_fit(self, episodes: Any) -> None:
         """Raise InputError if the sizes of ``episodes`` differ from those of this layout."""
-        sizes, own_sizes = _describe_size(self.fit(episodes)._sizes), _describe_size(self._sizes)
+        fitted = self.fit(episodes)
+        sizes, own_sizes = _describe_sizes(fitted._sizes), _describe_sizes(self._sizes)
         require(
-            sizes == own_sizes,
+            fitted is self,
             f"episodes have {sizes}, this layout {own_sizes}; call layout.fit(episodes) first",
         )
 
@@ -101,5 +102,5 @@ def number_names(prefix: str, n: int) -> tuple[str, ...]:
     return tuple(f"{prefix}_{i}" for i in range(1, n + 1))
 
 
-def _describe_size(sizes: Mapping[str, int]) -> str:
+def _describe_sizes(sizes: Mapping[str, int]) -> str:
     return " and ".join(f"{size} {name.removeprefix('n_')}" for name, size in sizes.items())

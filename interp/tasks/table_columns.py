@@ -79,7 +79,7 @@ class Columns:
     def __contains__(self, role: str) -> bool:
         return role in self.by_role
 
-    def one(self, role: str) -> str:
+    def get_first(self, role: str) -> str:
         """Return the name of a role's column, the first if it has several."""
         return self.by_role[role][0]
 
@@ -113,15 +113,8 @@ def choose_columns(
             have a column has none.
     """
     all_roles = ("participant", *roles, "session", "order", *optional)
-    named_columns: dict[str, tuple[str, ...]] = {}
-    for role, columns in named.items():
-        require_known("column", role, all_roles, limit=12)
-        named_columns[role] = as_names(columns)
-        is_given = columns is None or bool(named_columns[role])
-        require(is_given, f"{role}= names no column; leave it out to have it found by its name")
-        # Checked before any role is guessed, so that this error comes first.
-        if named_columns[role] != (NONE,):
-            _check_names(table, role, named_columns[role], {})
+    # Checked before any role is guessed, so that errors in named columns come first.
+    named_columns = _check_named_columns(table, all_roles, named)
     by_role: dict[str, tuple[str, ...]] = {}
     guessed = set[str]()
     for role in all_roles:
@@ -131,21 +124,44 @@ def choose_columns(
         if not names and role not in optional:
             takes_all = role in lists and role not in _MAY_HAVE_NO_COLUMN
             # A list takes columns named for other roles, too: the conflict is refused below.
-            taken = _collect_names(by_role)
-            if not takes_all:
-                taken = taken | _collect_names(named_columns)
-            names = _guess_columns(table, role, takes_all, taken)
+            with_role = by_role if takes_all else {**named_columns, **by_role}
+            names = _guess_columns(table, role, takes_all, used=_collect_names(with_role))
             guessed.add(role)
-        _check_names(table, role, names, by_role)
-        is_list = role in lists
-        require(is_list or len(names) < 2, f"{role} is one column, got {', '.join(names)}")
+        _check_names(table, role, names, taken=by_role)
+        has_one_column = len(names) < 2
+        require(has_one_column or role in lists, f"{role} is one column, got {', '.join(names)}")
         if names:
             by_role[role] = names
         elif role not in ("session", "order", *optional):
             _refuse_absent(table, role)
     used = _collect_names(by_role)
     unused = tuple(name for name in table.names if name not in used)
-    return Columns(by_role, frozenset(guessed & by_role.keys()), unused)
+    return Columns(by_role=by_role, guessed=frozenset(guessed & by_role.keys()), unused=unused)
+
+
+def _check_named_columns(
+    table: TextTable,
+    all_roles: Sequence[str],
+    named: Mapping[str, str | Sequence[str] | None],
+) -> dict[str, tuple[str, ...]]:
+    """Check the columns that the user named, and return their names by role; an empty tuple for a
+    role whose value is None.
+
+    Args:
+        table: the table.
+        all_roles: the roles that a column may have.
+        named: role -> the column or columns that the user named.
+    """
+    named_columns: dict[str, tuple[str, ...]] = {}
+    for role, columns in named.items():
+        require_known("column", role, all_roles, limit=12)
+        names = list_column_names(columns)
+        is_given = columns is None or bool(names)
+        require(is_given, f"{role}= names no column; leave it out to have it found by its name")
+        if names != (NONE,):
+            _check_names(table, role, names, taken={})
+        named_columns[role] = names
+    return named_columns
 
 
 def _collect_names(by_role: Mapping[str, Sequence[str]]) -> set[str]:
@@ -157,7 +173,7 @@ def _collect_names(by_role: Mapping[str, Sequence[str]]) -> set[str]:
     return {name for names in by_role.values() for name in names}
 
 
-def as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+def list_column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return what the user passed for a role as a tuple of names of columns.
 
     Args:

@@ -114,7 +114,7 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
         if used_encoding == "Latin-1":
             remark = f"{str(path)!r} is not in UTF-8 and was read as Latin-1"
             remarks = (f"{remark}; if letters are wrong, give encoding=.",)
-        return TextTable(path, _clean(cells), used_encoding, remarks)
+        return TextTable(path, _clean(cells), encoding=used_encoding, remarks=remarks)
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -317,7 +317,7 @@ class TrialTable:
             values.isna() & cells.notna(),
             name,
             "must be a number",
-            "; write a number, or give missed={0} (--missed {0}) if it is the code of a missed trial",
+            remedy="; write a number, or give missed={0} (--missed {0}) if it is the code of a missed trial",
         )
         self.refuse_rows(np.isinf(values), name, "must be a finite number")
         return values
@@ -330,7 +330,7 @@ class TrialTable:
         the column begins with "free" or "is free", and it has no such cells, the result is
         reversed: "no" or 0 becomes True, and "yes" or 1 becomes False.
         """
-        name = self.columns.one(role)
+        name = self.columns.get_first(role)
         words = self.cells[name].str.lower()
         wrong = words.notna() & ~words.isin(_YES_WORDS | _NO_WORDS)
         self.refuse_rows(wrong, name, "must be yes or no, 1 or 0")
@@ -544,15 +544,13 @@ class TrialTable:
             A list of pairs, one per session: the participant, and the index of the session's rows
             in the order of trials.
         """
-        participants = self._participants()
-        labels = self._list_session_labels()
-        keys = pd.DataFrame(
-            {"who": participants, "session": labels, "order": self._order_numbers()}
-        )
+        participants = self._read_participants()
+        labels = self._read_session_labels()
+        keys = pd.DataFrame({"who": participants, "session": labels, "order": self._read_order()})
         sessions: list[tuple[str, pd.Index]] = []
         n_returned = 0  # how often a label comes back after another one
         for who, rows in keys.groupby("who", sort=False):
-            parts = self._split(rows)
+            parts = self._split_sessions(rows)
             n_labels = rows["session"].nunique()
             n_returned += len(parts) - n_labels
             for part in parts:
@@ -570,11 +568,11 @@ class TrialTable:
             )
         return sessions
 
-    def _participants(self) -> pd.Series:
+    def _read_participants(self) -> pd.Series:
         """Return the name of each row's participant; "all" if no column names participants."""
         if "participant" not in self.columns:
             return pd.Series("all", index=self.cells.index)
-        name = self.columns.one("participant")
+        name = self.columns.get_first("participant")
         names = _strip_written_fractions(self._read_filled(name))
         if self.options.lookalikes == "same":
             names = names.replace(_merge_spellings(names.unique()))
@@ -589,25 +587,28 @@ class TrialTable:
         )
         return names
 
-    def _list_session_labels(self) -> pd.Series:
+    def _read_session_labels(self) -> pd.Series:
         """Return the session label of each row, joined from all session columns."""
         labels = pd.Series("", index=self.cells.index)
         for name in self.columns.by_role.get("session", ()):
             labels = labels + "\n" + self._read_filled(name).astype(str)
         return labels
 
-    def _order_numbers(self) -> pd.Series:
+    def _read_order(self) -> pd.Series:
         """Return the number by which each row is ordered: that in the order column or, without such
         a column, the index of the row in the file.
         """
         if "order" not in self.columns:
             return pd.Series(np.arange(len(self.cells), dtype=float), index=self.cells.index)
-        name = self.columns.one("order")
+        name = self.columns.get_first("order")
         cells = self._read_filled(name)
         values = parse_numbers(self.file, name, cells, self.options.decimal)
         remedy = f"; or give order={NONE} if the rows are in order"
         self.refuse_rows(
-            ~np.isfinite(values), name, "must be a number, by which trials are ordered", remedy
+            ~np.isfinite(values),
+            name,
+            "must be a number, by which trials are ordered",
+            remedy=remedy,
         )
         return values
 
@@ -615,10 +616,10 @@ class TrialTable:
         """Return the cells of the column called ``name``; refuse an empty cell."""
         cells = self.cells[name]
         remedy = "; fill the cell, or delete the row if it is no trial"
-        self.refuse_rows(cells.isna(), name, "must not be empty", remedy)
+        self.refuse_rows(cells.isna(), name, "must not be empty", remedy=remedy)
         return cells
 
-    def _split(self, rows: pd.DataFrame) -> list[pd.DataFrame]:
+    def _split_sessions(self, rows: pd.DataFrame) -> list[pd.DataFrame]:
         """Split a participant's rows into sessions, and sort each session by the order of trials.
 
         If no order number repeats, rows are sorted by these numbers, and a session ends where the
@@ -654,7 +655,7 @@ class TrialTable:
         repeated = rows.index[rows.duplicated(trial_keys)]
         self.refuse_rows(
             self.cells.index.isin(repeated),
-            self.columns.one("order"),
+            self.columns.get_first("order"),
             f"comes a second time in a session; name the column of sessions{hint} with session=, or give order={NONE}; "
             "if the trial is in the table twice, delete one of its rows",
         )
@@ -740,7 +741,7 @@ class TrialTable:
         session labels.
         """
         remarks = []
-        people = self._participants()
+        people = self._read_participants()
         for name in self.columns.unused:
             counting = _describe_counting(self.cells[name], people)
             if counting == "up" and "order" not in self.columns:
@@ -799,10 +800,10 @@ def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
     """Return cells with NaN in place of codes of missed trials, in any spelling (case, spaces, 99.0
     for 99).
     """
-    spellings = {_normalize(code) for code in codes}
+    spellings = {_normalize_spelling(code) for code in codes}
     if not spellings:
         return cells
-    return cells.mask(cells.map(_normalize).isin(spellings))
+    return cells.mask(cells.map(_normalize_spelling).isin(spellings))
 
 
 def usual_size(rewards: pd.Series) -> float:
@@ -882,7 +883,7 @@ def _strip_written_fractions(cells: pd.Series) -> pd.Series:
     return cells
 
 
-def _normalize(text: Any) -> str:
+def _normalize_spelling(text: Any) -> str:
     """Return a normal form of a label, which is equal for labels that differ only in spelling: its
     number, or the text in lower case with single spaces.
     """
@@ -894,12 +895,12 @@ def _normalize(text: Any) -> str:
 
 
 def _find_lookalikes(labels: Iterable[str]) -> list[str]:
-    """Return the first group of labels that differ only in spelling (:func:`_normalize`); empty if
+    """Return the first group of labels that differ only in spelling (:func:`_normalize_spelling`); empty if
     there is no such group.
     """
     by_spelling: dict[str, list[str]] = {}
     for label in sorted(labels):
-        by_spelling.setdefault(_normalize(label), []).append(label)
+        by_spelling.setdefault(_normalize_spelling(label), []).append(label)
     return next((similar for similar in by_spelling.values() if len(similar) > 1), [])
 
 
@@ -909,8 +910,8 @@ def _merge_spellings(labels: Iterable[str]) -> dict[str, str]:
     """
     shortest: dict[str, str] = {}
     for label in sorted(labels, key=lambda text: (len(text), text)):
-        shortest.setdefault(_normalize(label), label)
-    return {label: shortest[_normalize(label)] for label in labels}
+        shortest.setdefault(_normalize_spelling(label), label)
+    return {label: shortest[_normalize_spelling(label)] for label in labels}
 
 
 def _count_in_first_frame(frames: Sequence[pd.DataFrame]) -> dict[str, int]:

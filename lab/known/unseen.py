@@ -28,7 +28,7 @@ from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.lapses import learn_in_some_rounds, stopped
 from interp.tasks.qlearning import families as learners
-from interp.tasks.qlearning.algorithms import pair, q_learning
+from interp.tasks.qlearning.algorithms import mark_pair, q_learning
 from interp.tasks.reachability import algorithms as search
 from lab.known import Right, Specimen, reference
 from lab.known.by_algorithm import Computed, RandomCell, adapt_computed
@@ -360,7 +360,7 @@ def _large_errors(v: Values) -> _Array:
 
 
 def _decaying(v: Values) -> _Array:
-    visits_before = (v["visits"] * pair(v)).sum((-1, -2))
+    visits_before = (v["visits"] * mark_pair(v)).sum((-1, -2))
     rate = 10 / (1 + visits_before)
     return v["column"] + rate[..., None] * v["change"]
 

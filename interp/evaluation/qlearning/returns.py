@@ -34,7 +34,7 @@ from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling, tabular
 from interp.tasks.qlearning.bellman import finite_horizon, random_values
-from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, as_batches, describe_draw
+from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, describe_draw, list_batches
 from interp.tasks.qlearning.layout import representative_sizes
 from interp.tasks.qlearning.mdps import EVALUATION, MDPs
 
@@ -62,7 +62,7 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     Raises:
         InputError: if every policy earns the same in these MDPs.
     """
-    batches = as_batches(episodes)
+    batches = list_batches(episodes)
     refuse_missing("the normalised score", *batches)
     shortest = min(batch.n_rounds for batch in batches)
     integer("n_rounds", n_rounds, 0, shortest)

@@ -89,7 +89,7 @@ _INPUTS: Mapping[str, Callable[[Any], _Array]] = {
     "offered": lambda episodes: episodes.offered.astype(float),
 }
 _build_algorithm = algorithm_builder(
-    "bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilities"]
+    "bandit", _VARIABLES, _INPUTS, zeros=_zeros, distribution=lambda v: v["arm_probabilities"]
 )
 
 
@@ -111,8 +111,8 @@ def _make_softmax_algorithm(
     """
     for parameter, value in parameters.items():
         _check_bounds(parameter, value, _BOUNDS.get(parameter, _UNBOUNDED))
-    choice = {"arm_probabilities": _choose_among_offers}
-    return _build_algorithm(key, name, {**equations, **choice}, memory, **parameters)
+    with_choice = {**equations, "arm_probabilities": _choose_among_offers}
+    return _build_algorithm(key, name, with_choice, memory=memory, **parameters)
 
 
 def _for_each_arm(parameter: _Parameter) -> _Array:
@@ -207,7 +207,7 @@ def _make_learner(
         "payoff_error": _compute_payoff_error,
         "next_arm_values": update,
     }
-    return _make_softmax_algorithm(key, name, parameters, "arm_values", equations)
+    return _make_softmax_algorithm(key, name, parameters, memory="arm_values", equations=equations)
 
 
 @checked
@@ -223,7 +223,7 @@ def rescorla_wagner(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 5.
     (('arm_values',), 'next_arm_values')
     """
     parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
-    return _make_learner("rescorla_wagner", "Rescorla-Wagner", parameters, rate, rate)
+    return _make_learner("rescorla_wagner", "Rescorla-Wagner", parameters, gain=rate, loss=rate)
 
 
 def _two_rates(
@@ -237,7 +237,8 @@ def _two_rates(
         inverse_temperature: inverse temperature of the softmax choice.
     """
     parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
-    return _make_learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
+    name = "Rescorla-Wagner with two rates"
+    return _make_learner("two_rates", name, parameters, gain=gain, loss=loss)
 
 
 def _forgetting(
@@ -252,7 +253,7 @@ def _forgetting(
     """
     parameters = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that forgets"
-    return _make_learner("forgetting", name, parameters, rate, rate, forgets=forgets)
+    return _make_learner("forgetting", name, parameters, gain=rate, loss=rate, forgets=forgets)
 
 
 @checked
@@ -268,7 +269,7 @@ def perseveration(
     """
     parameters = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
     name = "Rescorla-Wagner that repeats"
-    return _make_learner("perseveration", name, parameters, rate, rate, stays=stays)
+    return _make_learner("perseveration", name, parameters, gain=rate, loss=rate, stays=stays)
 
 
 @checked
@@ -293,7 +294,7 @@ def choice_kernel(rate: _Parameter = 0.3, inverse_temperature: _Parameter = 3.0)
     }
     parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
     return _make_softmax_algorithm(
-        "choice_kernel", "choice kernel", parameters, "choice_trace", equations
+        "choice_kernel", "choice kernel", parameters, memory="choice_trace", equations=equations
     )
 
 
@@ -346,7 +347,7 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
     }
     parameters = {"stays": stays, "shifts": shifts}
     return _make_softmax_algorithm(
-        "win_stay", "win-stay lose-shift", parameters, "last_pulled", equations
+        "win_stay", "win-stay lose-shift", parameters, memory="last_pulled", equations=equations
     )
 
 
@@ -387,7 +388,7 @@ def _make_bayesian(
         "next_arm_wins": count_wins,
         "next_arm_losses": count_losses,
     }
-    return _make_softmax_algorithm(key, name, parameters, "arm_wins", equations)
+    return _make_softmax_algorithm(key, name, parameters, memory="arm_wins", equations=equations)
 
 
 def _compute_posterior(v: Values) -> tuple[_Array, _Array]:
@@ -400,7 +401,7 @@ def _compute_posterior(v: Values) -> tuple[_Array, _Array]:
     wins, losses = 1 + v["arm_wins"], 1 + v["arm_losses"]  # with those of the prior Beta(1, 1)
     total = wins + losses
     mean = wins / total
-    variance = mean * (1 - mean) / (total + 1)
+    variance = mean * (1 - mean) / (total + 1)  # of the beta distribution Beta(wins, losses)
     return mean, np.sqrt(variance)
 
 
@@ -434,6 +435,7 @@ def _log_chances_of_two(mean: _Array, deviation: _Array) -> _Array:
         mean: mean of each arm's draw, ``[..., 2]``.
         deviation: standard deviation of each arm's draw, ``[..., 2]``.
     """
+    # The difference of the two draws is normal, and its variance is the sum of their variances.
     gap = mean[..., :1] - mean[..., 1:]
     z = gap / np.sqrt(np.square(deviation).sum(-1, keepdims=True))
     log_chances: _Array = special.log_ndtr(np.concatenate([z, -z], -1))
@@ -444,8 +446,10 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array, offered: _Array) ->
     """Return the log-probability, for each arm on offer, that a normal draw for this arm is the
     largest of all arms on offer.
 
-    The integral over all values that the largest draw may have is computed by Gauss-Legendre
-    quadrature. It begins and ends 6 standard deviations from a mean.
+    For arm i it is the log of the integral of ``p_i(x) prod_{j != i} P_j(x)`` over x, where p_i is
+    the density of the arm's draw and P_j the probability that the draw of arm j is below x. The
+    integral is computed by Gauss-Legendre quadrature. It begins and ends 6 standard deviations from
+    a mean.
 
     Args:
         mean: mean of each arm's draw, ``[..., arm]``.
@@ -487,9 +491,8 @@ def bayes_thompson(keeps: _Parameter = 1.0) -> Algorithm:
             return _log_chances_of_two(mean, deviation)
         return _log_chances_of_largest(mean, deviation, v["offered"])
 
-    return _make_bayesian(
-        "bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps
-    )
+    name = "Bayes that draws (Thompson)"
+    return _make_bayesian("bayes_thompson", name, {"keeps": keeps}, logits, keeps=keeps)
 
 
 @checked

@@ -129,7 +129,7 @@ class BanditEpisodes(BaseEpisodes):
         return is_offered
 
     @property
-    def _known(self) -> NDArray[np.bool_]:
+    def _has_known_choice(self) -> NDArray[np.bool_]:
         """Bool[episode, round], True where the choice is known."""
         return self.counted if self.unpaid is None else self.counted | self.unpaid
 
@@ -138,8 +138,8 @@ class BanditEpisodes(BaseEpisodes):
         """Bool[episode, round], True for rounds in which a prediction of the player's choice is
         scored: the choice is known and was not forced.
         """
-        known = self._known
-        return known if self.forced is None else known & ~self.forced
+        has_choice = self._has_known_choice
+        return has_choice if self.forced is None else has_choice & ~self.forced
 
 
 def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
@@ -174,7 +174,7 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
     )
     is_offered = (offers == choices[..., None]).any(-1)
     # The first round whose known choice was not on offer, if there is one.
-    for e, t in np.argwhere(episodes._known & ~is_offered)[:1]:
+    for e, t in np.argwhere(episodes._has_known_choice & ~is_offered)[:1]:
         listed = offers[e, t].tolist()
         raise InputError(
             f"the choice {choices[e, t]} of episode {e}, round {t}, is none of its offers {listed}"
@@ -239,7 +239,7 @@ def sample(
         choices[:, t] = is_passed.sum(-1)
         rewards[:, t] = would_pay[rows, t, choices[:, t]]
         state = algorithm.advance(state, read_inputs(t))  # now with this round's choice and reward
-    return BanditEpisodes(choices, rewards, n_arms, regime, seed)
+    return BanditEpisodes(choices, rewards, n_arms, regime=regime, seed=seed)
 
 
 def _draw_chances(
@@ -306,7 +306,7 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
     reward_ranks = flat_ranks.reshape(rewards.shape)
     with_products = np.concatenate([choice_and_reward, pulled * rewards[..., None]], -1)
     kinds = np.stack([episodes.choices, reward_ranks], -1)
-    return RoundInputs((choice_and_reward, with_products), kinds)
+    return RoundInputs(features=(choice_and_reward, with_products), kinds=kinds)
 
 
 def _exchange_reward(episodes: BanditEpisodes, t: int) -> _Array:

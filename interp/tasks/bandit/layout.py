@@ -65,7 +65,7 @@ class BanditRound(SizedRound):
         tokens[..., self.position("choice")] = self.token_ids["arm_1"] + choices
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., self.position("reward")] = torch.from_numpy(episodes.rewards)
-        return EncodedRounds(tokens, values, torch.zeros_like(choices))
+        return EncodedRounds(tokens, values, slots=torch.zeros_like(choices))
 
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:

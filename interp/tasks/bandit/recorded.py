@@ -64,7 +64,7 @@ def read_choices(
     chosen = choice_frame.iloc[:, 0]
     has_choice = chosen.notna()
     rewards = table.read_rewards(has_choice)
-    _ask_about_rare(table, labels, rewards)
+    _ask_about_rare_choice(table, labels, rewards)
     scaled, scale = table.scale_rewards(rewards)
     counted = has_choice & rewards.notna()
     sessions = table.select_sessions(table.find_sessions(), counted, "choice and reward")
@@ -199,7 +199,7 @@ def _list_pair_arms(
         if len(candidate) > 1 and (chosen <= set(candidate) or sides):
             return candidate
     labels = tuple(sorted(chosen))
-    place = f"{table.columns.one('pairs')!r} of {table.file}"
+    place = f"{table.columns.get_first('pairs')!r} of {table.file}"
     listed = ", ".join(labels[:6]) or "none"
     require(
         not sides and 2 <= len(labels) <= 4,
@@ -224,7 +224,7 @@ def _read_sides_as_arms(
     Raises:
         InputError: a choice is none of its trial's options, and names no side.
     """
-    column = table.columns.one("choice")
+    column = table.columns.get_first("choice")
     is_missing = choices.isna()
     is_option = offered.eq(choices, axis=0).any(axis=1) | is_missing
     names = [str(name) for name in offered.columns]
@@ -252,7 +252,8 @@ def _read_sides_as_arms(
         ~is_side,
         column,
         f"is none of the sides {', '.join(slot_of_side)}",
-        "; write it as one of them in the table, or give missed={0} (--missed {0}) if it is the code of a missed trial",
+        remedy="; write it as one of them in the table, or give missed={0} (--missed {0}) if it is the code of a "
+        "missed trial",
     )
     chosen_arms = pd.Series(np.nan, index=choices.index, dtype=object)
     for i, name in enumerate(offered.columns):
@@ -446,7 +447,7 @@ def _remark_totals(table: TrialTable, rewards: _Array) -> None:
         )
 
 
-def _ask_about_rare(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
+def _ask_about_rare_choice(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
     """Ask the user about a rare choice that always has the same reward, since it may be the code of
     a missed trial.
 

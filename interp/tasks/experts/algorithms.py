@@ -40,7 +40,12 @@ from interp.core.algorithm import (
 )
 from interp.support.checks import checked
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
+from interp.tasks.experts.posterior import (
+    check_bounds,
+    clip_accuracies,
+    compute_vote_share,
+    mean_accuracy,
+)
 
 VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lambda v: 2)
 
@@ -83,7 +88,7 @@ def _compute_log_odds(v: Values) -> NDArray[np.float64]:
     Args:
         v: values of the round's variables, by key.
     """
-    accuracy = keep_uncertain(v["accuracies"])
+    accuracy = clip_accuracies(v["accuracies"])
     return np.log(accuracy) - np.log1p(-accuracy)
 
 
@@ -155,7 +160,7 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
         "log_weights_centred": _centre_log_weights,
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
         "binding": lambda v: np.ones_like(v["votes"], float),
-        "prediction": lambda v: share(v["weights"], v["votes"]),
+        "prediction": lambda v: compute_vote_share(v["weights"], v["votes"]),
         "match": _mark_right,
     }
     equations["next_log_weights"] = lambda v: v["log_weights"] + gain * v["match"]
@@ -204,7 +209,7 @@ def follow_the_leader() -> Algorithm:
     equations = {
         "counts": None,
         "leads": _mark_leaders,
-        "prediction": lambda v: share(v["leads"], v["votes"]),
+        "prediction": lambda v: compute_vote_share(v["leads"], v["votes"]),
         **_COUNTING,
     }
     return _make_algorithm("follow_the_leader", "follow the leader", equations, memory="counts")
@@ -228,7 +233,7 @@ def follow_previous_winners() -> Algorithm:
 
     def prediction(v: Values) -> NDArray[Any]:
         votes, won = v["votes"], v["won"]
-        share_of_winners = share(won, votes)
+        share_of_winners = compute_vote_share(won, votes)
         is_undecided = (won.sum(-1) == 0) | (share_of_winners == 0.5)
         return np.where(is_undecided, votes.mean(-1), share_of_winners)
 

@@ -77,7 +77,7 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
     kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
     advice_and_label = kinds.astype(float)
     with_correct = np.concatenate([advice_and_label, episodes.correct], axis=-1)
-    return RoundInputs((advice_and_label, with_correct), kinds)
+    return RoundInputs(features=(advice_and_label, with_correct), kinds=kinds)
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -98,20 +98,22 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         return Place(memory), Place(counts, outcome="state")
     prediction_places = [
         Place(memory, ("latent@<z>",)),
-        *model.below(memory, "p?"),
+        *model.list_places_before_last(memory, "p?"),
         Place(memory, ("embed@<w>",), control=True),
-        Place("votes", model.at_all("embed", "p_")),
-        Place("prediction", (model.final("p?"),)),
+        Place("votes", model.list_sites("embed", "p_")),
+        Place("prediction", (model.name_last_residual("p?"),)),
     ]
     state_places = [
         Place(counts, ("latent@<z>",), outcome="state"),
         Place("label", ("embed@y",), outcome="state"),
-        *model.below("label", "w?", outcome="state"),
+        *model.list_places_before_last("label", "w?", outcome="state"),
         Place("label", ("embed@p?",), outcome="state", control=True),
-        Place("match", (model.final("w?"),), outcome="state"),
+        Place("match", (model.name_last_residual("w?"),), outcome="state"),
     ]
-    if model.replaces:
-        state_places.append(Place(model.written, (model.final("w?"),), outcome="state"))
+    if model.replaces_latents:
+        state_places.append(
+            Place(model.written, (model.name_last_residual("w?"),), outcome="state")
+        )
     return (*prediction_places, *state_places)
 
 
@@ -131,8 +133,8 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
         return (model.memory, "latent"), ("votes", "latent")
     return (
         (model.memory, "embed@<z>"),
-        (model.memory, model.before_final("p?")),
-        ("prediction", model.final("p?")),
+        (model.memory, model.name_residual_before_last("p?")),
+        ("prediction", model.name_last_residual("p?")),
         (model.memory, "embed@<w>"),
     )
 

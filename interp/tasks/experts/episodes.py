@@ -280,7 +280,7 @@ def _draw_accuracies(
         seed: seed of the random draws.
     """
     n_episodes, n_rounds, n_experts = shape
-    low, high = np.array(record.slots(n_experts)).T
+    low, high = np.array(record.list_intervals(n_experts)).T
     in_slots = low + (high - low) * _make_stream(seed, _ACCURACIES).random((n_episodes, n_experts))
     start = _make_stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
     motion = _make_stream(seed, _MOTION)

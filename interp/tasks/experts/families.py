@@ -26,10 +26,10 @@ from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import VARIABLES, count_misses
 from interp.tasks.experts.posterior import (
     check_bounds,
-    keep_uncertain,
+    clip_accuracies,
+    compute_vote_share,
     log_evidence,
     mean_accuracy,
-    share,
 )
 from interp.tasks.lapses import add_lapse, fading, late, stopped, window
 
@@ -81,8 +81,8 @@ def bayes_mixture(
             mean_accuracy(hits, misses, other_interval),
         ]
         prior = np.stack([v["regime"], 1 - v["regime"]], -1)
-        if_one = _compute_vote_likelihood(says_one, means, prior)
-        if_zero = _compute_vote_likelihood(~says_one, means, prior)
+        if_one = _compute_log_likelihood(says_one, means, prior)
+        if_zero = _compute_log_likelihood(~says_one, means, prior)
         return if_one - if_zero
 
     variables = [v for v in base.variables if v.key not in ("accuracies", "log_odds")]
@@ -107,7 +107,7 @@ def bayes_mixture(
     )
 
 
-def _compute_vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
+def _compute_log_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
     """Return the log-probability of a round's votes if the label is known, averaged over two
     possible intervals of the experts' accuracies.
 
@@ -119,7 +119,7 @@ def _compute_vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _
     """
     by_interval = []
     for mean in means:
-        accuracy = keep_uncertain(mean)
+        accuracy = clip_accuracies(mean)
         by_expert = np.where(is_right, np.log(accuracy), np.log1p(-accuracy))
         by_interval.append(by_expert.sum(-1))
     return special.logsumexp(np.stack(by_interval, -1), b=prior, axis=-1)
@@ -244,7 +244,10 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _NO_VOTE) -
     key, name = "deaf_majority", "Weighted Majority that never hears one expert"
     changes: dict[str, tuple[tuple[str, ...], Equation]] = {
         "weights": (("log_weights", "votes"), compute_weights),
-        "prediction": (("weights", "heard"), lambda v: share(v["weights"], v["heard"])),
+        "prediction": (
+            ("weights", "heard"),
+            lambda v: compute_vote_share(v["weights"], v["heard"]),
+        ),
         "match": (("heard", "label"), mark_right),
     }
     base = algorithms.weighted_majority(gain)

@@ -71,7 +71,8 @@ class ExpertRound(SizedRound):
         votes = slice(3, 3 + 2 * self.n_experts, 2)  # p_1, ..., p_n, after <w>, <z> and e_1
         tokens[..., votes] = label_0 + torch.from_numpy(episodes.advice)
         tokens[..., self.position("y")] = label_0 + labels
-        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(labels))
+        no_values = torch.zeros(tokens.shape)
+        return EncodedRounds(tokens, no_values, slots=torch.zeros_like(labels))
 
     # A prediction is P(y = 1) alone.
 

@@ -89,12 +89,14 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
         if low == high:
             return special.xlogy(k, low) + special.xlog1py(m, -low)
         p, r = k + 1, m + 1
+        # The likelihood q^k (1 - q)^m, integrated over the interval, is B(p, r) times the mass of
+        # the interval under Beta(p, r); the prior's density is 1 / (high - low).
         return special.betaln(p, r) + _log_interval_mass(p, r, low, high) - np.log(high - low)
 
     return _apply_once_per_record(evidence, hits, misses)
 
 
-def keep_uncertain(accuracies: _Reals) -> _Reals:
+def clip_accuracies(accuracies: _Reals) -> _Reals:
     """Clip ``accuracies`` to [1e-15, 1 - 1e-15], so that their log-odds are finite."""
     return np.clip(accuracies, _SMALLEST_ACCURACY, 1 - _SMALLEST_ACCURACY)
 
@@ -132,7 +134,7 @@ class _Truncated:
         lower, upper: bounds of the interval after mirroring.
         is_mirrored: True where the distribution is mirrored.
         mass: probability of the interval under Beta(p, r).
-        tiny: True where ``mass`` is too small to be computed as a difference of two tails.
+        is_tiny: True where ``mass`` is too small to be computed as a difference of two tails.
 
     Args:
         p, r: parameters of the beta distribution.
@@ -144,27 +146,27 @@ class _Truncated:
         self.p, self.r = np.where(self.is_mirrored, r, p), np.where(self.is_mirrored, p, r)
         self.lower = np.where(self.is_mirrored, 1 - high, low)
         self.upper = np.where(self.is_mirrored, 1 - low, high)
-        self.mass = self.mass_of(self.p)
-        self.tiny = self.mass < _UNDERFLOW
+        self.mass = self.compute_mass(self.p)
+        self.is_tiny = self.mass < _UNDERFLOW
 
-    def mass_of(self, p: _Reals) -> _Reals:
+    def compute_mass(self, p: _Reals) -> _Reals:
         """Return the probability of the interval under Beta(p, r), where ``p`` is the argument, and
         r and the interval are the attributes.
         """
         below_upper = special.betainc(p, self.r, self.upper)
         return below_upper - special.betainc(p, self.r, self.lower)
 
-    def tails(self) -> tuple[_Reals, _Reals]:
+    def compute_tail_terms(self) -> tuple[_Reals, _Reals]:
         """Return the terms from which a tiny mass is computed in logarithms, for the entries where
-        :attr:`tiny` is True.
+        :attr:`is_tiny` is True.
 
         Returns:
             The factor ``(lower / upper)^p ((1 - lower) / (1 - upper))^r`` between the two tails;
             and the series of :func:`_compute_series` at the upper bound, minus this factor times
             the series at the lower bound.
         """
-        p, r = self.p[self.tiny], self.r[self.tiny]
-        lower, upper = self.lower[self.tiny], self.upper[self.tiny]
+        p, r = self.p[self.is_tiny], self.r[self.is_tiny]
+        lower, upper = self.lower[self.is_tiny], self.upper[self.is_tiny]
         ratio, ratio_of_rests = lower / upper, (1 - lower) / (1 - upper)
         factor = np.exp(special.xlogy(p, ratio) + special.xlogy(r, ratio_of_rests))
         return factor, _compute_series(p, r, upper) - factor * _compute_series(p, r, lower)
@@ -174,19 +176,22 @@ def _log_interval_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """Return the log-probability that a variable with distribution Beta(p, r) lies between ``low``
     and ``high``.
 
+    A tiny probability is a difference of two tails ``x^p (1 - x)^r 2F1(p + r, 1; p + 1; x) /
+    (p B(p, r))`` (DLMF 8.17.8), from which the factor of the upper tail is taken out.
+
     Args:
         p, r: parameters of the beta distribution.
         low, high: bounds of the interval.
     """
     beta = _Truncated(p, r, low, high)
-    tiny = beta.tiny
-    result = np.log(np.where(tiny, 1.0, beta.mass))  # the 1.0 are replaced below
-    if tiny.any():
-        p, r, upper = beta.p[tiny], beta.r[tiny], beta.upper[tiny]
+    is_tiny = beta.is_tiny
+    result = np.log(np.where(is_tiny, 1.0, beta.mass))  # the 1.0 are replaced below
+    if is_tiny.any():
+        p, r, upper = beta.p[is_tiny], beta.r[is_tiny], beta.upper[is_tiny]
         density = special.xlogy(p, upper) + special.xlog1py(r, -upper)
         at_edge = density - np.log(p) - special.betaln(p, r)
-        factor, series = beta.tails()
-        result[tiny] = at_edge + np.log(1 - factor + series)
+        factor, series = beta.compute_tail_terms()
+        result[is_tiny] = at_edge + np.log(1 - factor + series)
     return result
 
 
@@ -194,17 +199,20 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """Return the mean of a variable with distribution Beta(p, r), given that it lies between
     ``low`` and ``high``.
 
+    Since x times the density of Beta(p, r) is ``p / (p + r)`` times that of Beta(p + 1, r), the
+    mean is ``p / (p + r)`` times the ratio of the interval's masses under these distributions.
+
     Args:
         p, r: parameters of the beta distribution.
         low, high: bounds of the interval.
     """
     beta = _Truncated(p, r, low, high)
-    tiny = beta.tiny
-    ratio = beta.mass_of(beta.p + 1) / np.where(tiny, 1.0, beta.mass)
-    if tiny.any():
+    is_tiny = beta.is_tiny
+    ratio = beta.compute_mass(beta.p + 1) / np.where(is_tiny, 1.0, beta.mass)
+    if is_tiny.any():
         # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
-        factor, series = beta.tails()
-        ratio[tiny] = series / (1 - factor + series)
+        factor, series = beta.compute_tail_terms()
+        ratio[is_tiny] = series / (1 - factor + series)
     mean = beta.p / (beta.p + beta.r) * ratio
     return np.where(beta.is_mirrored, 1 - mean, mean)
 
@@ -227,7 +235,7 @@ def _compute_series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
     return total
 
 
-def share(
+def compute_vote_share(
     weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"],
     advice: Integer[np.ndarray, "... expert"] | Float[np.ndarray, "... expert"],
 ) -> Float[np.ndarray, "*any"]:
@@ -341,7 +349,7 @@ def average_orders(
         possible = _flatten_last_two(np.maximum(evidence, _IMPOSSIBLE))
         posterior = special.softmax(possible @ to_orders + log_prior, axis=-1)
         means = np.stack([mean_accuracy(k, m, kind) for kind in kinds], axis=-1)
-        right, wrong = np.log(keep_uncertain(means)), np.log(keep_uncertain(1 - means))
+        right, wrong = np.log(clip_accuracies(means)), np.log(clip_accuracies(1 - means))
         says_one = episodes.advice[block, ..., None] == 1
         if_zero = _flatten_last_two(np.where(says_one, wrong, right)) @ to_orders
         if_one = _flatten_last_two(np.where(says_one, right, wrong)) @ to_orders
@@ -372,7 +380,7 @@ def filter_switches(
     )
     kinds, orders = _list_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]  # [order, expert]
-    hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
+    hit, miss = np.log(clip_accuracies(accuracies)), np.log(clip_accuracies(1 - accuracies))
     rotate = _compute_rotations(orders)
 
     def predict(block: slice) -> _Predictions:

@@ -37,7 +37,12 @@ from interp.tasks.experts import (
     get_regime,
     posterior,
 )
-from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
+from interp.tasks.experts.posterior import (
+    check_bounds,
+    clip_accuracies,
+    compute_vote_share,
+    mean_accuracy,
+)
 
 Decision = Literal["threshold", "sample"]
 _Predictions = Float[np.ndarray, "episode round"]
@@ -104,7 +109,7 @@ def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertR
     """
     before_each_round = log_weights(episodes, eta)[:, :-1]
     weights = special.softmax(before_each_round, axis=-1)
-    return ExpertRun(share(weights, episodes.advice))
+    return ExpertRun(compute_vote_share(weights, episodes.advice))
 
 
 def horizon_eta(n_experts: int, n_rounds: int) -> float:
@@ -125,7 +130,7 @@ def _make_predictor(
     """
 
     def predict(episodes: ExpertEpisodes) -> ExpertRun:
-        return ExpertRun(algorithm.run(episodes)["prediction"], decision)
+        return ExpertRun(algorithm.run(episodes)["prediction"], decision=decision)
 
     return predict
 
@@ -163,7 +168,7 @@ def bayes(
             regime.switch_every is None or len(regimes) == 1,
             f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior",
         )
-    alternatives = [regime.slots(episodes.n_experts) for regime in regimes]
+    alternatives = [regime.list_intervals(episodes.n_experts) for regime in regimes]
     # A regime that switches is alone, as was checked above.
     first_slots, every = alternatives[0], regimes[0].switch_every
     has_one_interval = len(regimes) == 1 and len(set(first_slots)) == 1
@@ -216,7 +221,7 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
         of=ValueError,
     ):
         np.broadcast_shapes(accuracies.shape, advice.shape)
-    log_odds = special.logit(keep_uncertain(accuracies))
+    log_odds = special.logit(clip_accuracies(accuracies))
     signs = 2 * advice - 1
     evidence = (signs * log_odds).sum(axis=-1)
     return special.expit(evidence)
@@ -258,6 +263,9 @@ def _run_majority_with_horizon(episodes: ExpertEpisodes) -> ExpertRun:
 
 
 def _run_majority_of_the_paper(episodes: ExpertEpisodes) -> ExpertRun:
+    """Run Weighted Majority with a learning rate per episode. It is drawn by the episode's position
+    in the batch, so a selected episode gets another one.
+    """
     rng = np.random.default_rng([episodes.seed or 0, _ETA_STREAM])
     return weighted_majority(episodes, rng.uniform(0.05, 0.5, len(episodes)))
 

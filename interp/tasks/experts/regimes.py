@@ -92,7 +92,7 @@ class ExpertRegime:
         )
 
     @checked
-    def slots(self, n_experts: int) -> tuple[Bounds, ...]:
+    def list_intervals(self, n_experts: int) -> tuple[Bounds, ...]:
         """Return the intervals (low, high) from which the accuracies of ``n_experts`` experts are
         drawn: those in the field ``first``, then the field ``rest`` for every further expert. The
         order says nothing, because the sampler permutes the experts.
@@ -141,7 +141,7 @@ class ExpertRegime:
         return cls(name, "", min_experts=min_experts, **params)
 
 
-_DRAWN = (
+_FIXED_REGIMES = (
     ExpertRegime("uniform", "all U[.3, .9]: the training distribution", rest=(0.3, 0.9)),
     ExpertRegime("wide", "all U[0, 1]: no prior knowledge", rest=(0.0, 1.0)),
     ExpertRegime(
@@ -190,7 +190,7 @@ _DRAWN = (
     ExpertRegime("close", "all U[.55, .65]", rest=(0.55, 0.65)),
 )
 """Regimes with fixed, independent accuracies."""
-_MOVED = (
+_CHANGING_REGIMES = (
     ExpertRegime(
         "switch-10",
         "every 10 rounds a new best expert (.85), the others .4",
@@ -241,7 +241,7 @@ _MOVED = (
     ),
 )
 """Regimes with changing accuracies, or with correlated experts."""
-_WITH_GOOD_EXPERTS = (
+_GOOD_EXPERT_REGIMES = (
     ExpertRegime(
         "1-high-quality", "1 U[.9, 1], the others U[.3, .9]", rest=(0.3, 0.9), first=((0.9, 1.0),)
     ),
@@ -267,7 +267,7 @@ _WITH_GOOD_EXPERTS = (
         min_experts=4,
     ),
 )
-_REGIMES = (*_DRAWN, *_MOVED, *_WITH_GOOD_EXPERTS)
+_REGIMES = (*_FIXED_REGIMES, *_CHANGING_REGIMES, *_GOOD_EXPERT_REGIMES)
 REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for regime in _REGIMES})
 
 

@@ -68,7 +68,7 @@ def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
     return {key: getattr(episodes, _INPUTS[key]) for key in inputs}
 
 
-def pair(v: Values) -> _Array:
+def mark_pair(v: Values) -> _Array:
     """Return a table, ``[..., state, action]``, with 1 for the state and action of the round and 0
     elsewhere.
 
@@ -160,7 +160,7 @@ _ROW_EQUATIONS: dict[str, Equation] = {
 _UPDATE_EQUATIONS: dict[str, Equation] = {
     "next_column": lambda v: v["column"] + v["change"],
     "next_table": _write_column,
-    "next_visits": lambda v: v["visits"] + pair(v),
+    "next_visits": lambda v: v["visits"] + mark_pair(v),
     "next_column_visited": lambda v: v["next_column"],
     "greedy_action": _choose_after,
 }
@@ -293,20 +293,19 @@ def records() -> tuple[AlgorithmRecord, ...]:
     They are in order of preference: if several algorithms have a variable of the same name, the
     first one defines it.
     """
-    name_without_bootstrap = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(
             "q_learning",
             "tabular Q-learning",
             "Q-learning",
-            q_learning,
-            lambda e: {"alpha": e.alpha, "gamma": e.gamma},
+            make=q_learning,
+            parameters=lambda episodes: {"alpha": episodes.alpha, "gamma": episodes.gamma},
         ),
         AlgorithmRecord(
             "no_bootstrap",
-            name_without_bootstrap,
+            "Q-learning without bootstrapping",
             "Q, gamma 0",
-            no_bootstrap,
-            lambda e: {"alpha": e.alpha},
+            make=no_bootstrap,
+            parameters=lambda episodes: {"alpha": episodes.alpha},
         ),
     )

@@ -90,9 +90,8 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     pair_index = states * n_actions + actions
     pairs = np.eye(n_states * n_actions)[pair_index]
     with_products = np.concatenate([tokens_and_reward, pairs, pairs * rewards], axis=-1)
-    return RoundInputs(
-        (tokens_and_reward, with_products), np.stack([states, actions, next_states], axis=-1)
-    )
+    kinds = np.stack([states, actions, next_states], axis=-1)
+    return RoundInputs(features=(tokens_and_reward, with_products), kinds=kinds)
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -108,10 +107,10 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     model = Model(machine)
     if not model.has_layers:
         return Place("table"), Place("table", outcome="state")
-    next_state = model.at_all("embed", "s'")
+    next_state = model.list_sites("embed", "s'")
     places = [Place("table", ("latent",))]
-    for layer in model.layers:
-        places.append(Place("next_values", model.at_all(f"resid_post[{layer}]", "a_")))
+    for layer in model.layers_before_last:
+        places.append(Place("next_values", model.list_sites(f"resid_post[{layer}]", "a_")))
     places += [
         Place("next_values", ("embed@<BOS>",), control=True),
         Place("next_state", next_state),
@@ -119,20 +118,20 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     if machine.layout.draws:
         places.append(Place("noise", ("embed@n",)))
     places += [
-        Place("choice", (model.final("Select"),)),
+        Place("choice", (model.name_last_residual("Select"),)),
         Place("table", ("latent",), outcome="state"),
         Place("state", ("embed@s",), outcome="state"),
         Place("reward", ("embed@r",), outcome="state"),
         Place("next_state", next_state, outcome="state"),
     ]
-    if model.replaces:
+    if model.replaces_latents:
         places.append(Place("action", ("embed@a",), outcome="state"))
     places += [
         Place("reward", ("embed@<BOS>",), outcome="state", control=True),
-        Place("change", (model.final("Update"),), outcome="state"),
+        Place("change", (model.name_last_residual("Update"),), outcome="state"),
     ]
-    if model.replaces:
-        places.append(Place("next_column", (model.final("Update"),), outcome="state"))
+    if model.replaces_latents:
+        places.append(Place("next_column", (model.name_last_residual("Update"),), outcome="state"))
     return tuple(places)
 
 
@@ -151,8 +150,8 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
     if not model.has_layers:
         return ("table", "latent"), ("next_state", "latent")
     return (
-        ("next_values", model.before_final("Select")),
-        ("choice", model.final("Select")),
+        ("next_values", model.name_residual_before_last("Select")),
+        ("choice", model.name_last_residual("Select")),
         ("choice", "embed@<BOS>"),
     )
 

@@ -176,7 +176,7 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     policy = np.zeros((len(mdps), n_rounds, mdps.n_states), np.int64)
     for t in reversed(range(n_rounds)):
-        action_values = _lookahead(mdps, values[:, t + 1])
+        action_values = _compute_action_values(mdps, values[:, t + 1])
         values[:, t] = action_values.max(-1)
         policy[:, t] = greedy_sets(action_values).argmax(-1)
     return _FinitePlan(values, policy)
@@ -196,12 +196,19 @@ def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps sta
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     for t in reversed(range(n_rounds)):
-        values[:, t] = _lookahead(mdps, values[:, t + 1]).mean(-1)
+        values[:, t] = _compute_action_values(mdps, values[:, t + 1]).mean(-1)
     return values
 
 
-def _lookahead(
+def _compute_action_values(
     mdps: MDPs, values: Float[np.ndarray, "mdp state"]
 ) -> Float[np.ndarray, "mdp state action"]:
+    """Return the reward of each action plus the expected value of the next state,
+    ``[mdp, state, action]``.
+
+    Args:
+        mdps: the MDPs.
+        values: value of each state in the next round, ``[mdp, state]``.
+    """
     # Axes: MDP b, state s, action a, next state n.
     return mdps.rewards + np.einsum("bsan,bn->bsa", mdps.transitions, values)

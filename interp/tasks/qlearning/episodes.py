@@ -33,7 +33,7 @@ from interp.support.checks import (
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.mdps import MDPs, inverse_labels
+from interp.tasks.qlearning.mdps import MDPs, invert_labels
 
 __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 
@@ -328,8 +328,8 @@ class MDPEpisodes(BaseEpisodes):
             actions: new number of each action, ``[episode, action]``.
         """
         rows = np.arange(len(self))[:, None]  # [episode, 1]
-        old_states = inverse_labels("states", states, len(self), self.n_states)
-        old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
+        old_states = invert_labels("states", states, len(self), self.n_states)
+        old_actions = invert_labels("actions", actions, len(self), self.n_actions)
         new_by_state = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
         tables = np.take_along_axis(new_by_state, old_actions[:, None, None, :], 3)
         mdps = None if self.mdps is None else self.mdps.permute(states, actions)
@@ -501,7 +501,7 @@ def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
 Batches = MDPEpisodes | Iterable[MDPEpisodes]
 
 
-def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
+def list_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
     """Return the batches of episodes in an argument as a tuple.
 
     Args:
@@ -523,7 +523,7 @@ def pair_with_batches(name: str, arrays: Any, episodes: Batches) -> list[tuple[A
         arrays: a list with one array per batch; if ``episodes`` is a single batch, its array.
         episodes: one batch, or several.
     """
-    batches = as_batches(episodes)
+    batches = list_batches(episodes)
     if isinstance(episodes, MDPEpisodes):
         return [(arrays, episodes)]
     require(

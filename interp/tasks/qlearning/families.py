@@ -26,7 +26,7 @@ from interp.support.checks import check_number, checked
 from interp.support.errors import require
 from interp.tasks.lapses import add_lapse, late, stopped
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.algorithms import VARIABLES, no_bootstrap, pair, q_learning
+from interp.tasks.qlearning.algorithms import VARIABLES, mark_pair, no_bootstrap, q_learning
 
 _Array = NDArray[Any]
 
@@ -191,7 +191,7 @@ def acting(
             the handwired construction uses.
     """
     require(temperature >= 0, f"temperature must be at least 0, got {temperature}")
-    rows = "acting_after" if after else "acting_before"  # of variables.csv
+    rows_key = "acting_after" if after else "acting_before"  # of rows in variables.csv
     table_key = "next_table" if after else "table"
 
     def acting_values(v: Values) -> _Array:
@@ -216,7 +216,7 @@ def acting(
     return replace(
         algorithm,
         parameters=parameters,
-        variables=(*variables, *VARIABLES(rows, equations)),
+        variables=(*variables, *VARIABLES(rows_key, equations)),
         distribution=lambda v: v["policy"],
     )
 
@@ -256,7 +256,7 @@ def _make_learner(
     for memory in memories:
         variables.append(_make_pair_variable(memory, role="state"))
     states = [variable.key for variable in variables if variable.role == "state"]
-    updates = {"visits": lambda v: v["visits"] + pair(v), **memories, "table": update_table}
+    updates = {"visits": lambda v: v["visits"] + mark_pair(v), **memories, "table": update_table}
     for state, update in updates.items():
         parents = tuple(variable.key for variable in variables)  # all that are computed before
         next_value = _make_pair_variable(NEXT + state, parents=parents, equation=update)
@@ -286,7 +286,9 @@ def _make_pair_variable(key: str, **rest: Any) -> Variable:
         rest: further fields of the :class:`Variable`.
     """
     outputs = _BASE.variable("table").outputs
-    return Variable(key, key, _MEANINGS[key], "reward", outputs=outputs, **rest)
+    return Variable(
+        key=key, symbol=key, meaning=_MEANINGS[key], units="reward", outputs=outputs, **rest
+    )
 
 
 def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
@@ -298,7 +300,7 @@ def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
         target: one number per table, ``[...]``.
     """
     gap = target[..., None, None] - v["table"]  # [..., state, action]
-    return v["table"] + rate * pair(v) * gap
+    return v["table"] + rate * mark_pair(v) * gap
 
 
 def _make_bootstrapping(
@@ -396,13 +398,13 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
     check_number("trace", trace, 0, 1)
 
     def table(v: Values) -> _Array:
-        current = (v["table"] * pair(v)).sum((-1, -2))
+        current = (v["table"] * mark_pair(v)).sum((-1, -2))
         following = bellman.take_rows(v["table"], v["next_state"]).max(-1)
         error = v["reward"] + gamma * following - current
         return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
 
     def update_traces(v: Values) -> _Array:
-        return gamma * trace * v["eligible"] + pair(v)
+        return gamma * trace * v["eligible"] + mark_pair(v)
 
     memories = {"eligible": update_traces}
     return _make_learner(
@@ -421,14 +423,15 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     bellman.check_rates(alpha, gamma)
 
     def table(v: Values) -> _Array:
-        this_pair = pair(v)
+        this_pair = mark_pair(v)
         current = (v["table"] * this_pair).sum((-1, -2), keepdims=True)
         # The round before still lacks the value of the action that is taken now.
         completed = v["table"] + alpha * gamma * current * v["last_pair"]
+        # The update with the reward alone, which the next round will complete.
         gap = v["reward"][..., None, None] - v["table"]
         return completed + alpha * this_pair * gap
 
-    memories = {"last_pair": pair}
+    memories = {"last_pair": mark_pair}
     return _make_learner("sarsa", "SARSA, on-policy", table, memories, alpha=alpha, gamma=gamma)
 
 

@@ -124,7 +124,7 @@ class QLearningRound(SizedRound):
             tokens[..., place("n")] = self.token_ids["greedy"] + _get_noise(episodes)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., place("r")] = torch.from_numpy(episodes.rewards)
-        return EncodedRounds(tokens, values, actions)
+        return EncodedRounds(tokens, values, slots=actions)
 
     @checked
     def choice_token(self, choice: Tensor) -> Tensor:

@@ -152,8 +152,8 @@ class MDPs:
             states: new number of each state, ``[episode, state]``.
             actions: new number of each action, ``[episode, action]``.
         """
-        old_states = inverse_labels("states", states, len(self), self.n_states)
-        old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
+        old_states = invert_labels("states", states, len(self), self.n_states)
+        old_actions = invert_labels("actions", actions, len(self), self.n_actions)
         rows = np.arange(len(self))[:, None, None]
         pairs = (rows, old_states[:, :, None], old_actions[:, None, :])  # [episode, state, action]
         next_states = old_states[:, None, None, :]
@@ -161,7 +161,7 @@ class MDPs:
         return replace(self, transitions=transitions, rewards=self.rewards[pairs])
 
 
-def inverse_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArray[np.int64]:
+def invert_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArray[np.int64]:
     """Invert the permutations by which states or actions are renumbered.
 
     Args:
@@ -250,7 +250,7 @@ def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
     Args:
         n_states, n_actions: numbers of states and of actions, at least 2 each.
     """
-    transitions = _make_line("chain", n_states, n_actions, down=1)
+    transitions = _make_line("chain", n_states, n_actions, step_down=1)
     rewards = np.zeros((1, n_states, n_actions))
     rewards[0, n_states - 1, 0] = 1
     return MDPs(transitions, rewards, families=("chain",))
@@ -266,20 +266,20 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
     Args:
         n_states, n_actions: numbers of states and of actions, at least 2 each.
     """
-    transitions = _make_line("ladder", n_states, n_actions, down=2)
+    transitions = _make_line("ladder", n_states, n_actions, step_down=2)
     heights = np.linspace(0, 1, n_states)
     rewards = transitions @ heights**2
     return MDPs(transitions, rewards, families=("ladder",))
 
 
-def _make_line(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
+def _make_line(kind: str, n_states: int, n_actions: int, step_down: int) -> NDArray[np.float64]:
     """Return the transitions on a line of states: action 0 steps up by one state, every other
-    action steps down by ``down`` states.
+    action steps down by ``step_down`` states.
 
     Args:
         kind: name of the MDP in the error message.
         n_states, n_actions: numbers of states and of actions, at least 2 each.
-        down: number of states of a step down.
+        step_down: number of states of a step down.
 
     Returns:
         Probabilities ``[1, state, action, next state]``, all 0 or 1.
@@ -293,7 +293,7 @@ def _make_line(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[n
     )
     states = np.arange(n_states)
     higher = np.minimum(states + 1, n_states - 1)
-    lower = np.maximum(states - down, 0)
+    lower = np.maximum(states - step_down, 0)
     transitions = np.zeros((1, n_states, n_actions, n_states))
     transitions[0, states, 0, higher] = 1
     transitions[0, states, 1:, lower] = 1
@@ -371,13 +371,13 @@ do.
 """
 
 
-def draw(
+def draw_from_regime(
     regime: MDPRegime,
     n: int,
     n_states: int,
     n_actions: int,
-    shares: np.random.Generator,
-    rng: np.random.Generator,
+    cell_rng: np.random.Generator,
+    mdp_rng: np.random.Generator,
 ) -> MDPs:
     """Sample MDPs of a regime. Each kind of MDP in the regime's field ``cells`` occurs equally
     often; if the regime is one fixed MDP, copies of it are returned.
@@ -387,24 +387,30 @@ def draw(
         n: number of MDPs.
         n_states: number of states of each MDP.
         n_actions: number of actions of each MDP.
-        shares: random generator that assigns the kinds of ``cells`` to the MDPs.
-        rng: random generator for rewards and transitions.
+        cell_rng: random generator that assigns the kinds of ``cells`` to the MDPs.
+        mdp_rng: random generator for rewards and transitions.
     """
     if regime.build is not None:
         built = regime.build(n_states, n_actions)
         return built.select(np.zeros(n, np.int64))
     n_cells = len(regime.cells)
     # Shuffled twice: which kinds occur once more if n is no multiple, and which MDP is of a kind.
-    in_turn = shares.permutation(n_cells)[np.arange(n) % n_cells]
-    cells = shares.permutation(in_turn)  # index of each MDP's kind
+    in_turn = cell_rng.permutation(n_cells)[np.arange(n) % n_cells]
+    cells = cell_rng.permutation(in_turn)  # index of each MDP's kind
     rewards = np.empty((n, n_states, n_actions))
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):
         chosen = cells == i
         shape = (int(chosen.sum()), n_states, n_actions)
-        rewards[chosen] = _draw_rewards(family, rng, shape)
-        transitions[chosen] = rng.dirichlet(np.full(n_states, kappa), shape)
+        rewards[chosen] = _draw_rewards(family, mdp_rng, shape)
+        transitions[chosen] = mdp_rng.dirichlet(np.full(n_states, kappa), shape)
     families = tuple(regime.cells[i][0] for i in cells)
     kappas = [regime.cells[i][1] for i in cells]
     bernoulli = [family == "bernoulli-draws" for family in families]
-    return MDPs(transitions, rewards, families, np.array(kappas), np.array(bernoulli, bool))
+    return MDPs(
+        transitions,
+        rewards,
+        families=families,
+        concentrations=np.array(kappas),
+        bernoulli=np.array(bernoulli, bool),
+    )

@@ -30,7 +30,7 @@ from interp.support.checks import (
 from interp.support.errors import require, require_known
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
-from interp.tasks.qlearning.mdps import REGIMES, draw
+from interp.tasks.qlearning.mdps import REGIMES, draw_from_regime
 
 _HUB_REWARD = 0.1
 """Largest reward at a hub; at a leaf it is 1.
@@ -136,11 +136,11 @@ class Interaction:
         # Each round has the draw for the next round's action, and the last round has 0.
         self._noise = np.pad(draws[:, 1:], ((0, 0), (0, 1)))
         self._agents_explore = told
-        self._transition_luck = stream(seed, "transition").random(shape)
-        self._reward_luck = stream(seed, "reward").random(shape)
+        self._transition_draws = stream(seed, "transition").random(shape)
+        self._reward_draws = stream(seed, "reward").random(shape)
         total = mdps.transitions.cumsum(-1)  # [episode, state, action, next state]
         # The last entry is exactly 1, so that no draw in [0, 1) selects an impossible state.
-        self._cumulative = total / total[..., -1:]
+        self._cumulative_transitions = total / total[..., -1:]
         self._rows = np.arange(n_mdps)
         self._states = np.zeros((n_mdps, n_rounds + 1), np.int64)
         self._states[:, 0] = stream(seed, "start").integers(n_states, size=n_mdps)
@@ -190,10 +190,10 @@ class Interaction:
         t, rows, states = self.round, self._rows, self.states
         actions = self._choose(choices)
         rewards = self.mdps.rewards[rows, states, actions]
-        is_paid = self._reward_luck[:, t] < rewards
+        is_paid = self._reward_draws[:, t] < rewards
         rewards = np.where(self.mdps.bernoulli, is_paid, rewards)
-        cumulative = self._cumulative[rows, states, actions]  # [episode, next state]
-        next_states = (cumulative > self._transition_luck[:, t, None]).argmax(-1)
+        cumulative = self._cumulative_transitions[rows, states, actions]  # [episode, next state]
+        next_states = (cumulative > self._transition_draws[:, t, None]).argmax(-1)
         self._actions[:, t] = actions
         self._rewards[:, t] = rewards
         self._states[:, t + 1] = next_states
@@ -375,7 +375,9 @@ def _draw_late_rewards(n_mdps: int, n_states: int, n_actions: int, seed: int) ->
 def _draw_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int, regime: str) -> MDPs:
     require_known("MDP regime", regime, REGIMES)
     cell_rng, mdp_rng = stream(seed, "cells"), stream(seed, "mdps")
-    return draw(REGIMES[regime], n_mdps, n_states, n_actions, shares=cell_rng, rng=mdp_rng)
+    return draw_from_regime(
+        REGIMES[regime], n_mdps, n_states, n_actions, cell_rng=cell_rng, mdp_rng=mdp_rng
+    )
 
 
 def _play(

@@ -51,7 +51,7 @@ class QLearner:
         bellman.check_rates(self.alpha, self.gamma)
         check_epsilon(self.epsilon)
 
-    def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
+    def make_chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
         """Return a function that chooses actions. The function takes no arguments, and returns the
         agent's greedy action in each episode, ``[episode]``. Exploration is left to the
         interaction.
@@ -80,7 +80,7 @@ class OptimalAgent(QLearner):
     use them.
     """
 
-    def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
+    def make_chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
         rows = np.arange(len(interaction.mdps))
         policy = finite_horizon(interaction.mdps, interaction.n_rounds).policy
         return lambda: policy[rows, interaction.round, interaction.states]
@@ -107,7 +107,7 @@ def run(learner: QLearner, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
             the same for every agent.
     """
     interaction = Interaction(mdps, n_rounds, seed, learner.epsilon, learner.alpha, learner.gamma)
-    choose = learner.chooser(interaction, stream(seed, "behaviour"))
+    choose = learner.make_chooser(interaction, stream(seed, "behaviour"))
     while not interaction.done:
         interaction.advance(choose())
     return interaction.episodes()

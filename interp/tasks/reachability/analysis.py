@@ -101,7 +101,7 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     # The root's row of each adjacency matrix, [episode, round, node].
     children = np.take_along_axis(matrix, roots[..., None, None], -2)[..., 0, :]
     with_children = np.concatenate([plain, children], -1)
-    return RoundInputs((plain, with_children), roots[..., None])
+    return RoundInputs(features=(plain, with_children), kinds=roots[..., None])
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -120,15 +120,15 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     places = [
         Place("reached", ("latent@<z>",)),
         Place("member", ("resid_post[0]@c_1", "resid_post[0]@c_2")),
-        Place("prediction", (model.final("p?"),)),
+        Place("prediction", (model.name_last_residual("p?"),)),
         Place("reached", ("embed@<w>",), control=True),
         Place("reached", ("latent@<z>",), outcome="state"),
         Place("root", ("embed@r",), outcome="state"),
-        *model.below("frontier", "w?", outcome="state"),
+        *model.list_places_before_last("frontier", "w?", outcome="state"),
         Place("root", ("embed@p?",), outcome="state", control=True),
     ]
-    if model.replaces:
-        places.append(Place("next_reached", (model.final("w?"),), outcome="state"))
+    if model.replaces_latents:
+        places.append(Place("next_reached", (model.name_last_residual("w?"),), outcome="state"))
     return tuple(places)
 
 
@@ -148,7 +148,7 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
         return ("reached", "latent"), ("candidates", "latent")
     return (
         ("reached", "embed@<z>"),
-        ("prediction", model.final("p?")),
+        ("prediction", model.name_last_residual("p?")),
         ("reached", "embed@<w>"),
     )
 
@@ -243,7 +243,7 @@ def _corrupt_round(
     """
     build = corrupt_one_round(array, edit, ReachabilityEpisodes.by_round)
     # Not possible: the sampler gives all rounds of an episode the same graph and question.
-    return Corruption(key, name, delay, build, possible=False)
+    return Corruption(key, name, delay=delay, build=build, possible=False)
 
 
 def corruptions() -> tuple[Corruption, ...]:

@@ -75,7 +75,7 @@ class ReachabilityEpisodes(BaseEpisodes):
             set_frozen_fields(self, **{name: self._check_array(name)})
         numbers = np.arange(len(self)) if self.numbers is None else self.numbers
         set_frozen_fields(self, numbers=episode_array("numbers", numbers, "episode", 0, whole=True))
-        lengths = {len(self.edges), len(self.roots), len(self.candidates), len(self.numbers)}
+        lengths = {len(getattr(self, name)) for name in (*_AXES_IF_EQUAL, "numbers")}
         require(
             len(lengths) == 1,
             f"edges, roots, candidates and numbers must be of equally many episodes, got {lengths}",

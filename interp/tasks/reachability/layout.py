@@ -109,4 +109,5 @@ class ReachabilityRound(SizedRound):
         # The candidates, c_1 and c_2, follow the edges.
         tokens[..., stop : stop + 2] = first_node + torch.tensor(episodes.by_round("candidates"))
         tokens[..., place("r")] = first_node + torch.tensor(episodes.by_round("roots"))
-        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(tokens[..., 0]))
+        no_values = torch.zeros(tokens.shape)
+        return EncodedRounds(tokens, no_values, slots=torch.zeros_like(tokens[..., 0]))

@@ -164,9 +164,10 @@ def _grow_graphs(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> 
     sizes = rng.integers(smallest, largest + 1, n_graphs)
     scores = _draw_parent_scores(rng, n_graphs, n_nodes)
     parents = np.argsort(-scores, axis=1)[:, :3].swapaxes(1, 2)  # [graph, child, rank of parent]
+    # Each node wants 0, 1 or 2 parents besides the first one.
     thresholds = np.cumsum(_PARENT_COUNT_SHARES[:2])
     n_further = (rng.random((n_graphs, n_nodes, 1)) > thresholds).sum(-1)
-    n_possible = np.isfinite(scores).sum(1)
+    n_possible = np.isfinite(scores).sum(1)  # of other scores, the node is no possible parent
     n_parents = np.minimum(1 + n_further, n_possible)  # [graph, child]
     child = np.arange(n_nodes)
     has_parents = (child >= 2) & (child < sizes[:, None])
@@ -182,8 +183,9 @@ def _draw_parent_scores(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray
     """Return random scores by which every node chooses its parents, ``[graph, parent, child]``: the
     parents are the nodes with the highest scores.
 
-    A score is the log-weight of the parent plus Gumbel noise; it is -inf for nodes that do not come
-    before the child.
+    A score is the log-weight of the parent plus Gumbel noise: the highest scores are then those of
+    a draw without replacement with these weights (Gumbel top-k trick). It is -inf for nodes that do
+    not come before the child.
 
     Args:
         rng: the random generator.
@@ -318,6 +320,7 @@ def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
     is_sink = graphs.adjacency(edges, n_nodes).sum(-1) == 0  # [graph, node]
     wants_edges = rng.random(n_graphs) > _SHARE_WITHOUT_EDGES
     has_edges = wants_edges | ~is_sink.any(1)
+    # The largest of random numbers at the sinks.
     random_sinks = (is_sink * rng.random((n_graphs, n_nodes))).argmax(1)
     first_sources = edges[:, 0, 0]
     roots = np.where(has_edges, first_sources, random_sinks)
@@ -422,7 +425,9 @@ def sample(
         chosen_depths = _choose_depths(record, n_rounds, depths)
         drawn = _draw_depths(record, rng, n_episodes, (n_nodes, n_edges), chosen_depths)
     luck = np.random.default_rng([seed, _NAME_STREAM]).random((n_episodes, n_nodes))
-    episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
+    episodes = ReachabilityEpisodes(
+        *drawn, n_nodes=n_nodes, n_rounds=n_rounds, regime=regime, seed=seed
+    )
     shuffled = episodes.shuffled(np.random.default_rng([seed, _ORDER_STREAM]))
     random_names = luck.argsort(-1)  # a permutation for each episode, [episode, node]
     return shuffled.renamed(random_names)

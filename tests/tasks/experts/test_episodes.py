@@ -34,7 +34,7 @@ def test_every_regime_gives_valid_episodes_or_refuses_a_size(name, n_experts):
     "name", [n for n, r in REGIMES.items() if r.drift_std is None and r.switch_every is None]
 )
 def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_permuted(name):
-    slots = REGIMES[name].slots(4)
+    slots = REGIMES[name].list_intervals(4)
     accuracies = sample(4000, 1, 4, name, seed=2).accuracies
     low = np.sort([s[0] for s in slots])
     high = np.sort([s[1] for s in slots])
@@ -64,7 +64,7 @@ def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_perm
     ],
 )
 def test_four_expert_slots_are_those_the_paper_and_its_code_state(name, slots):
-    assert tuple(REGIMES[name].slots(4)) == slots
+    assert tuple(REGIMES[name].list_intervals(4)) == slots
 
 
 @pytest.mark.parametrize("name", ["uniform", "anti-signal", "switch-25", "drift", "correlated-0.3"])

@@ -149,7 +149,7 @@ def by_enumeration(episodes, slots, joint=False):
 )
 def test_bayes_of_a_regime_equals_enumeration(name):
     episodes = sample(1, 12, 4, name, seed=2)
-    expected = by_enumeration(episodes, REGIMES[name].slots(4))
+    expected = by_enumeration(episodes, REGIMES[name].list_intervals(4))
     assert np.allclose(algorithms.bayes(episodes).predictions[0], expected, rtol=0, atol=1e-12)
 
 
@@ -159,7 +159,9 @@ def test_bayes_of_one_of_two_regimes_is_the_algorithm_of_two_intervals_and_equal
     named = families.bayes_mixture(0.3, 0.9, 0.0, 1.0, 0.5).run(episodes)
     assert np.allclose(run.predictions, named["prediction"], rtol=0, atol=1e-12)
     both_regimes, few = ("wide", "stratified"), sample(1, 12, 4, "stratified", seed=2)
-    log_joint = [by_enumeration(few, REGIMES[name].slots(4), joint=True) for name in both_regimes]
+    log_joint = [
+        by_enumeration(few, REGIMES[name].list_intervals(4), joint=True) for name in both_regimes
+    ]
     expected = [p_one / (zero + p_one) for zero, p_one in np.add(*log_joint)]
     assert np.allclose(
         algorithms.bayes(few, list(both_regimes)).predictions[0], expected, rtol=0, atol=1e-12
@@ -241,12 +243,12 @@ def test_blocks_of_episodes_change_nothing(name, monkeypatch):
 
 
 def test_orders_are_counted_before_they_are_listed():
-    assert len(_list_orders(REGIMES["stratified"].slots(4))[1]) == 24
-    assert len(_list_orders(REGIMES["2-real"].slots(7))[1]) == 21
+    assert len(_list_orders(REGIMES["stratified"].list_intervals(4))[1]) == 24
+    assert len(_list_orders(REGIMES["2-real"].list_intervals(7))[1]) == 21
     with pytest.raises(
         InputError, match="30 experts in 4 kinds of slot have 24360 orders, more than 1000"
     ):
-        _list_orders(REGIMES["stratified"].slots(30))
+        _list_orders(REGIMES["stratified"].list_intervals(30))
 
 
 def test_switching_between_unknown_accuracies_is_refused():
