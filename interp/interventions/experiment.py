@@ -346,7 +346,7 @@ def run_one_round(
     with torch.set_grad_enabled(gradient), model.hooks(fwd_hooks=counter.hooks):
         run_step = model.stepper() if can_resume_rounds(model) else None
         if before is not None:
-            run_step = partial(model.step, before=before)  # type: ignore[call-arg]
+            run_step = partial(model.step, resume_from=before)  # type: ignore[call-arg]
         step = run_round(model, rows.fed, rows.latents, layout, commit, step=run_step)
     limit = 2 if commit == "own" else 1  # a round whose own choice is committed is run again
     for name, times in zip(names, counter.fired, strict=True):

@@ -125,7 +125,8 @@ def starts(machine: AdaptedMachine, episodes: Episodes, *, n_starts: int = 8) ->
     predictions = np.stack([layout.distribution(run.predictions).numpy(force=True) for run in runs])
     states = np.stack([_read_state(machine, run) for run in runs])
     choices = np.stack([run.choices.numpy(force=True) for run in runs])
-    # Every start is compared with every other one: [shift, start, episode, round].
+    # Start s is compared with start s + shift, so every start with every other one:
+    # [shift, start, episode, round].
     same_choice = [choices == np.roll(choices, shift, axis=0) for shift in range(1, n_starts)]
     table = pd.DataFrame(
         {

@@ -177,6 +177,7 @@ def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adap
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
         return torch.stack(_embed_question_and_round(module, encoder, fed), 1)
 
+    # The prediction is read after the question, input 0. There is no thought, so no slot is used.
     rounds = Embedded(embed_round, n_pos=2, at=0, slot=0)
     return state_space(module, encoder.layout, read=_read_core, embedded=rounds, check=False)
 
@@ -192,7 +193,7 @@ def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> A
         eos_token_id=0,
         n_embd=width,
         n_layer=n_layers,
-        n_head=math.gcd(4, width),
+        n_head=math.gcd(4, width),  # 4, or fewer if 4 does not divide the width
         n_positions=3 * n_rounds,  # the three inputs of a round are in embed_round
         initializer_range=0.08,  # as our transformers; GPT-2's .02 is for a width of 768
         **no_dropout,
@@ -210,6 +211,7 @@ def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> A
         encoder.layout,
         read=_read_core,
         core="core",
+        # The thought takes the place of input 0; the prediction is read after the question, input 1.
         embedded=Embedded(embed_round, n_pos=3, at=1, slot=0),
         n_rounds=n_rounds,
         check=False,

@@ -217,11 +217,10 @@ def cell(
         layers = module.get_submodule(core)
         first_h = carried["h"]  # [batch, width]; fed has one row per episode and round
         heard = hear(module, fed).unflatten(0, (len(first_h), -1))  # [batch, round, input]
-        inputs = heard if layers.batch_first else heard.transpose(0, 1)
-        outputs, _ = layers(inputs.contiguous(), first_h.unsqueeze(0).contiguous())
-        if not layers.batch_first:
-            outputs = outputs.transpose(0, 1)
-        h_after = outputs  # the hidden state after each round, [batch, round, width]
+        time_axis = 1 if layers.batch_first else 0
+        inputs = heard.movedim(1, time_axis).contiguous()
+        outputs, _ = layers(inputs, first_h.unsqueeze(0).contiguous())
+        h_after = outputs.movedim(time_axis, 1)  # the state after each round, [batch, round, width]
         h_read = h_after
         if hears == "after":  # each prediction is read from the state before its round
             h_read = torch.cat([first_h.unsqueeze(1), h_after[:, :-1]], 1)
@@ -322,7 +321,8 @@ def loop(
     axes, labels = _find_places(module, block, shape)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        z, heard = carried["z"], hear(module, fed)
+        z = carried["z"]
+        heard = hear(module, fed)
         refine = module.get_submodule(block)
         scores = read(module, z, fed)
         for _ in range(cycles):
@@ -415,7 +415,8 @@ def depth(
     axes, labels = _find_places(module, core, shape)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        z, n_before = carried["z"], carried["cycle"]  # the state; how many rounds have run
+        z = carried["z"]
+        n_before = carried["cycle"]  # how many rounds have run, [batch, 1]
         is_first = n_before[:, 0] < 0.5  # 0, as a real number
         fed_question = hear(module, fed)
         # Later rounds read the question of the first one, which is carried along.
@@ -540,6 +541,7 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         f"{str(path)!r} has more weights than a policy of discrete actions ({', '.join(unread)}), such as a feature "
         "extractor or the spread of continuous actions; only MlpLstmPolicy of discrete actions is read",
     )
+    # Weights of linear layers are [output, input].
     policy_widths = [
         len(value) for name, value in weights.items() if re.fullmatch(r"policy\.\d+\.weight", name)
     ]
@@ -549,7 +551,14 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         _, n_inputs = weights["core.weight_ih_l0"].shape
         _, width = weights["core.weight_hh_l0"].shape
         n_actions = len(weights["action.weight"])
-        actor = Actor(n_inputs, width, policy_widths, n_actions, n_layers, activation)
+        actor = Actor(
+            n_inputs,
+            width,
+            policy=policy_widths,
+            n_actions=n_actions,
+            n_layers=n_layers,
+            act=activation,
+        )
         actor.load_state_dict(weights)
     return actor.eval()
 

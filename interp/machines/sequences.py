@@ -217,12 +217,7 @@ def state_space(
         # Some models continue from a cache correctly only with one input at a time.
         runner.n_at_once = 1
         _require_same_pass(model, run_from_nothing, n_inputs=n_inputs)
-    # A layer runs once for each input of a round, or once for all of them.
-    places: dict[str, Any] = {"times": n_positions, "axes": "pos", "labels": ("input",)}
-    if runner.n_at_once > 1:
-        labels = tuple(f"input_{i + 1}" for i in range(n_positions))
-        places = {"axes": "pos", "labels": labels}
-    points = {}
+    points: dict[str, Point] = {}
     for i, layer in enumerate(layers):
         # Its full name within the user's module, as points need it.
         name = next(name for name, part in module.named_modules() if part is layer)
@@ -230,8 +225,12 @@ def state_space(
             for key, part in (("selected", "x_proj"), ("gated", "out_proj")):
                 submodule = f"{name}.mixer.{part}"
                 points[f"{key}_{i + 1}"] = Point(submodule, of="input", times=n_positions)
-        else:
-            points[f"layer_{i + 1}"] = Point(name, **places)
+        elif runner.n_at_once == 1:  # the layer runs once for each input of a round
+            point = Point(name, times=n_positions, axes="pos", labels=("input",))
+            points[f"layer_{i + 1}"] = point
+        else:  # it runs once for all of them
+            labels = tuple(f"input_{number}" for number in range(1, n_positions + 1))
+            points[f"layer_{i + 1}"] = Point(name, axes="pos", labels=labels)
     if runner.start:
         options = {"initial": lambda module: runner.start, **options}
     options = {"reset": _redraw, **add_hook_points(options, points)}
@@ -568,6 +567,7 @@ def _run_cycles(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Te
         "position_embeddings": model.rotary_emb(x, positions),
         "position_ids": positions,
     }
+    # The slow stack starts from the inputs, and the fast one from a learned vector.
     z_H = x + above.unsqueeze(1)
     start = model.z_L_init.to(x).expand_as(x)
     z_L = start + below.unsqueeze(1)

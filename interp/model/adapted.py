@@ -271,18 +271,20 @@ class AdaptedMachine(HookedMachine):
         rounds without interventions. Unlike :meth:`step`, it refuses a module with the output
         "probability" that returns no valid probabilities.
         """
-        return partial(self.step, occurs=True)
+        return partial(self.step, checks_probabilities=True)
 
     @exclusive
-    def step(self, carried: Tensor, fed: EncodedRounds, occurs: bool = False) -> Stepped:
+    def step(
+        self, carried: Tensor, fed: EncodedRounds, checks_probabilities: bool = False
+    ) -> Stepped:
         """Run one round of a batch.
 
         Args:
             carried: the state that the round reads, ``[batch, row, width]``.
             fed: the encoded inputs of the round.
-            occurs: True if the state comes from a run without interventions. Then an output
-                "probability" that has no valid probabilities is refused. False for any other state,
-                such as one after an intervention.
+            checks_probabilities: True to refuse scores that are no probabilities if the output is
+                "probability". False for a state after an intervention, from which scores may be any
+                numbers.
 
         Returns:
             The prediction, and the state that the next round reads.
@@ -307,24 +309,26 @@ class AdaptedMachine(HookedMachine):
             )
             new_state[channel.name] = cache
             new_state[name] = length.unsqueeze(-1).to(carried.dtype)
-        stepped = Stepped(self._predict(scores, fed, occurs), pack(self.channels, new_state))
+        stepped = Stepped(
+            self._predict(scores, fed, checks_probabilities), pack(self.channels, new_state)
+        )
         return stepped if is_void is None else self._mark_void(stepped, is_void)
 
-    def _predict(self, scores: Tensor, fed: EncodedRounds, occurs: bool) -> Tensor:
+    def _predict(self, scores: Tensor, fed: EncodedRounds, checks_probabilities: bool) -> Tensor:
         """Convert the module's scores to predictions.
 
         Args:
             scores: what the module returned: logits, probabilities or values, ``[batch, outcome]``.
             fed: the rounds, one per row.
-            occurs: True if the rounds are of a run without interventions; the scores must then be
-                valid probabilities.
+            checks_probabilities: True to refuse scores that are no probabilities if the output is
+                "probability".
         """
         n_rows, n_positions = fed.tokens.shape
         layout = self.layout.layout_of_length.get(n_positions, self.layout)
         scores = self._fit_scores(scores, layout, n_rows)
         if self.output == "logits":
             scores = scores.softmax(-1)
-        elif self.output == "probability" and occurs and not self._has_hooks():
+        elif self.output == "probability" and checks_probabilities and not self._has_hooks():
             # Without hooks only: after an intervention, scores need not be probabilities.
             self._require_probabilities(scores)
         return layout.prediction(scores)
@@ -351,7 +355,7 @@ class AdaptedMachine(HookedMachine):
         with self._set_mode(carried.dtype):
             result = self._call("a round", self.all_rounds, self.module, first_state, rows)
         scores, new_states = self._split_result(result)
-        predictions = self._predict(scores, rows, occurs=True)
+        predictions = self._predict(scores, rows, checks_probabilities=True)
         new_carried = pack(self.channels, new_states)
         return Stepped(
             predictions.unflatten(0, batch_and_round), new_carried.unflatten(0, batch_and_round)
@@ -406,16 +410,14 @@ class AdaptedMachine(HookedMachine):
         if layout.kind == "mean" and scores.ndim == 1:
             scores = scores.unsqueeze(-1)  # [batch] -> [batch, 1]
         n_outputs = layout.n_outputs
-        fits = scores.ndim == 2 and len(scores) == n_rows
         # A module for rounds of several sizes may return the scores of the largest ones.
-        fits = fits and scores.shape[1] in (n_outputs, self.layout.max_layout.n_outputs)
-        are_real = scores.is_floating_point()
+        sizes = (n_outputs, self.layout.max_layout.n_outputs)
+        fits = scores.ndim == 2 and len(scores) == n_rows and scores.shape[1] in sizes
         outcomes = ", ".join(layout.outcomes)
-        got = f"{list(scores.shape)} of {scores.dtype}"
         require(
-            fits and are_real,
+            fits and scores.is_floating_point(),
             f"{self.name!r}: scores are [batch, outcome] = {[n_rows, n_outputs]}, one for each of {outcomes}, got "
-            f"{got}",
+            f"{list(scores.shape)} of {scores.dtype}",
         )
         return scores[:, :n_outputs]
 
@@ -757,14 +759,13 @@ def _choose_output(layout: RoundLayout, output: str | None) -> str:
 
 
 def _require_names(channels: Sequence[Channel]) -> None:
+    """Refuse an empty list of channels, and channels with one name."""
     require(
         len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)"
     )
-    names = []
-    for channel in channels:
-        names.append(channel.name)
-        if channel.grows:
-            names.append(f"{channel.name}_length")  # its number of filled rows is carried, too
+    names = [channel.name for channel in channels]
+    # A growing channel is carried with its number of filled rows, in a channel of this name.
+    names += [f"{channel.name}_length" for channel in channels if channel.grows]
     require(
         len(set(names)) == len(names),
         f"channels must have names of their own, got {', '.join(names)}",

@@ -128,7 +128,7 @@ class BoundRounds:
             f"row ids must be integers [batch, {n_positions}], got {tokens.dtype} {tuple(tokens.shape)}; "
             "use rows of bound.tokens",
         )
-        index = tokens[:, 0]  # row numbers, [batch]: the same at every position, as is checked
+        index = tokens[:, 0]  # row numbers, [batch]; that they repeat at all positions is checked
         are_rows = (tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)
         require(
             are_rows.all(),
@@ -162,25 +162,33 @@ class BoundRounds:
         return outcomes
 
     def run_with_hooks(
-        self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
+        self,
+        tokens: Tensor,
+        fwd_hooks: Any = (),
+        bwd_hooks: Any = (),
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+        **_: Any,
     ) -> Tensor:
         """Run some of the bound rounds with hooks, like TransformerLens' ``run_with_hooks``.
 
         Args:
             tokens: the rounds, ``[batch, pos]``: the number of a round (its row in the table of
                 all bound rounds), repeated at every position.
-            fwd_hooks, bwd_hooks: as in TransformerLens.
-            options: ``reset_hooks_end`` and ``clear_contexts``, as in TransformerLens; other
-                options are ignored.
+            fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts: as in TransformerLens. Other
+                options are ignored, since tools also pass options of HookedTransformer's forward,
+                such as ``return_type``.
 
         Returns:
             The logits, ``[batch, pos, outcome]``; probabilities if the model's output is
             "probability".
         """
-        # Tools also pass options of HookedTransformer's forward, such as return_type.
-        for name in options.keys() - {"reset_hooks_end", "clear_contexts"}:
-            del options[name]
-        with self.model.hooks(fwd_hooks=fwd_hooks, bwd_hooks=bwd_hooks, **options):
+        with self.model.hooks(
+            fwd_hooks=fwd_hooks,
+            bwd_hooks=bwd_hooks,
+            reset_hooks_end=reset_hooks_end,
+            clear_contexts=clear_contexts,
+        ):
             return self(tokens)
 
     def run_with_cache(self, tokens: Tensor, **options: Any) -> tuple[Tensor, ActivationCache]:

@@ -109,7 +109,7 @@ def build_registered(builder: str, arguments: Mapping[str, Any], task: str = "")
     recipe = json.dumps([builder, values])
     # Compared by identity: another function may have been registered under the name since.
     is_checked = _CHECKED_RECIPES.get(recipe) is build
-    machine = _build(builder, values, is_checked)
+    machine = _build(builder, values, is_checked=is_checked)
     task_of_machine = machine.layout.task
     require(
         task in ("", task_of_machine),
@@ -243,11 +243,11 @@ def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any
     """
     if not isinstance(model, HookedLatentTransformer):
         return {"config": _describe_machine(model, tensors)}
-    share = model.latent_kept
+    kept_at_the_end = model.config.latent_kept  # share of an old latent, which training may anneal
     require(
-        share == model.config.latent_kept,
-        f"{model.name!r} keeps {share:.2g} of each latent, and a checkpoint would store "
-        f"{model.config.latent_kept:.2g}; train on until the annealing ends",
+        model.latent_kept == kept_at_the_end,
+        f"{model.name!r} keeps {model.latent_kept:.2g} of each latent, and a checkpoint would store "
+        f"{kept_at_the_end:.2g}; train on until the annealing ends",
     )
     as_loaded = model
     if model.dtype not in (torch.float32, torch.float64):  # half precision is loaded as float32
@@ -294,16 +294,11 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
             refuse_above(where, weights.stat().st_size, max_gb)
             tensors = _read_tensors(weights)
             _require_machine_fields(config, folder=str(folder))
-            machine = _rebuild(config, tensors, f"{str(folder)!r}:")
+            machine = _rebuild(config, tensors, where=f"{str(folder)!r}:")
             changed = f"the builder {config['builder']!r} has"
             remedy = "register the builder that it was saved with"
         else:
-            transformer_config = LatentTransformerConfig.from_dict(config)
-            tensors = _read_tensors(weights)
-            transformer_config.require_room(max_gb)
-            model = HookedLatentTransformer(transformer_config, state_map=tensors.get("state_map"))
-            unfit = f"{where} does not fit its configuration"
-            machine = _load_weights(model, tensors, unfit, f"{where} is damaged:")
+            machine = _load_transformer(config, weights, max_gb)
             changed = "its configuration has"
             remedy = "fetch the checkpoint again"
         if description["digest"] not in _VERIFIED_DIGESTS:
@@ -317,6 +312,28 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         if not is_built or BUILDERS[config["builder"]].__module__.startswith("interp."):
             _VERIFIED_DIGESTS.add(description["digest"])
         return machine
+
+
+def _load_transformer(config: Any, weights: Path, max_gb: float) -> Machine:
+    """Build a transformer from its configuration, and load its weights.
+
+    Args:
+        config: the configuration in ``config.json``.
+        weights: the file with the weights.
+        max_gb: memory limit in units of 1e9 bytes.
+    """
+    transformer_config = LatentTransformerConfig.from_dict(config)
+    tensors = _read_tensors(weights)
+    transformer_config.require_room(max_gb)
+    model = HookedLatentTransformer(transformer_config, state_map=tensors.get("state_map"))
+    where = repr(str(weights))
+    filled: Machine = _load_weights(
+        model,
+        tensors,
+        unfit=f"{where} does not fit its configuration",
+        damaged=f"{where} is damaged:",
+    )
+    return filled
 
 
 _VERIFIED_DIGESTS: set[str] = set()
@@ -342,9 +359,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     description = read_json(path, "config")
     version = description.get("format_version")
-    is_known = version == _FORMAT_VERSION and not isinstance(version, bool)  # True equals 1
     require(
-        is_known,
+        version == _FORMAT_VERSION,
         f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}",
     )
     without_digest = {key: value for key, value in description.items() if key != "digest"}
@@ -379,7 +395,7 @@ def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
     layout_from_dict(config["layout"])
 
 
-def _load_weights(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
+def _load_weights(model: Any, tensors: dict[str, torch.Tensor], *, unfit: str, damaged: str) -> Any:
     """Load weights into ``model``, in the precision in which they were saved, and return the model.
 
     Args:
@@ -433,14 +449,14 @@ def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dic
         "layout": machine.layout.to_dict(),
         "is_handwired": machine.is_handwired,
     }
-    again = _rebuild(config, tensors, f"{machine.name!r} cannot be saved:")
-    is_same = again.digest() == machine.digest()
+    rebuilt = _rebuild(config, tensors, where=f"{machine.name!r} cannot be saved:")
+    is_same = rebuilt.digest() == machine.digest()
     require(
         is_same,
         f"{machine.name!r} cannot be saved: its origin names the builder {origin['builder']!r} with "
         f"{origin['arguments']}, which makes another machine; take it from interp.load and train or fill that",
     )
-    return {**config, "predicts": _run_few_episodes(again)}
+    return {**config, "predicts": _run_few_episodes(rebuilt)}
 
 
 def _rebuild(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
@@ -459,7 +475,7 @@ def _rebuild(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: st
         f"{where} the weights do not fit the machine that the builder {config['builder']!r} makes of "
         f"{config['arguments']}"
     )
-    filled: Machine = _load_weights(machine, tensors, unfit, f"{where} damaged:")
+    filled: Machine = _load_weights(machine, tensors, unfit=unfit, damaged=f"{where} damaged:")
     filled.name = config["name"]
     filled.origin = config["origin"]
     return filled
@@ -502,7 +518,8 @@ def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) 
     task = catalog.get(machine.layout.task)
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)
     layout = machine.layout.fit(episodes)
-    run = sequential(machine, machine.prepare(layout.encode(episodes)), layout, "target")
+    encoded = machine.prepare(layout.encode(episodes))
+    run = sequential(machine, encoded, layout, commit="target")
     mean_state = run.latents.abs().mean((2, 3))  # [episode, round + 1], over rows and width
     behaviour = {"predictions": run.predictions, "carries": mean_state}
     if machine.is_handwired:

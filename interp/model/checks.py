@@ -106,6 +106,11 @@ class _Case:
             carried = step.carried.clone()
         return steps
 
+    def step_with_hook(self, name: str, hook: Callable[..., Tensor | None]) -> Stepped:
+        """Run round 0 of every episode with a hook at the point ``name``."""
+        with self.machine.hooks(fwd_hooks=[(name, hook)]):
+            return self.machine.step(self.start, self.get_inputs(0))
+
     def step_first_of(self, rows: Tensor) -> Stepped:
         """Run round 1 of the episodes with the indices ``rows`` as one batch, and return the
         prediction and the state of the first of them. Round 0 would not do, since all episodes read
@@ -134,6 +139,9 @@ def _compare_results(result: Stepped, other: Stepped) -> float:
 
 
 def _check_shapes(case: _Case) -> Iterator[str]:
+    """Yield a sentence if the carried state or the prediction has another shape than the channels and
+    the layout declare, or is not finite.
+    """
     start = case.start
     channels = case.machine.channels
     rows = sum(channel.rows for channel in channels)
@@ -161,6 +169,7 @@ def _check_shapes(case: _Case) -> Iterator[str]:
 
 
 def _check_probabilities(case: _Case) -> Iterator[str]:
+    """Yield a sentence if predictions of classes are no probabilities."""
     if case.layout.kind != "classes":
         return
     probabilities = case.layout.distribution(case.run.predictions)
@@ -171,6 +180,9 @@ def _check_probabilities(case: _Case) -> Iterator[str]:
 
 
 def _check_purity(case: _Case) -> Iterator[str]:
+    """Yield a sentence if a round writes into its inputs or the model, draws random numbers, or gives
+    another result the second time.
+    """
     module: Any = case.machine
     start = case.start
     fed = case.get_inputs(0)
@@ -203,6 +215,9 @@ def _check_purity(case: _Case) -> Iterator[str]:
 
 
 def _check_channels(case: _Case) -> Iterator[str]:
+    """Yield a sentence if an episode does not go on like another whose carried state it is given: the
+    model then carries more than its channels.
+    """
     t = max(1, case.n_rounds // 2)
     # Row e of the batch gets the inputs of episode e - 1, and the state that its round t reads.
     shifted = torch.arange(len(case.episodes)).roll(1)
@@ -217,6 +232,7 @@ def _check_channels(case: _Case) -> Iterator[str]:
 
 
 def _check_rows(case: _Case) -> Iterator[str]:
+    """Yield a sentence if the result of an episode depends on the other episodes in the batch."""
     every_row = torch.arange(len(case.episodes))
     shifted = every_row.roll(1)
     shifted[0] = 0  # [0, 0, 1, 2, ...]: the first episode stays, with other rows beside it
@@ -302,11 +318,13 @@ def _take_from_other_rows(fed: EncodedRounds, place: int | str, shift: int) -> E
 
 
 def _check_rollout(case: _Case) -> Iterator[str]:
+    """Yield a sentence if rounds that run one by one, in a rollout, or all in one batch differ."""
     run = case.run
-    predictions, carried = map(torch.stack, zip(*case.steps, strict=True))  # [round, episode, ...]
-    n_steps = len(predictions)
+    n_steps = len(case.steps)
+    predictions = torch.stack([step.prediction for step in case.steps], 1)  # [episode, round, ...]
+    carried = torch.stack([step.carried for step in case.steps], 1)
+    by_steps = Stepped(predictions, carried)
     by_rollout = Stepped(run.predictions[:, :n_steps], run.latents[:, 1 : n_steps + 1])
-    by_steps = Stepped(predictions.transpose(0, 1), carried.transpose(0, 1))
     steps_gap = max(_compare_results(by_steps, by_rollout), _gap(case.start, run.latents[:, 0]))
     if steps_gap > case.tolerance:
         yield f"step after step is {steps_gap:.1g} apart from interp.rollout"
@@ -320,6 +338,7 @@ def _check_rollout(case: _Case) -> Iterator[str]:
 
 
 def _check_reference(case: _Case) -> Iterator[str]:
+    """Yield a sentence if predictions differ from those of the user's function ``reference=``."""
     if case.reference is None:
         return
     scores = case.reference(case.rounds)
@@ -344,6 +363,7 @@ def _check_reference(case: _Case) -> Iterator[str]:
 
 
 def _check_points(case: _Case) -> Iterator[str]:
+    """Yield a sentence for everything that is wrong with the hook points."""
     unhooked = case.steps[0]
     for component in case.machine.points.values():
         for layer in range(component.n_layers or 1):  # 0 if the component is in no layer
@@ -366,11 +386,12 @@ def _check_halted_rows(case: _Case, key: str, tap: Any, unhooked: Stepped) -> It
         tap: the hook points of this point.
         unhooked: result of the round without the change.
     """
-    name = case.machine.points[key].hook.format(layer=0)
+    name = case.machine.points[key].hook.format(
+        layer=0
+    )  # that of the loop's first run; any would do
     tap.alters_halted = True  # alters activations of halted rows, while any hook is at the point
     try:
-        with case.machine.hooks(fwd_hooks=[(name, lambda activation, hook: None)]):
-            disturbed = case.machine.step(case.start, case.get_inputs(0))
+        disturbed = case.step_with_hook(name, lambda activation, hook: None)
     finally:
         tap.alters_halted = False
     gap = _compare_results(unhooked, disturbed)
@@ -396,8 +417,7 @@ def _check_point(case: _Case, component: Component, name: str, unhooked: Stepped
     def record_shape(activation: Any, hook: Any) -> None:
         shapes.append(tuple(activation.shape) if isinstance(activation, Tensor) else None)
 
-    with case.machine.hooks(fwd_hooks=[(name, record_shape)]):
-        hooked = case.machine.step(case.start, case.get_inputs(0))
+    hooked = case.step_with_hook(name, record_shape)
     shape = shapes[0] if shapes else None
     n_axes = 2 + len(component.axes.split())  # these, between the batch and the vector
     n_rows = len(unhooked.carried)
@@ -428,6 +448,7 @@ def _has_compiled_parts(module: Any) -> bool:
 
 
 def _check_start(case: _Case) -> Iterator[str]:
+    """Yield a sentence if the initial state depends on the call, or on the number of episodes."""
     two = case.machine.initial(2, case.layout)
     again = case.machine.initial(2, case.layout)
     three = case.machine.initial(3, case.layout)
@@ -436,6 +457,9 @@ def _check_start(case: _Case) -> Iterator[str]:
 
 
 def _check_copies(case: _Case) -> Iterator[str]:
+    """Yield a sentence if untrained copies are not determined by their seed, move the global random
+    generator, or claim an exact state.
+    """
     generator_state = torch.random.get_rng_state()
     copies = [case.machine.untrained(seed) for seed in (0, 0, 1)]
     if not torch.equal(generator_state, torch.random.get_rng_state()):
@@ -451,6 +475,9 @@ def _check_copies(case: _Case) -> Iterator[str]:
 
 
 def _check_digest(case: _Case) -> Iterator[str]:
+    """Yield a sentence if the digest differs between calls, and for every weight whose change leaves
+    it as it was.
+    """
     if case.machine.digest() != case.machine.digest():
         yield "the digest of the same weights differs from call to call"
     changed: Any = copy.deepcopy(case.machine)
@@ -464,6 +491,7 @@ def _check_digest(case: _Case) -> Iterator[str]:
 
 
 def _check_precisions(case: _Case) -> Iterator[str]:
+    """Yield a sentence for every dtype in which a copy cannot run a round, or leaves another dtype."""
     module: Any = case.machine
     dtypes = [torch.float64]
     if module.dtype != torch.float64:  # a machine in double may need that precision

@@ -178,12 +178,14 @@ class LatentTransformerConfig:
         refuse_above(what, n_bytes, max_gb)
 
     def _count_weights(self) -> int:
+        """Return the number of weights of a model with this configuration."""
         d_model = self.d_model
         # W_Q, W_K, W_V and W_O, with b_Q, b_K and b_V, of every head; b_O.
         per_layer = self.n_heads * self.d_head * (4 * d_model + 3) + d_model
         if self.d_mlp:  # W_in and W_out, b_in, b_out
             per_layer += 2 * d_model * self.d_mlp + self.d_mlp + d_model
-        # Vectors of width d_model: W_E and W_val, W_pos, the initial latents, W_U, W_write.
+        # Vectors of width d_model: W_E and W_val, W_pos, the initial latents, W_U, W_write. The two
+        # biases b_U and b_write, which are small, are left out.
         n_vectors = 2 * self.d_vocab + self.n_ctx + self.layout.max_layout.n_latents
         n_vectors += self.d_vocab_out
         if self.write_map:

@@ -42,8 +42,8 @@ def draw_anew(
     fresh = copy.deepcopy(machine).cpu()
     weights = _select_real(fresh.named_parameters())
     buffers = _select_real(fresh.named_buffers())
-    constants = {name: buffer.clone() for name, buffer in buffers.items()}
-    version = machine.weights_version()
+    buffers_before = {name: buffer.clone() for name, buffer in buffers.items()}
+    version_before = machine.weights_version()
     with DRAWING, torch.random.fork_rng(devices=[]), torch.no_grad():
         # Whatever is not initialised below is then still NaN, however a module stores or uses it.
         for tensor in (*weights.values(), *buffers.values()):
@@ -57,13 +57,13 @@ def draw_anew(
             _draw_the_rest(fresh)
         for name, buffer in buffers.items():
             if buffer.isnan().all():  # nothing initialises it: a constant, such as a mask
-                buffer.copy_(constants[name])
+                buffer.copy_(buffers_before[name])
     _require_fresh_weights(machine, fresh, weights)
     # The user's reset= may have put the trained weights into the copy, or drawn over them.
     addresses = {weight.data_ptr() for weight in machine.parameters() if weight.numel()}
     is_separate = addresses.isdisjoint(weight.data_ptr() for weight in fresh.parameters())
     require(
-        is_separate and version == machine.weights_version(),
+        is_separate and machine.weights_version() == version_before,
         f"reset= of {machine.name!r} takes the trained weights, and may have drawn over them",
     )
     fresh.may_overflow = True

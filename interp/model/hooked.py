@@ -219,7 +219,7 @@ class HookedMachine(HookedRootModule):
         backward = self._list_hooks_by_name("bwd_hooks", bwd_hooks)
         # The flags that switch these hook points on; None stands for points that are always on.
         flags = {self._find_flag(name) for name, _ in (*forward, *backward)}
-        checked_hooks = [(name, _check_results(name, hook)) for name, hook in forward]
+        checked_hooks = [(name, _wrap_with_checks(name, hook)) for name, hook in forward]
         with self.lock:
             saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
             for flag in saved:
@@ -421,9 +421,9 @@ def _is_hook(pair: Any) -> bool:
     return isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[1])
 
 
-def _check_results(name: str, function: Any) -> Any:
-    """Return a hook that calls ``function``, and refuses a result of the wrong shape or dtype.
-    ``name`` is the hook point, for the error message.
+def _wrap_with_checks(name: str, function: Any) -> Any:
+    """Return a hook that calls ``function``, a hook of the user's, and refuses a result of the
+    wrong shape or dtype. ``name`` is the hook point, for the error message.
     """
 
     def run_and_check(activation: Tensor, hook: Any) -> Tensor | None:
@@ -438,15 +438,14 @@ def _check_results(name: str, function: Any) -> Any:
             ) from error
         if result is None:
             return None
-        dtype = None
+        in_dtype = ""
         if isinstance(result, Tensor):
-            dtype = result.dtype
-            if result.shape == activation.shape and dtype == activation.dtype:
+            if result.shape == activation.shape and result.dtype == activation.dtype:
                 return result
-        got = format_value(result) if dtype is None else f"{format_value(result)} in {dtype}"
+            in_dtype = f" in {result.dtype}"
         raise InputError(
             f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)} in {activation.dtype}, or "
-            f"None to change nothing; it gave {got}"
+            f"None to change nothing; it gave {format_value(result)}{in_dtype}"
         )
 
     return run_and_check

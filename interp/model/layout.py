@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
@@ -201,7 +201,7 @@ class RoundLayout:
         """
         require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Predicted))
         labels = self.labels
-        listed = ", ".join(labels)
+        listed = ", ".join(map(str, labels))  # that they are texts is checked later
         for name in ("predict_label", "update_label", "choice_label"):
             label = getattr(self, name)
             n_found = labels.count(label)
@@ -545,8 +545,7 @@ class RoundLayout:
         """Return the layout as a dictionary of JSON values. It has the key of the task and each
         size of the layout: ``{"task": "experts", "n_experts": 4, ...}``.
         """
-        sizes = {size.name: getattr(self, size.name) for size in fields(self)}
-        return {"task": self.task, **sizes}
+        return {"task": self.task, **asdict(self)}
 
 
 def size_range(name: str, size: int, bounds: tuple[int, int] | None) -> tuple[int, int]:

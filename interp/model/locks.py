@@ -105,35 +105,35 @@ class DefaultDtype:
     _changed = threading.Condition()
     _threads: ClassVar[set[int]] = set()
     """Ids of the threads whose rounds are running."""
-    _outside = torch.get_default_dtype()
+    _dtype_outside = torch.get_default_dtype()
     """The default dtype when no round is running."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.before = dtype  # what a nested round puts back; set on entry
+        self.dtype_before = dtype  # what a nested round puts back; set on entry
         self.is_nested = threading.get_ident() in self._threads
 
     def __enter__(self) -> None:
         if self.is_nested:
-            self.before = torch.get_default_dtype()
+            self.dtype_before = torch.get_default_dtype()
             torch.set_default_dtype(self.dtype)
             return
         with self._changed:
             while self._threads and torch.get_default_dtype() != self.dtype:
                 self._changed.wait()
             if not self._threads:  # the first of the rounds that run at the same time sets it
-                DefaultDtype._outside = torch.get_default_dtype()
+                DefaultDtype._dtype_outside = torch.get_default_dtype()
                 torch.set_default_dtype(self.dtype)
             self._threads.add(threading.get_ident())
 
     def __exit__(self, *_: object) -> None:
         if self.is_nested:
-            torch.set_default_dtype(self.before)
+            torch.set_default_dtype(self.dtype_before)
             return
         with self._changed:
             self._threads.discard(threading.get_ident())
             if not self._threads:  # the last one puts it back
-                torch.set_default_dtype(self._outside)
+                torch.set_default_dtype(self._dtype_outside)
                 self._changed.notify_all()
 
     @classmethod
@@ -144,7 +144,7 @@ class DefaultDtype:
         cls._changed = threading.Condition()
         thread = threading.get_ident()
         if cls._threads and thread not in cls._threads:
-            torch.set_default_dtype(cls._outside)
+            torch.set_default_dtype(cls._dtype_outside)
         cls._threads &= {thread}
 
 

@@ -117,6 +117,7 @@ class OpenedCell(nn.Module):
             if layer < fused.num_layers - 1:
                 x = nn.functional.dropout(x, fused.dropout, fused.training)
             last_states.append(state_of_layer)
+        # The state of all layers, h or (h, c): [layer, batch, width] each.
         parts = tuple(torch.stack(part) for part in zip(*last_states, strict=True))
         return x, unwrap_single(parts)
 

@@ -43,19 +43,19 @@ _FLAGS_OF_HOOKS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", 
 
 
 def can_run_plainly(
-    model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _HOOKS_THAT_FIRE
+    model: nn.Module, runtime: RuntimeConfig, allowed_hooks: tuple[str, ...] = _HOOKS_THAT_FIRE
 ) -> bool:
     """Return whether the blocks of ``model`` can run in their quicker form, :class:`PlainBlock`,
     with the same results and without skipping a hook.
 
     They can if no gradient is recorded, no module or ``forward`` was replaced, and no flag switches
-    on further hook points. Hooks may be attached only at the hook points of ``served``.
+    on further hook points. Hooks may be attached only at the hook points of ``allowed_hooks``.
 
     Args:
         model: the transformer.
         runtime: the model's flags, which switch hook points on.
-        served: endings of names of hook points, such as "hook_resid_post". Hooks may be attached to
-            these points, since the quicker form calls them, too.
+        allowed_hooks: endings of names of hook points, such as "hook_resid_post". Hooks may be
+            attached to these points, since the quicker form calls them, too.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
@@ -72,18 +72,18 @@ def can_run_plainly(
             if type(module) not in _REPLACEABLE_CLASSES:
                 return False
             to_visit.extend(module._modules.values())
-        if not _has_original_forward(module, served):
+        if not _has_original_forward(module, allowed_hooks):
             return False
     return True
 
 
-def _has_original_forward(module: nn.Module, served: tuple[str, ...]) -> bool:
-    """Return whether a module has its original ``forward`` and no hooks; served hook points may
-    have hooks.
+def _has_original_forward(module: nn.Module, allowed_hooks: tuple[str, ...]) -> bool:
+    """Return whether a module has its original ``forward`` and no hooks, except at hook points that
+    may have hooks.
 
     Args:
         module: the module.
-        served: endings of the names of hook points that may have hooks.
+        allowed_hooks: endings of the names of hook points that may have hooks.
     """
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return False
@@ -91,7 +91,7 @@ def _has_original_forward(module: nn.Module, served: tuple[str, ...]) -> bool:
         return False
     if not module._forward_hooks:
         return True
-    return isinstance(module, HookPoint) and str(module.name).endswith(served)
+    return isinstance(module, HookPoint) and str(module.name).endswith(allowed_hooks)
 
 
 class PlainBlock:
@@ -122,26 +122,26 @@ class PlainBlock:
         self.eps = block.ln1.eps if isinstance(block.ln1, LayerNormPre) else None
         self.is_narrow = is_handwired and narrow and not attn.hook_attn_scores._forward_hooks
         n_heads, d_model, d_head = attn.W_Q.shape
-        heads = list(range(n_heads))
-        if self.is_narrow:
-            writes_something = attn.W_O.flatten(1).any(1)  # [head]
-            heads = writes_something.nonzero()[:, 0].tolist() or [0]  # at least one
+        heads = _list_writing_heads(attn) if self.is_narrow else list(range(n_heads))
         self.rules = tuple(attn.rules[head] for head in heads)
         is_large = len(heads) * d_model * d_head > _MIN_SPARSE_SIZE
         self.is_sparse = is_handwired and is_large and attn.W_Q.device.type == "cpu"
-        self.n_scored = self.n_moved = d_head
-        """Numbers of columns that the heads use: of queries and keys, and of values."""
+        self.n_query_columns = self.n_read_value_columns = d_head
+        """Numbers of columns that the heads use: of queries (and so of keys), and of values."""
         if self.is_sparse:
-            self.n_scored = _count_used_columns(attn.W_Q, attn.b_Q)
-            self.n_moved = _count_used_columns(attn.W_V, attn.b_V)
-        # Of what is computed and cached. All if not narrow: an ordinary block's cache has all.
-        self.n_keys = self.n_scored if self.is_narrow else d_head
-        self.n_values = self.n_moved if self.is_narrow else d_head
+            self.n_query_columns = _count_used_columns(attn.W_Q, attn.b_Q)
+            self.n_read_value_columns = _count_used_columns(attn.W_V, attn.b_V)
+        # Columns of keys and values that are computed and cached: those that are used, or all if
+        # the cache may come from an ordinary block, which has all.
+        self.n_key_columns = self.n_value_columns = d_head
+        if self.is_narrow:
+            self.n_key_columns = self.n_query_columns
+            self.n_value_columns = self.n_read_value_columns
         index = slice(None) if len(heads) == n_heads else heads  # a slice copies no weights
-        self.q = self._join_heads(attn.W_Q[index, :, : self.n_scored], attn.b_Q[index])
-        self.k = self._join_heads(attn.W_K[index, :, : self.n_keys], attn.b_K[index])
-        self.v = self._join_heads(attn.W_V[index, :, : self.n_values], attn.b_V[index])
-        out = attn.W_O[index, : self.n_moved].flatten(0, 1)
+        self.q = self._join_heads(attn.W_Q[index, :, : self.n_query_columns], attn.b_Q[index])
+        self.k = self._join_heads(attn.W_K[index, :, : self.n_key_columns], attn.b_K[index])
+        self.v = self._join_heads(attn.W_V[index, :, : self.n_value_columns], attn.b_V[index])
+        out = attn.W_O[index, : self.n_read_value_columns].flatten(0, 1)
         self.bias = attn.b_O.detach()
         self.written_columns: Tensor | None = None  # None: all
         if self.is_sparse:  # keep only the coordinates of the residual stream that heads write
@@ -197,14 +197,16 @@ class PlainBlock:
         n_keys = keys.shape[1]
         n_past = n_keys - n_queries
         queries = self._project(normalized, self.q).transpose(1, 2)  # [batch, head, query, column]
-        keys = keys[..., : self.n_scored].permute(0, 2, 3, 1)  # [batch, head, column, key]
-        values = values[..., : self.n_moved].transpose(1, 2)  # [batch, head, key, column]
+        keys = keys[..., : self.n_query_columns].permute(0, 2, 3, 1)  # [batch, head, column, key]
+        values = values[..., : self.n_read_value_columns].transpose(
+            1, 2
+        )  # [batch, head, key, column]
         # With many positions and few columns, one head at a time stays in the processor's cache.
         n_heads = len(self.rules)
-        n_at_once = 1 if self.is_narrow and self.is_sparse else n_heads
+        n_heads_at_once = 1 if self.is_narrow and self.is_sparse else n_heads
         parts = []
-        for head in range(0, n_heads, n_at_once):
-            heads = slice(head, head + n_at_once)
+        for head in range(0, n_heads, n_heads_at_once):
+            heads = slice(head, head + n_heads_at_once)
             scores = queries[:, heads] @ keys[:, heads]
             if self.scale != 1.0:
                 scores.div_(self.scale)
@@ -233,8 +235,8 @@ class PlainBlock:
         """Return an empty cache of keys and values for ``n_rows`` batch rows, to be passed as
         ``past`` if there are no earlier positions.
         """
-        keys = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_keys)
-        values = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_values)
+        keys = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_key_columns)
+        values = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_value_columns)
         return KeyValues(keys, values)
 
     def _normalize(self, x: Tensor) -> Tensor:
@@ -259,6 +261,12 @@ class PlainBlock:
         matrix, bias = weights
         projected = _multiply(x, matrix).add_(bias)
         return projected.unflatten(-1, (len(self.rules), -1))
+
+
+def _list_writing_heads(attn: Attention) -> list[int]:
+    """Return the indices of the heads that do not write only zeros; head 0 if all do."""
+    writes_something = attn.W_O.flatten(1).any(1)  # [head]
+    return writes_something.nonzero()[:, 0].tolist() or [0]
 
 
 def _count_used_columns(weight: Tensor, bias: Tensor) -> int:

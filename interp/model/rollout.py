@@ -111,7 +111,7 @@ def rollout(
     names = [] if names_filter is None else model.hook_names(names_filter)
     hooks = _sort_hooks_by_round(model, fwd_hooks, n_rounds)
     if clean is not None:
-        require_own(clean, model, episodes, encoded, commit)
+        require_own(clean, model, episodes, encoded=encoded, commit=commit)
     if names and len(episodes) * len(chosen) > _LARGE_CACHE:
         _refuse_large_cache(model, episodes, names, len(chosen), commit)
     if hooks and not propagate and clean is None:
@@ -131,9 +131,10 @@ def rollout(
             hold_states=not propagate,
             recorder=recorder,
         )
-        run = replace(run, episodes=episodes, settings=_settings(model, commit, propagate, hooks))
+        settings = _settings(model, commit, propagate=propagate, hooked_rounds=hooks)
+        run = replace(run, episodes=episodes, settings=settings)
     else:
-        run = _run_without_hooks(model, episodes, encoded, layout, commit, recorder)
+        run = _run_without_hooks(model, episodes, encoded, layout, commit, recorder=recorder)
     if names:
         cache = recorder.tensors
         if caches_by_replay:
@@ -399,7 +400,9 @@ def run_round(
             if not torch.equal(tokens, encoded.tokens):
                 encoded = replace(encoded, tokens=tokens)
                 result = forward(latents, encoded)
-    prediction, carried = encoded.undo_missing(result.prediction, latents, result.carried)
+    prediction, carried = encoded.undo_missing(
+        result.prediction, before=latents, after=result.carried
+    )
     return Step(prediction, latents=carried, fed=encoded)
 
 
@@ -431,6 +434,7 @@ def sequential(
     """
     n_episodes, n_rounds, _ = encoded.tokens.shape
     recorder = recorder or _CacheRecorder([], [], n_episodes)
+    # The model's choice is written into the round, which is then run again: one round at a time.
     chooses = commit == "own" and layout.choice_position is not None
     first_hooked = min(hooks, default=0)  # without hooks every round is run, even if there is clean
     n_unhooked = min(hooks, default=n_rounds)  # number of rounds before the first hook
@@ -527,10 +531,11 @@ def _unroll(
 
 
 def _settings(
-    model: Machine, commit: str, propagate: bool = True, hooked: Iterable[int] = ()
+    model: Machine, commit: str, propagate: bool = True, hooked_rounds: Iterable[int] = ()
 ) -> dict[str, Any]:
+    """Return how a run was made, for ``Rollout.settings``."""
     settings = provenance(model, **model.precision(), commit=commit)
-    settings |= {"propagate": propagate, "hooked_rounds": sorted(hooked)}
+    settings |= {"propagate": propagate, "hooked_rounds": sorted(hooked_rounds)}
     return {**settings, "quiet": runs_without_hooks(model)}
 
 
@@ -800,7 +805,7 @@ def replay(
     for name, chunks in parts.items():
         activations = torch.cat(chunks)
         if activations.is_floating_point():  # others cannot be NaN in missing rounds
-            activations, _ = fed.undo_missing(activations, latents, carried)
+            activations, _ = fed.undo_missing(activations, before=latents, after=carried)
         cache[name] = activations.unflatten(0, by_round)
-    predictions, carried = fed.undo_missing(predictions, latents, carried)
+    predictions, carried = fed.undo_missing(predictions, before=latents, after=carried)
     return predictions.unflatten(0, by_round), carried.unflatten(0, by_round), cache

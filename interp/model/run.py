@@ -233,10 +233,11 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, may_repeat: bool = False) ->
 
 
 def _select_slice(rounds: slice, n_rounds: int) -> list[int]:
+    """Return the indices of the rounds in a slice; refuse one that selects none."""
     for end in (rounds.start, rounds.stop, rounds.step):
         fit("the ends of a slice of rounds", end, int | None)
     require(rounds.step != 0, "a slice of rounds needs a step other than 0")
-    selected = list(range(n_rounds))[rounds]  # rounds is a slice
+    selected = list(range(n_rounds)[rounds])
     require(len(selected) > 0, f"{rounds} selects none of the {n_rounds} rounds")
     return selected
 

@@ -180,10 +180,12 @@ class Halting:
             output: the gate's output: a tensor ``[row, ...]``, or a value with this tensor as its
                 first part.
         """
-        value = output if isinstance(output, Tensor) else list_parts(output)[0]
+        value = list_parts(output)[0]  # the tensor itself if the output is one
         self.outputs.append(self._fill_in_halted(value))
         assert self.point.alive is not None
-        goes_on = self.point.alive(list(self.outputs))
+        goes_on = self.point.alive(
+            list(self.outputs)
+        )  # a copy, which the user's function may change
         is_mask = isinstance(goes_on, Tensor) and goes_on.dtype == torch.bool
         require(
             is_mask and goes_on.shape[:1] == (self.n_rows,),
@@ -253,8 +255,8 @@ class Halting:
             whole: the activation before the hooks.
             result: the activation after the hooks.
         """
-        writes_into_halted = ~alive & ~result.isnan()
-        is_void = writes_into_halted | (alive & ~result.isfinite())
+        # Activations of a run must be finite, and those of a run that does not take place stay NaN.
+        is_void = torch.where(alive, ~result.isfinite(), ~result.isnan())
         void = is_void.flatten(1).any(1)
         alive = alive.expand_as(whole).flatten(1)  # [row, number]
         is_running = alive.any(1)  # [row]

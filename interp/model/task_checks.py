@@ -47,12 +47,12 @@ def check_task(task: Task) -> None:
     _check_episodes(task, episodes, n_rounds)
     _check_episodes(task, again, n_rounds)
     fitted_layout = _call("layout.fit", layout.fit, episodes)
-    drawn_sizes = _call("sizes of the layout", task.sizes_of, fitted_layout)
+    sampled_sizes = _call("sizes of the layout", task.sizes_of, fitted_layout)
     # Sizes that the layout does not have may be attributes of the episodes.
-    drawn_sizes |= {name: getattr(episodes, name) for name in sizes if hasattr(episodes, name)}
+    sampled_sizes |= {name: getattr(episodes, name) for name in sizes if hasattr(episodes, name)}
     _require(
-        drawn_sizes == sizes,
-        f"asked for episodes of {sizes}, the sampler gives such of {drawn_sizes}",
+        sampled_sizes == sizes,
+        f"asked for episodes of {sizes}, the sampler gives such of {sampled_sizes}",
     )
     rounds = _call("layout.encode", lambda: fitted_layout.encode(episodes))
     _check_rounds(fitted_layout, rounds, n_rounds)
@@ -130,9 +130,8 @@ def _check_names(what: str, names: Any) -> None:
     for the error message.
     """
     are_texts = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
-    are_texts = are_texts and all(names) and len(names) > 0
     _require(
-        are_texts,
+        are_texts and names and all(names),  # all are non-empty, and there is at least one
         f"{what} must be a tuple of texts, got {format_value(names)}",
     )
     most_frequent = max(names, key=names.count)

@@ -30,7 +30,7 @@ from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
 from interp.core.machine import Channel, Component, Machine, Stepped
-from interp.model.components import Block, Embedding, Projection, RuntimeConfig, normalization
+from interp.model.components import Block, Embedding, Projection, RuntimeConfig, make_normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.drawing import draw_anew
 from interp.model.hooked import AS_REAL
@@ -124,7 +124,7 @@ class HookedLatentTransformer(LensSurface):
         self.latents = Embedding("init", n_rows=largest.n_latents, config=config)
         layers = range(config.n_layers)
         self.blocks: Any = nn.ModuleList(Block(config, self.runtime, layer) for layer in layers)
-        self.ln_final = normalization(config, eps)
+        self.ln_final = make_normalization(config, eps)
         self.unembed = Projection("U", d_out=config.d_vocab_out, config=config)
         self.write_map: nn.Module = nn.Identity()
         if config.write_map:
@@ -212,10 +212,11 @@ class HookedLatentTransformer(LensSurface):
         n_positions = tokens.shape[1]
         embedded = nn.functional.embedding(tokens, self.W_E)
         if values is not None:
+            # A payload (a number that a token carries) is added along a direction of the token's.
             payload = values.to(embedded.dtype).unsqueeze(-1)
             directions = nn.functional.embedding(tokens, self.value_embed.table)
             embedded.add_(directions.mul_(payload))
-        # Latents are at consecutive positions.
+        # Latents are at consecutive positions, first to stop - 1.
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
         stop = first + latents.shape[1]
         embedded = torch.cat([embedded[:, :first], latents, embedded[:, stop:]], dim=1)
@@ -328,23 +329,23 @@ class HookedLatentTransformer(LensSurface):
 
     @exclusive
     def step(
-        self, carried: Tensor, fed: EncodedRounds, before: tuple[int, Tensor] | None = None
+        self, carried: Tensor, fed: EncodedRounds, resume_from: tuple[int, Tensor] | None = None
     ) -> Stepped:
         """Run one round of a batch.
 
         Args:
             carried: the latents that the round reads, ``[batch, latent, d_model]``.
             fed: the encoded inputs of the round.
-            before: a pair (index of a layer, residual stream before this layer), to run only this
-                layer and the later ones; None to run the whole round.
+            resume_from: a pair (index of a layer, residual stream before this layer), to run only
+                this layer and the later ones; None to run the whole round.
 
         Returns:
             The prediction, and the latents that the next round reads.
         """
-        if before is None:
+        if resume_from is None:
             output = self(fed.tokens, carried, fed.values)
         else:
-            layer, resid = before
+            layer, resid = resume_from
             output = self.read_out(self.run_from(resid, layer), carried)
         return Stepped(output.prediction, self.write(output.latents, output.update, fed.slots))
 
@@ -425,7 +426,7 @@ class HookedLatentTransformer(LensSurface):
         replaced, and no flag switches on further hook points. Results of an earlier run may then be
         used instead of running again.
         """
-        return can_run_plainly(self, self.cfg, served=())
+        return can_run_plainly(self, self.cfg, allowed_hooks=())
 
     @property
     def channels(self) -> tuple[Channel, ...]:  # type: ignore[override]
