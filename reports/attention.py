@@ -53,7 +53,8 @@ N_EPISODES, N_ROUNDS = 3, 10
 """Numbers of episodes and rounds that :func:`show` keeps of a longer run, for a reader to choose
 from.
 """
-_LEVELS = 1000  # a weight is drawn in so many steps of its layer's largest
+_LEVELS = 1000
+"""The interactive view rounds a weight to so many steps of its layer's largest weight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +92,9 @@ class AttentionView:
         n_layers, n_named_layers = len(self.patterns), len(self.heads)
         require(n_layers == n_named_layers, f"{n_layers} layers, names for {n_named_layers}")
         n_positions = len(self.labels)
+        n_runs = (len(self.episodes), len(self.rounds))
         for layer, (pattern, names) in enumerate(zip(self.patterns, self.heads, strict=True)):
             shape = np.shape(pattern)
-            n_runs = (len(self.episodes), len(self.rounds))
             wanted = (*n_runs, len(names), n_positions, n_positions)
             require(
                 shape == wanted,
@@ -111,14 +112,15 @@ class AttentionView:
         """The data of the interactive view, as a JSON text that is safe inside a ``<script>``."""
         layers = []
         steps_by_layer = []  # of each layer [episode, round, head, cell of the lower triangle]
+        queries, keys = np.tril_indices(len(self.labels))  # no query attends to a later position
         for pattern, names in zip(self.patterns, self.heads, strict=True):
             weights = np.asarray(pattern, dtype=np.float64)
             scale = float(np.abs(weights).max(initial=0)) or 1.0  # 1 if all weights are 0
+            steps = np.round(weights[..., queries, keys] / scale * _LEVELS)
             is_signed = bool((weights < 0).any())
-            rows, columns = np.tril_indices(len(self.labels))  # at or below the diagonal
-            steps = np.round(weights[..., rows, columns] / scale * _LEVELS)
-            # Unsigned integers: signed steps, from -_LEVELS to _LEVELS, are shifted to start at 0.
-            steps_by_layer.append((steps + _LEVELS * is_signed).astype("<u2"))
+            if is_signed:  # from -_LEVELS to _LEVELS: shifted to start at 0
+                steps += _LEVELS
+            steps_by_layer.append(steps.astype("<u2"))  # unsigned integers of two bytes
             layer = {"heads": list(names), "scale": float(f"{scale:.6g}"), "signed": is_signed}
             layers.append(layer)
         record = {
@@ -145,7 +147,8 @@ class AttentionView:
 
         # Of each layer [head, query, key], in the round that is shown first.
         first_patterns = [np.asarray(pattern)[self.first] for pattern in self.patterns]
-        picture = inline_svg(attention(first_patterns, self.labels, self.heads), self.title, prefix)
+        figure = attention(first_patterns, self.labels, self.heads)
+        picture = inline_svg(figure, self.title, prefix)
         template = environment().get_template("attention.html.j2")
         return str(template.render(view=self, id=prefix, picture=picture, number=number))
 
@@ -157,11 +160,9 @@ class AttentionView:
         affect the notebook's style.
         """
         template = environment().get_template("frame.html.j2")
-        page = escape(
-            template.render(view=self, style=stylesheet(), **get_template_variables()), quote=True
-        )
+        page = template.render(view=self, style=stylesheet(), **get_template_variables())
         frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
-        return f'{frame} srcdoc="{page}"></iframe>'
+        return f'{frame} srcdoc="{escape(page)}"></iframe>'
 
 
 @checked
@@ -186,12 +187,12 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
     require(hooks, f"the run caches no attention; give {example}")
     cached = list(run.cached_rounds)
-    chosen = {cached[i] for i in space_evenly(len(cached), N_ROUNDS)}
     if round is not None:
         why = f"the attention of round {round} is not cached; cached rounds: {cached}"
         require(round in cached, why)
-        chosen.add(round)
-    rounds = sorted(chosen)
+    chosen = {cached[i] for i in space_evenly(len(cached), N_ROUNDS)}
+    first_round = min(cached) if round is None else round
+    rounds = sorted(chosen | {first_round})
     cache_rows = [cached.index(t) for t in rounds]
     patterns = []
     names = []
@@ -204,15 +205,14 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
         patterns.append(pattern[:, :, : len(layer_names)])
         names.append(layer_names)
     model = run.settings.get("model", "a model")
-    first_round = 0 if round is None else rounds.index(round)
     return AttentionView(
-        patterns,
-        run.layout.labels,
-        names,
-        f"Attention of {model}",
+        patterns=patterns,
+        labels=run.layout.labels,
+        heads=names,
+        title=f"Attention of {model}",
         episodes=tuple(range(len(patterns[0]))),
         rounds=tuple(rounds),
-        first=(0, first_round),
+        first=(0, rounds.index(first_round)),
         opened=True,
     )
 
@@ -230,8 +230,7 @@ def space_evenly(n: int, wanted: int) -> list[int]:
         n: number of things to choose from.
         wanted: maximum number of indices.
     """
-    indices = np.linspace(0, n - 1, min(n, wanted)).round()
-    return np.unique(indices.astype(int)).tolist()
+    return np.linspace(0, n - 1, min(n, wanted)).round().astype(int).tolist()
 
 
 @cache
@@ -243,8 +242,8 @@ def library_script() -> str:
     if origin is None or not path.is_file():
         needed = "attention views need circuitsvis and its dist/cdn/iife.js"
         raise InputError(f"{needed}; run: pip install 'circuitsvis>=1.43'")
-    script = re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8"))
-    return script.replace("\r\n", "\n").strip()
+    script = path.read_text("utf-8")  # with "\n" at the end of lines, on every system
+    return re.sub(r"//# sourceMappingURL=\S+", "", script).strip()
 
 
 def get_template_variables(*others: str) -> dict[str, Any]:
@@ -293,17 +292,14 @@ def heads_of(model: Machine) -> Heads:
     """
     refusal = describe_lacking(model, "pattern")  # "" if it has attention patterns
     require(not refusal, refusal)
-    hook_points = model.points["pattern"]
+    points = model.points["pattern"]
     config = getattr(model, "config", None)
-    unnamed = [[""] * hook_points.n_heads] * hook_points.n_layers
+    unnamed = [[""] * points.n_heads] * points.n_layers
     names = getattr(config, "head_names", ()) or unnamed  # [layer][head]
     heads = []
     for layer, layer_names in enumerate(names):
-        heads_of_layer = {}
-        for head, name in enumerate(layer_names):
-            if name != "-":
-                heads_of_layer[f"L{layer}H{head}"] = format_head_name(name)
-        heads.append(heads_of_layer)
+        named = {f"L{layer}H{head}": name for head, name in enumerate(layer_names)}
+        heads.append({key: format_head_name(name) for key, name in named.items() if name != "-"})
     return heads
 
 

@@ -1,7 +1,7 @@
 """Blocks of a report's section: texts, tables, figures, code, named facts, and measures.
 
 >>> exact = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
->>> Measures([exact]).marks(exact)
+>>> Measures([exact]).list_marks(exact)
 [('span', 80.0, 20.0), ('from', 50.0, 0.0), ('control', 20.0, 0.0), ('dot', 90.0, 0.0)]
 """
 
@@ -34,8 +34,8 @@ from reports.claims import CLAIMS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_FIXED_POINT_FROM = 1e-3  # an interval of numbers all smaller than this is shown in powers of ten
-
+_FIXED_POINT_FROM = 1e-3
+"""An interval of numbers that are all smaller than this is shown in powers of ten."""
 
 _LINK = f"\ue000{secrets.token_hex(8)}"
 """Marks a link in prose and table cells. It is random, so that text from outside cannot contain it.
@@ -140,7 +140,6 @@ def add_figure_number(number: str, text: str) -> str:
 def curves(
     record: Mapping[str, Any],
     frame: pd.DataFrame,
-    of: str = "",
     data: pd.DataFrame | None = None,
     **words: Any,
 ) -> Figure:
@@ -168,8 +167,6 @@ def curves(
         frame: one row per point of a curve, with the columns round (or the one that the key "x"
             names), algorithm (key of the curve) and mean (its height); optionally name (shown in
             place of the key), and low and high (a band).
-        of: the panel that "{ends}" describes, by its value in the column "by"; all panels when
-            empty.
         data: table that a reader can download; None for no download.
         **words: what replaces other names in braces in the record's texts, such as ``n=64`` for
             "{n}".
@@ -181,17 +178,17 @@ def curves(
     caption = options.pop("caption", "")  # formatted last: it needs the ends of the curves
     for key, value in options.items():
         if isinstance(value, str):
-            options[key] = value.format(of=of, **words)
+            options[key] = value.format(**words)
     title = options.pop("title", "")
     quantity = options.pop("ends", "")
     paper = options.pop("paper", "")
     ends = ""
     if quantity:
-        described_rows = frame[frame[options["by"]] == of] if of else frame
-        ends = figures.describe_curves(described_rows, quantity, options.get("x", "round"))
-    text = caption.format(ends=ends, bands=figures.BANDS, **words)
+        ends = figures.describe_curves(frame, quantity, options.get("x", "round"))
+    text = caption.format(ends=ends, bands=figures.NOTE_ON_BANDS, **words)
     if paper:
         text = add_figure_number(paper, text)
+    # What is left are options of the drawing function.
     draw = panels.curves if "by" in options else figures.curves
     return Figure(draw(frame, **options), title, text, data)
 
@@ -223,7 +220,7 @@ class Table:
             require_known("column", column, [str(name) for name in self.frame.columns])
 
     @cached_property
-    def shown(self) -> pd.DataFrame:
+    def displayed_frame(self) -> pd.DataFrame:
         """The frame as it is displayed: the columns of an estimate and its two bounds become one
         column.
         """
@@ -233,7 +230,7 @@ class Table:
     def headers(self) -> list[tuple[str, bool]]:
         """For every column, a pair: its header, and True if it contains numbers."""
         headers = []
-        for name, values in self.shown.items():
+        for name, values in self.displayed_frame.items():
             is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
             is_interval = len(values) > 0 and all(isinstance(x, Interval | None) for x in values)
             headers.append((str(name).replace("_", " "), is_number or is_interval))
@@ -244,8 +241,8 @@ class Table:
         """The cells of the table, as a list per row. Values are formatted as text; only a measure
         stays an object, because the page shows its verdict as a badge.
         """
-        formats = [self.formats.get(name) for name in self.shown.columns]
-        rows = self.shown.itertuples(index=False, name=None)
+        formats = [self.formats.get(name) for name in self.displayed_frame.columns]
+        rows = self.displayed_frame.itertuples(index=False, name=None)
         return [list(map(cell, row, formats)) for row in rows]
 
 
@@ -277,17 +274,21 @@ def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     ['0.5 [0.4, 0.6]']
     """
     names = list(frame.columns)
-    bounds: dict[str, list[str]] = {}  # name of an estimate -> names of its two bounds
+    joined = frame.copy()
     for name, next_name in zip(names, [*names[1:], ""], strict=True):
-        pair = ["low", "high"] if next_name == "low" else [f"{name}_low", f"{name}_high"]
-        if set(pair) <= set(names) and is_numeric_dtype(frame[name]):
-            bounds[name] = pair
-    intervals = frame.drop(columns=[bound for pair in bounds.values() for bound in pair])
-    for name, pair in bounds.items():
-        rows = frame[[name, *pair]].astype(float).to_numpy()  # estimate, low, high
-        values = [Interval(*row) for row in rows.tolist()]
-        intervals[name] = pd.Series(values, dtype=object, index=frame.index)
-    return intervals
+        bounds = ["low", "high"] if next_name == "low" else [f"{name}_low", f"{name}_high"]
+        if set(bounds) <= set(names) and is_numeric_dtype(frame[name]):
+            rows = frame[[name, *bounds]].astype(float).to_numpy()  # [row, estimate low high]
+            intervals = [Interval(*row) for row in rows.tolist()]
+            joined[name] = pd.Series(intervals, dtype=object, index=frame.index)
+            joined = joined.drop(columns=bounds)
+    return joined
+
+
+def drop_empty_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table without the columns in which every cell is NaN, None or ""."""
+    is_empty = frame.isna() | frame.isin([""])
+    return frame.loc[:, ~is_empty.all()]
 
 
 def _format_csv(frame: pd.DataFrame) -> str:
@@ -298,6 +299,7 @@ def _format_csv(frame: pd.DataFrame) -> str:
     columns: dict[str, list[Any]] = {}
     for name, values in frame.items():
         if any(isinstance(value, Interval) for value in values):
+            # A missing interval has none of the three numbers.
             for suffix, attribute in (("", "estimate"), (" low", "low"), (" high", "high")):
                 columns[f"{name}{suffix}"] = [getattr(value, attribute, None) for value in values]
         else:
@@ -363,18 +365,22 @@ def _write_interval(value: Interval, spec: str | None) -> str:
     width = value.high - value.low
     decimals = 3
     if 1e-5 < width < math.inf:
+        # The first digit of the width is at 10^floor(log10(width)): one more decimal, 0 to 5 in all.
         decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
-    texts = [_format_sign(format(x, spec or f".{decimals}f")) for x in numbers]
     if spec is None and 0 < max(map(abs, numbers)) < _FIXED_POINT_FROM:
         texts = [format_number(x) for x in numbers]
+    else:
+        texts = [_format_sign(format(x, spec or f".{decimals}f")) for x in numbers]
     estimate, low, high = texts
-    if not math.isfinite(value.low + value.high):
+    if not math.isfinite(width):
         return estimate
     return f"{estimate} [{low}, {high}]"
 
 
 def _format_sign(text: str) -> str:
-    """Replace hyphens by minus signs, and drop the minus sign of a number that is 0 as written."""
+    """Replace the hyphens of a formatted number by minus signs, and drop the sign of one that is
+    rounded to 0, such as "-0.00" or "-0.0%".
+    """
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
@@ -397,13 +403,13 @@ def format_number(value: float | np.number[Any]) -> str:
     elif 1 < size < 1e6:
         text = f"{value:,.0f}"
     else:
+        # Without the plus sign and a leading 0 of the exponent.
         text = re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.1e}")
     return text.replace("-", "−")
 
 
-_NOT_A_CLAIM = (
-    "no claim depends on it"  # why the word of a number that is only shown is "not applicable"
-)
+_NOT_A_CLAIM = "no claim depends on it"
+"""Reason of the verdict "not applicable" of a number that is shown without a claim."""
 
 
 def make_unjudged(
@@ -418,7 +424,7 @@ def make_unjudged(
         controls: name of a control -> its number; NaN is not drawn.
     """
     drawn = {key: Control(value) for key, value in (controls or {}).items()}
-    return Measure(name, name, number, controls=drawn, lacking=_NOT_A_CLAIM)
+    return Measure(key=name, claim=name, number=number, controls=drawn, lacking=_NOT_A_CLAIM)
 
 
 def colour(measure: Measure) -> str:
@@ -458,19 +464,19 @@ class Measures:
     kind: ClassVar[str] = "measures"
 
     @property
-    def judged(self) -> bool:
+    def has_verdicts(self) -> bool:
         """True if at least one of the measures has a verdict."""
         return any(measure.lacking != _NOT_A_CLAIM for measure in self.measures)
 
     @property
-    def kinds(self) -> set[str]:
+    def mark_kinds(self) -> set[str]:
         """The kinds of marks that are drawn in the rows, such as "dot" or "control", for the
         legend.
         """
         kinds: set[str] = set()
         for measure in self.measures:
-            for kind, _, _ in self.marks(measure):
-                kinds.update(kind.split())
+            for kind, _, _ in self.list_marks(measure):
+                kinds.update(kind.split())  # "dot beyond" is a dot, and beyond the axis
         return kinds
 
     @cached_property
@@ -484,12 +490,11 @@ class Measures:
         frame["verdict"] = pd.Series(list(measures), dtype=object)
         if any(slug for slug, _ in self.sections):
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
-        is_empty = frame.isna() | frame.isin([""])
         caption = f"The numbers: {counts(measures)}"
-        return Table(frame.loc[:, ~is_empty.all()], caption, collapsed=True)
+        return Table(drop_empty_columns(frame), caption, collapsed=True)
 
     @checked
-    def marks(self, measure: Measure) -> list[tuple[str, float, float]]:
+    def list_marks(self, measure: Measure) -> list[tuple[str, float, float]]:
         """List the marks that draw a measure, as (kind, start, width); empty if its number is not a
         share, or NaN.
 
@@ -509,25 +514,29 @@ class Measures:
             kind = "from" if measure.side == "above" else "to"
             marks.append((kind, _convert_percent(measure.threshold), 0.0))
         points = []
-        for name, value in self.controls(measure).items():
+        for name, value in self.find_drawn_controls(measure).items():
             points.append(("untrained" if name == UNTRAINED else "control", value))
-        for kind, value in [*points, ("dot", number.estimate)]:
+        points.append(("dot", number.estimate))
+        for kind, value in points:
             placed_kind = kind if 0 <= value <= 1 else f"{kind} beyond"
             marks.append((placed_kind, _convert_percent(value), 0.0))
         return marks
 
     @checked
-    def controls(self, measure: Measure) -> dict[str, float]:
+    def find_drawn_controls(self, measure: Measure) -> dict[str, float]:
         """Return the controls of a measure that the block draws, as a mapping from the name of a
         control to its value. These are the untrained copy and the strongest other control, without
         those whose value is NaN.
         """
-        numbers = {name: control.number for name, control in measure.controls.items()}
         others = dict(measure.controls)
-        others.pop(UNTRAINED, None)
+        untrained = others.pop(UNTRAINED, Control(math.nan))
+        drawn = {}
+        if not math.isnan(untrained.number):
+            drawn[UNTRAINED] = untrained.number
         strongest = replace(measure, controls=others).strongest
-        drawn = [name for name in (UNTRAINED, strongest) if name in numbers]
-        return {name: numbers[name] for name in drawn if not math.isnan(numbers[name])}
+        if strongest:  # "" if no other control has a number
+            drawn[strongest] = others[strongest].number
+        return drawn
 
     @checked
     def describe(self, measure: Measure) -> str:
@@ -539,22 +548,20 @@ class Measures:
         parts = [f"{cell(measure.number)} {measure.unit}".strip()]
         threshold = measure.threshold
         if not math.isnan(threshold):
-            bound = f"at most {format_number(threshold)}"
-            if measure.side == "above":
-                bound = f"at least {format_number(threshold)}"
-                if 0 < threshold < 1e-6:  # so small a threshold stands for "not 0"
-                    bound = "more than 0"
-            parts.append(bound)
-        for name, value in self.controls(measure).items():
+            is_above = measure.side == "above"
+            if is_above and 0 < threshold < 1e-6:  # so small a threshold stands for "not 0"
+                parts.append("more than 0")
+            else:
+                side = "at least" if is_above else "at most"
+                parts.append(f"{side} {format_number(threshold)}")
+        for name, value in self.find_drawn_controls(measure).items():
             parts.append(f"{name}: {format_number(value)}")
         return "; ".join(parts)
 
 
 def _convert_percent(value: float) -> float:
     """Return a number in percent, clipped to 0 ... 100; NaN stays NaN."""
-    if math.isnan(value):
-        return value
-    return round(100 * min(max(value, 0.0), 1.0), 2)
+    return round(100 * float(np.clip(value, 0, 1)), 2)
 
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -599,16 +606,18 @@ def environment() -> Environment:
         return Markup('<a href="{}">{}</a>').format(target, mark_up(words))
 
     def prose(text: str) -> Markup:
-        pieces = re.split(_LINK_PATTERN, text)
-        marked = mark_up(pieces[0])
-        for i in range(1, len(pieces), 3):  # the words of a link, its target, what follows it
-            marked += write_link(pieces[i], pieces[i + 1]) + mark_up(pieces[i + 2])
+        # The text before the first link; then of each link its words, its target and what follows.
+        first, *pieces = re.split(_LINK_PATTERN, text)
+        marked = mark_up(first)
+        for words, target, following in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            marked += write_link(words, target) + mark_up(following)
         return marked
 
     def paragraphs(text: str) -> list[Markup]:
         return [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
 
     def finalize(value: Any) -> Any:
+        # Every value that a template writes; Markup is HTML, whose texts are escaped already.
         if isinstance(value, str) and not isinstance(value, Markup):
             return foreign.escape_invisible(value)
         return value

@@ -9,6 +9,7 @@ import ctypes
 import re
 import traceback
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -105,27 +106,32 @@ def write(
         source = subject
         subject = load(subject)
     task = tasks.of(subject)
-    candidates = parts_for(task) if parts is None else fit("parts", parts, Sequence[Part])
+    if parts is None:
+        candidates = parts_for(task)
+        fewest_rounds = 10
+    else:
+        candidates = fit("parts", parts, Sequence[Part])
+        fewest_rounds = 1
     context = Context(
-        subject,
-        source,
-        n_episodes,
-        _choose_rounds(subject, task, n_rounds, quick, fewest=10 if parts is None else 1),
-        seed,
+        model=subject,
+        source=source,
+        n_episodes=n_episodes,
+        n_rounds=_choose_rounds(subject, task, n_rounds, quick=quick, fewest=fewest_rounds),
+        seed=seed,
         regime=regime,
-        given=sizes or {},
+        changed_sizes=sizes or {},
         arguments=arguments or {},
         quick=quick,
         folder=writable(out),
     )
-    parts_by_key = index_by_key(candidates, "part of a report")
+    parts_by_key = index_by_key(candidates, "part of a report")  # refuses two parts with one key
     _ = context.episodes  # what cannot be sampled is refused here, before any work
     _choose_parts(context, list(parts_by_key.values()))
     path = _write_page(context)
     failures = {}
     for part in context.parts:
         if part.key in context.failures:
-            failures[part.title] = context.reason(part.key)
+            failures[part.title] = context.explain_failure(part.key)
     if failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in failures.items())
         # Level 3 is the caller of write; level 2 is the decorator's wrapper.
@@ -151,6 +157,7 @@ def _choose_rounds(
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
         n_rounds = min([task.at_most(20 if quick else 100), *rooms])
+    # A task whose later rounds bring nothing new may have fewer.
     n_needed = task.at_most(fewest)
     require(
         n_rounds >= n_needed,
@@ -184,10 +191,10 @@ def _choose_parts(context: Context, candidates: Sequence[Part]) -> None:
             lacking = fit(f"what {part.key!r} lacks", part.lacking(context), str)
             if lacking:
                 missing[part.key] = lacking
-            if context.quick and part.slow and not lacking:
+            elif context.quick and part.slow:
                 left_out.append(part.title)
-            else:
-                parts.append(part)
+                continue
+            parts.append(part)
     context.parts = tuple(parts)
     context.missing = missing
     context.left_out = tuple(left_out)
@@ -208,7 +215,7 @@ def _write_page(context: Context) -> Path:
         file_to_write(folder / INDEX)
         report = _compute_report(context, lambda what: update(advance=1, text=f"{title}: {what}"))
         # An audit is listed only if there is an index page already: write_with_index looks for it.
-        index_path = None if context.keys == ("audit",) else folder / INDEX
+        index_path = None if context.part_keys == ("audit",) else folder / INDEX
         written = write_with_index(report, path, index_path)
         update(completed=total)
     return written
@@ -222,25 +229,24 @@ def _compute_report(context: Context, show_progress: Callable[[str], None]) -> R
         show_progress: function that shows progress; it is called with the part's title and the time that the
             previous part took.
     """
-    took = ""  # the time of the previous part, as text
-    for part in context.parts:
-        show_progress(part.title + took)
-        began = perf_counter()
-        summary = partial(_call, part, "summary", Sequence[Measure])
-        sentence_of_part = partial(_call, part, "sentence", str)
-        context.measures[part.key] = _attempt(context, part, summary) or []
-        context.sentence = context.sentence or _attempt(context, part, sentence_of_part) or ""
-        took = f" ({part.title}: {perf_counter() - began:.1f} s)"
-        _free_memory()
-    show_progress("drawing" + took)
-    hero: list[Figure] = []
-    for part in context.parts:
-        hero += _attempt(context, part, partial(_call, part, "hero", Sequence[Figure])) or ()
-    # The summary stands first and is drawn last, when it is known which parts failed.
-    sections_of = {part.key: _draw_sections(context, part) for part in reversed(context.parts)}
-    sections = list(chain.from_iterable(sections_of[key] for key in context.keys))
     from reports.parts.overview import describe_episodes, measures_of
 
+    time_of_previous = ""
+    for part in context.parts:
+        show_progress(part.title + time_of_previous)
+        began = perf_counter()
+        context.measures[part.key] = _call(context, part, "summary", Sequence[Measure]) or ()
+        context.sentence = context.sentence or _call(context, part, "sentence", str) or ""
+        time_of_previous = f" ({part.title}: {perf_counter() - began:.1f} s)"
+        _free_memory()
+    show_progress("drawing" + time_of_previous)
+    hero: list[Figure] = []
+    for part in context.parts:
+        hero += _call(context, part, "hero", Sequence[Figure]) or ()
+    # The summary stands first and is drawn last, when it is known which parts failed.
+    sections: list[Section] = []
+    for part in reversed(context.parts):
+        sections = [*_draw_sections(context, part), *sections]
     measures = measures_of(context).measures
     failed = [measure for measure in measures if measure.key in context.failures]
     sentence = _write_sentence(context, failed)
@@ -256,17 +262,23 @@ def _compute_report(context: Context, show_progress: Callable[[str], None]) -> R
     return Report(title, lead, sections, settings, about=description, sentence=sentence, hero=hero)
 
 
-def _call(part: Part, name: str, kind: Any, computed: Any, context: Context) -> Any:
-    """Call one function of a part, and check the type of what it returns.
+def _call(context: Context, part: Part, name: str, kind: Any) -> Any:
+    """Call one function of a part on the part's result, and check the type of what it returns.
 
     Args:
+        context: context of the report; it stores the result, or the exception.
         part: the part.
         name: name of the field that is the function, such as "summary".
         kind: the expected type.
-        computed: the part's result.
-        context: context of the report.
+
+    Returns:
+        What the function returns; None if it fails, as for :func:`_attempt`.
     """
-    return fit(f"the {name} of {part.key!r}", getattr(part, name)(computed, context), kind)
+
+    def call(computed: Any, context: Context) -> Any:
+        return fit(f"the {name} of {part.key!r}", getattr(part, name)(computed, context), kind)
+
+    return _attempt(context, part, call)
 
 
 def _free_memory() -> None:
@@ -305,14 +317,17 @@ def _write_heading(context: Context) -> tuple[str, str]:
 
 def _get_kind(context: Context) -> str:
     """Return under which heading the index page lists this page: "audit", "handwired" or "learned"."""
-    if context.keys == ("audit",):
+    if context.part_keys == ("audit",):
         return "audit"
     return "handwired" if context.model.is_handwired else "learned"
 
 
 _MECHANISM_PARTS = ("interchange", "probes")
-"""Parts whose measures come first in a page's summary sentence, since they are about the mechanism.
+"""Keys of the parts whose measures come first in a page's summary sentence, since they are about
+the mechanism.
 """
+_MOST_PHRASES = 2
+"""Most phrases with the same verdict in a page's summary sentence."""
 
 
 def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
@@ -325,6 +340,7 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
         failed: undecided measures of the parts that failed.
     """
     pairs = []
+    # False is before True: the parts on the mechanism come first, the others keep their order.
     for key in sorted(context.measures, key=lambda part: part not in _MECHANISM_PARTS):
         pairs += [(key, measure) for measure in context.measures[key]]
     pairs += [("", measure) for measure in failed]
@@ -332,19 +348,18 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
         return ""
     decoded = _find_decoded_noun(context.measures.get("probes", ()))
     measures: list[Measure] = []
-    phrased: list[tuple[str, str]] = []  # part and verdict of each phrase
+    parts_with_phrase: dict[str, set[str]] = defaultdict(set)  # by the verdict of the phrase
     for key, measure in pairs:
-        word = measure.verdict
-        if decoded and (key, word) == ("interchange", "yes"):
+        if decoded and (key, measure.verdict) == ("interchange", "yes"):
             # The phrase of the probes names the variable already.
             pronoun = "them" if decoded.endswith("s") else "it"
             phrase = re.sub(rf"\b(from|by) {re.escape(decoded)}", rf"\1 {pronoun}", measure.yes)
             measure = replace(measure, yes=phrase)
-        n_of_word = [phrased_word for _, phrased_word in phrased].count(word)
-        if (key, word) in phrased or n_of_word >= 2:
+        parts = parts_with_phrase[measure.verdict]
+        if key in parts or len(parts) >= _MOST_PHRASES:
             measure = replace(measure, yes="", no="")  # it counts, but adds no phrase
         if measure.phrase:
-            phrased.append((key, word))
+            parts.add(key)
         measures.append(measure)
     return sentence(context.model.name, measures, context.sentence)
 
@@ -358,7 +373,8 @@ def _find_decoded_noun(probed: Sequence[Measure]) -> str:
     """
     for measure in probed:
         if measure.verdict == "yes":
-            return measure.yes.rpartition(" read ")[2]
+            _, _, noun = measure.yes.rpartition(" read ")  # "lets a linear probe read the counts"
+            return noun
     return ""
 
 
@@ -371,7 +387,7 @@ def _name_page(context: Context) -> str:
     the usual ones. A report with another seed or another number of episodes replaces the earlier
     one.
     """
-    sizes, arguments = context.asked
+    sizes, arguments = context.sizes_and_arguments
     words = [Path(context.source or context.model.name).name]
     words += [f"{option}-{value}" for option, value in sizes.items()]
     words.append(context.regime)
@@ -416,7 +432,8 @@ def _draw_sections(context: Context, part: Part) -> list[Section]:
     key = part.key
     if key in context.failures:
         trace = "".join(traceback.format_exception(context.failures[key]))
-        sections = [Section(part.title, [NotComputed(context.reason(key), trace)])]
+        why = context.explain_failure(key)
+        sections = [Section(part.title, [NotComputed(why, trace)])]
     elif key in context.missing:
         why = context.missing[key]
         sections = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,74 +191,60 @@ def write(
     if parts is None:
         makers = {} if quick else divide_explanations(players, seed)
         parts = {name: make() for name, make in makers.items()}
-    parts_of: dict[str, list[Any]] = defaultdict(list)
+    parts_by_player: dict[str, list[Any]] = defaultdict(list)
     for job, part in parts.items():
         player_name, _, _ = job.rpartition(" ")  # "participants 1": the player, a number
-        parts_of[player_name].append(part)
+        parts_by_player[player_name].append(part)
     explained = {}
     for name, player in players.items():
-        cell_units = units if name == PEOPLE and not quick else 0  # 0: no GRU
-        rows, drawn = draw_people(player.episodes, player.choices, seed)
-        drawn_player = replace(
-            player, episodes=player.episodes.select(rows), choices=player.choices[rows]
-        )
-        explanation, sources = _explain_together(name, drawn_player, cell_units, seed)
-        participants = recovered = None
-        if parts_of[name]:
-            participants = EachParticipant.join(parts_of[name])
+        gru_units = units if name == PEOPLE and not quick else 0  # 0: no GRU
+        analysis = _explain_together(name, player, gru_units, seed)
+        if parts_by_player[name]:
+            analysis.participants = EachParticipant.join(parts_by_player[name])
         if not quick:
-            recovered = recovery_of_design(explanation, player.episodes, seed=seed)
-        explained[name] = _Explained(
-            player=player,
-            drawn=drawn,
-            explanation=explanation,
-            participants=participants,
-            recovered=recovered,
-            sources=sources,
-        )
+            episodes = player.episodes
+            analysis.recovered = recovery_of_design(analysis.explanation, episodes, seed=seed)
+        explained[name] = analysis
     options = {"units": units, "seed": seed, "quick": quick, "beside": list(beside or ())}
     report = _build_report(explained, table, _write_commands(table, columns, options))
     written = write_with_index(report, page)
     return written, {name: analysis.explanation for name, analysis in explained.items()}
 
 
-def _explain_together(
-    name: str, player: Player, cell_units: int, seed: int
-) -> tuple[ChoiceExplanation, dict[str, Any]]:
-    """Explain all choices of a player, treating them as one player's.
+def _explain_together(name: str, player: Player, gru_units: int, seed: int) -> _Explained:
+    """Explain all choices of a player, treating them as one player's. Of many participants, some
+    are drawn.
 
     Args:
         name: name of the player.
         player: its rounds and choices.
-        cell_units: hidden units of a GRU that is cross-fitted over participants for comparison; 0
-            for no GRU.
+        gru_units: hidden units of a recurrent network (GRU) that is cross-fitted over participants
+            for comparison; 0 for none.
         seed: seed of bootstraps and of the GRU.
-
-    Returns:
-        The explanation; and, by name, the models for which the page draws a phase portrait (how a
-        round changes the next choice).
     """
-    episodes = player.episodes
+    rows, drawn = draw_people(player.episodes, player.choices, seed)
+    episodes = player.episodes.select(rows)
     people, _ = participants_of(episodes)
     sources: dict[str, Any] = {}
-    rivals = {}
-    if cell_units and len(people) > 1:  # a GRU predicts participants that it was not fitted to
-        cell = fit_cell(episodes, units=cell_units, seed=seed)
-        predictions = predictor(cell.machine.untrained(seed))(episodes)  # [episode, round, arm]
-        control = np.where(episodes.counted[..., None], predictions, 1 / episodes.n_arms)
-        cell_name = f"a GRU of {cell_units} units"
-        sources[cell_name] = cell.machine
-        rivals[cell_name] = (cell.held_out, control)
-    explanation = explain_choices(episodes, player.choices, beside=rivals, seed=seed)
+    rivals = {}  # name -> the predictions of a rival and of its control, [episode, round, arm]
+    if gru_units and len(people) > 1:  # a GRU predicts participants that it was not fitted to
+        gru = fit_cell(episodes, units=gru_units, seed=seed)
+        untrained_predictions = predictor(gru.machine.untrained(seed))(episodes)
+        # In rounds that do not count, all arms are equally likely.
+        control = np.where(episodes.counted[..., None], untrained_predictions, 1 / episodes.n_arms)
+        gru_name = f"a GRU of {gru_units} units"
+        sources[gru_name] = gru.machine
+        rivals[gru_name] = (gru.held_out, control)
+    explanation = explain_choices(episodes, player.choices[rows], beside=rivals, seed=seed)
     if player.network is not None:
         sources[name] = player.network
     elif explanation.algorithm is not None:
         algorithm = explanation.algorithm
         sources = {f"{name}: {algorithm.name}": algorithm, **sources}
-    return explanation, sources
+    return _Explained(player=player, drawn=drawn, explanation=explanation, sources=sources)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Explained:
     """The analysis of one player.
 
@@ -267,17 +253,18 @@ class _Explained:
         drawn: a sentence on which participants were drawn for the fits to all together; "" if all
             were used.
         explanation: the explanation of all their choices.
+        sources: models for which the page draws phase portraits (how a round changes the next
+            choice), by name.
         participants: the explanation of each participant; None if not computed.
         recovered: the analysis of simulated players with the same design; None if not computed.
-        sources: models for which the page draws phase portraits, by name.
     """
 
     player: Player
     drawn: str
     explanation: ChoiceExplanation
-    participants: EachParticipant | None
-    recovered: Recovery | None
     sources: Mapping[str, Any]
+    participants: EachParticipant | None = None
+    recovered: Recovery | None = None
 
     @property
     def sentences(self) -> dict[str, str]:
@@ -318,14 +305,15 @@ def _build_report(
     people = explained[PEOPLE]
     episodes = people.player.episodes
     sources: dict[str, Any] = {}
-    sentences: dict[str, None] = {}  # a set in order: players may share their sentences
+    sentences: list[str] = []
     for analysis in explained.values():
         sources |= analysis.sources
         if analysis.player.episodes.reading is not None:
-            sentences |= dict.fromkeys(analysis.player.episodes.reading.sentences)
+            sentences += analysis.player.episodes.reading.sentences
         if analysis.drawn:
-            sentences[analysis.drawn] = None
-    sections = [Section("What was read", [Prose(sentence) for sentence in sentences])]
+            sentences.append(analysis.drawn)
+    distinct_sentences = dict.fromkeys(sentences)  # players may share some
+    sections = [Section("What was read", [Prose(text) for text in distinct_sentences])]
     sections += [_list_findings(people), _show_families(people.explanation)]
     if len(explained) > 1:
         sections.append(_show_side_by_side(explained))
@@ -350,12 +338,11 @@ def _build_report(
         "run": f"{n_choices:,} choices, {name}",
         "sentence": sentence,
     }
-    settings = provenance(file=name, rounds=n_choices, scale=episodes.scale)
     return Report(
-        f"Choices in {name}",
-        _TEXTS["lead"],
-        sections,
-        settings,
+        title=f"Choices in {name}",
+        lead=_TEXTS["lead"],
+        sections=sections,
+        provenance=provenance(file=name, rounds=n_choices, scale=episodes.scale),
         about=description,
         sentence=sentence,
         hero=hero,
@@ -363,19 +350,18 @@ def _build_report(
 
 
 def _show_families(explanation: ChoiceExplanation) -> Section:
+    """Make the section "Families": the loss of every family, and the check of those in the set."""
     table = Table(explanation.to_frame(), "Every family of algorithms, the best first")
-    checks = Table(
-        explanation.check_frame(),
-        (
-            "Check of the families in the set: do their simulated players behave like the players of "
-            "the table?"
-        ),
-        collapsed=True,
+    question = (
+        "Check of the families in the set: do their simulated players behave like the players of "
+        "the table?"
     )
+    checks = Table(explanation.check_frame(), question, collapsed=True)
     return Section("Families", [Prose(_TEXTS["families"]), table, checks])
 
 
 def _show_participants(participants: EachParticipant) -> Section:
+    """Make the section "Participants": how many each family explains, and a table of each one."""
     group = Table(participants.group(), participants.sentence)
     people = Table(participants.to_frame(), "Each participant", collapsed=True)
     return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
@@ -388,8 +374,9 @@ def _list_findings(people: _Explained) -> Section:
     episodes = people.player.episodes
     explanation = people.explanation
     names, _ = participants_of(episodes)
-    n_scored, n_all = episodes.scored.sum(), episodes.lengths.sum()
-    labels = [f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)]
+    n_scored = episodes.scored.sum()
+    n_all = episodes.lengths.sum()
+    labels = [f"{label} as arm_{i}" for i, label in enumerate(episodes.arms, 1)]
     facts: dict[str, Any] = {
         "Participants": len(names),
         "Rounds that are scored": f"{n_scored:,} of {n_all:,}, in {len(episodes)} episodes",
@@ -411,29 +398,25 @@ def _show_side_by_side(explained: Mapping[str, _Explained]) -> Section:
     by_player = {name: analysis.families for name, analysis in explained.items()}
     families = pd.concat(by_player, axis=1)  # columns: (player, result)
     families.columns = [", ".join(names) for names in families.columns]
+    what = "Loss and set membership of every family, by player"
     blocks = [
         Prose(_TEXTS["beside"]),
         Table(sentences.rename_axis("of").reset_index(), "The players"),
-        Table(
-            families.rename_axis("family").reset_index(),
-            ("Loss and set membership of every family, by player"),
-        ),
+        Table(families.rename_axis("family").reset_index(), what),
     ]
     return Section("Side by side", blocks)
 
 
 def _describe_resolution(recovered: Recovery) -> Section:
-    confusion = recovered.confusion().reset_index()
-    sets = recovered.sets().reset_index()
+    """Make the section "Recovery": how well this design separates families, by simulated players."""
+    sets = (
+        "For the simulated players of each family (row): share of players whose set contains "
+        "each family (column)"
+    )
     blocks = [
         Prose(_TEXTS["recovery"]),
-        Table(confusion, recovered.sentence),
-        Table(
-            sets,
-            "For the simulated players of each family (row): share of players whose set contains "
-            "each family (column)",
-            collapsed=True,
-        ),
+        Table(recovered.confusion().reset_index(), recovered.sentence),
+        Table(recovered.sets().reset_index(), sets, collapsed=True),
         Table(recovered.errors(), "How well parameters are recovered", collapsed=True),
     ]
     return Section("Recovery", blocks)

@@ -27,7 +27,16 @@ from interp.results.palette import INK, LIGHT, PAPER
 from interp.results.style import in_house_style
 from interp.stats.intervals import Interval
 from interp.support.checks import file_path
-from reports.blocks import Figure, Measures, Prose, Table, counts, join_intervals, make_unjudged
+from reports.blocks import (
+    Figure,
+    Measures,
+    Prose,
+    Table,
+    counts,
+    drop_empty_columns,
+    join_intervals,
+    make_unjudged,
+)
 from reports.page import Report, Section, write_with_index
 from reports.texts import OF_COMPARISONS, TEXTS
 
@@ -93,18 +102,18 @@ def _show_findings(comparison: Comparison) -> Section:
     measures = comparison.measures
     places = []
     for measure in measures:
-        section = Section(_get_title(measure.key), [])  # only for its slug
+        section = Section(_get_title(measure.key), [])  # only for the slug of this title
         places.append((section.slug, section.title))
     blocks = [
         Measures(measures, f"{counts(measures)}.", places),
         Prose(f"**Which algorithm.** {comparison.algorithm}"),
     ]
-    full_budget = Budget()
+    full = Budget()
     sizes = ("known", "test", "scored", "edits")
-    is_quick = any(comparison.settings[size] < getattr(full_budget, size) for size in sizes)
-    budget = "quick" if is_quick else "full"
-    resolutions = json.loads(_RESOLUTION.read_text("utf-8"))
-    resolution = resolutions.get(_find_task(comparison).key, {}).get(budget)
+    is_quick = any(comparison.settings[size] < getattr(full, size) for size in sizes)
+    resolutions = json.loads(_RESOLUTION.read_text("utf-8"))  # by task and budget
+    of_task = resolutions.get(_find_task(comparison).key, {})
+    resolution = of_task.get("quick" if is_quick else "full")
     if resolution:
         blocks.append(Prose(resolution))
     return Section("What was found", blocks)
@@ -130,13 +139,13 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
     Returns:
         The section; if the question does not apply, it says why. None if it has no block.
     """
-    measures = {measure.key: measure for measure in comparison.measures}
-    measure = measures.get(key)
     title = _get_title(key)
-    if measure is not None and measure.lacking:
-        return Section(title, [Prose(f"Not applicable: {measure.lacking}.")])
+    measures = [measure for measure in comparison.measures if measure.key == key]  # one, or none
+    for measure in measures:
+        if measure.lacking:
+            return Section(title, [Prose(f"Not applicable: {measure.lacking}.")])
     frame = comparison.tables.get(key, pd.DataFrame())
-    if not len(frame):
+    if frame.empty:
         return None
     blocks: list[Any] = []
     if key in OF_COMPARISONS:
@@ -144,8 +153,8 @@ def _show_part(key: str, comparison: Comparison) -> Section | None:
         blocks.append(Prose(OF_COMPARISONS[key]["text"].format(apart=distance)))
     if key in _PICTURES:
         blocks += _PICTURES[key](comparison.parts[key])
-    if key == "update" and measure is not None and measure.note:
-        blocks.append(Prose(measure.note))
+    if key == "update":
+        blocks += [Prose(measure.note) for measure in measures if measure.note]
     blocks += _show_tables(key, frame)
     if key == "behaviour" and comparison.failures:
         blocks.append(_list_failures(comparison))
@@ -156,14 +165,10 @@ def _list_failures(comparison: Comparison) -> Table:
     """Make a table of the rounds in which the predictions of the two models differ most."""
     failures = comparison.failures
     frame = pd.DataFrame([vars(failure) for failure in failures]).drop(columns="n_scored")
-    for column in ("model", "reference"):
-        frame[column] = frame[column].map(_write_probabilities)
+    for column in ("model", "reference"):  # probabilities of the outcomes
+        frame[column] = [" ".join(f"{p:.3f}" for p in row) for row in frame[column]]
     episodes = f"the second episodes of each set of sets_for(..., n_scored={failures[0].n_scored})"
     return Table(frame, f"The rounds that differ most; {episodes}", collapsed=True)
-
-
-def _write_probabilities(probabilities: Sequence[float]) -> str:
-    return " ".join(f"{probability:.3f}" for probability in probabilities)
 
 
 def write(comparison: Comparison, out: str | Path) -> Path:
@@ -193,9 +198,7 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
     if "name" not in frame:
         frame = frame.assign(name=key)
     for name, rows in frame.groupby("name", sort=False):
-        shown = rows.drop(columns="name")
-        is_empty = shown.isna() | shown.isin([""])
-        shown = shown.loc[:, ~is_empty.all()]
+        shown = drop_empty_columns(rows.drop(columns="name"))
         title = str(name).capitalize()
         has_intervals = {"number", "number_low", "number_high"} <= set(shown)
         if has_intervals and key not in _PICTURES:
@@ -216,14 +219,16 @@ def _measure_row(row: Mapping[Any, Any]) -> Measure:
 
 
 def _draw_algorithm(part: AlgorithmPart) -> list[Any]:
+    """Return a figure of how well each family of algorithms explains the predictions, and a table
+    of the families' fitted parameters.
+    """
     closest = part.scores[part.closest].name
     caption = TEXTS["comparison"]["closest"].format(name=closest)
-    rows = []
-    for score in part.scores.values():
-        rows.append({"family": score.name, "parameters": format_parameters(score.searched)})
+    rows = [(score.name, format_parameters(score.searched)) for score in part.scores.values()]
+    parameters = pd.DataFrame(rows, columns=["family", "parameters"])
     return [
         Figure(part.plot(), "Which algorithm explains the predictions", caption),
-        Table(pd.DataFrame(rows), "Fitted parameters of every family", collapsed=True),
+        Table(parameters, "Fitted parameters of every family", collapsed=True),
     ]
 
 
@@ -285,7 +290,7 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
     1
     """
     by_key = {measure.key: measure for measure in measures}
-    drawn = [key for key in PARTS if key in by_key]
+    drawn = [key for key in PARTS if key in by_key]  # from top to bottom
     n_parts = len(drawn)
     figure = Picture(figsize=(_WIDTH, 0.5 + 0.62 * n_parts))
     axes = figure.subplots()

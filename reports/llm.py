@@ -7,8 +7,8 @@ compared with the paper's only if instances are drawn in the same way; its table
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,9 @@ def write(
     if acts is None:
         acts = behaviour(reading.runs, seed)
     scores = score(reading.runs, transformers, seed)
-    reading_options = {"regime": regime, "duplicates": duplicates}
-    report = _Page(reading, scores, acts).build(Path(path), reading_options, seed)
+    options = {"regime": regime, "duplicates": duplicates}
+    reproduce = _write_commands(Path(path), scores, options, seed)
+    report = _build_report(reading, scores, acts, reproduce, name=Path(path).name, seed=seed)
     return write_with_index(report, page)
 
 
@@ -93,111 +94,99 @@ def transformer(name: str) -> Predictor:
     return predict_episodes
 
 
-class _Page:
-    """Builds the report page on language models.
+def _build_report(
+    reading: Reading,
+    scores: LLMScores,
+    acts: Sequence[PlayerBehaviour],
+    reproduce: Section,
+    *,
+    name: str,
+    seed: int,
+) -> Report:
+    """Build the report page on language models.
 
     Args:
         reading: the recorded answers.
         scores: scores of the language models and their baselines.
         acts: for each group of runs (one model in one condition), the algorithm that explains its
             choices.
+        reproduce: the section with the commands that reproduce the numbers.
+        name: name of the file or folder of the answers.
+        seed: seed of the bootstrap.
     """
-
-    def __init__(
-        self, reading: Reading, scores: LLMScores, acts: Sequence[PlayerBehaviour]
-    ) -> None:
-        self.reading = reading
-        self.runs = reading.runs
-        self.scores = scores
-        self.acts = acts
-        self.notes = note_table(reading.runs)
-
-    def build(self, path: Path, reading_options: Mapping[str, Any], seed: int) -> Report:
-        """Build the page from the results.
-
-        Args:
-            path: path of the recorded answers.
-            reading_options: options with which they were read, by name.
-            seed: seed of the bootstrap.
-        """
-        overview, *by_model = _draw_regret(self.scores)
-        sections = [
-            Section("Summary", [Summary(self._describe())]),
-            Section("Regret over rounds", [Prose(_TEXTS["regret"]), *by_model]),
-            _list_final(self.scores),
-            _list_answers(self.scores),
-        ]
-        acts = self.acts
-        if acts:
-            sections.append(_list_behaviour(acts))
-        if len(self.notes.notes):
-            sections.append(_show_notes(self.notes))
-        runs = self.runs
-        sections.append(_list_prompts(runs))
-        if len(self.reading.sentences) > 1:  # the first one counts what was read
-            table = self.reading.table
-            aside = table.loc[table["status"] == "set aside", ["path", "part", "why"]]
-            listed = Table(aside, "Files, and parts of files, that were not used", collapsed=True)
-            sections.append(
-                Section("Files that were not read", [Prose(_TEXTS["set_aside"]), listed])
-            )
-        sections.append(self._write_commands(path, reading_options, seed))
-        sentence = _write_sentence(acts)
-        description = {
-            "kind": "llm",
-            "task": TASK.name,
-            "run": f"{len(runs)} episodes, {path.name}",
-            "sentence": sentence,
-        }
-        wordings = sorted({run.wording for run in runs})
-        settings = provenance(bootstrap_seed=seed, wording=wordings, runs=len(runs))
-        return Report(
-            "Language models as online learners",
-            _TEXTS["lead"],
-            sections,
-            settings,
-            about=description,
-            sentence=sentence,
-            hero=[overview],
-        )
-
-    def _describe(self) -> dict[str, Any]:
-        """Return facts about the runs by name, such as "Models" and "Episodes", for the summary."""
-        runs = self.runs
-        served: set[str] = set()
-        for run in runs:
-            served.update(run.served)
-        n_complete = sum(run.ended == "complete" for run in runs)
-        n_missing = sum(int(run.missing.sum()) for run in runs)
-        n_rounds = sum(run.rounds for run in runs)
-        facts: dict[str, Any] = {}
-        facts["Models"] = ", ".join(_list_once(run.model for run in runs))
-        facts["Served as"] = ", ".join(sorted(served)) or "not recorded"
-        facts["Prompts"] = ", ".join(sorted({run.wording for run in runs}))
-        facts["Episodes"] = f"{n_complete} of {len(runs)} complete"
-        facts["Missing predictions"] = f"{n_missing} of {n_rounds} rounds"
-        return facts
-
-    def _write_commands(self, path: Path, reading_options: Mapping[str, Any], seed: int) -> Section:
-        """Make the section with the command and the Python code that reproduce the numbers.
-
-        Args:
-            path: path of the recorded answers.
-            reading_options: options with which they were read, by name.
-            seed: seed of the bootstrap.
-        """
-        final = self.scores.final
-        models = list(final.loc[final["kind"] == "model", "model"].unique())
-        options = write_shell_options({"models": models, **reading_options, "seed": seed})
-        shell = shlex.join(["interp", "llm", "report", str(path), *options])
-        reading = write_arguments(reading_options)
-        python = _TEXTS["python"].format(path=str(path), reading=reading, seed=seed, models=models)
-        return commands(shell, python)
+    runs = reading.runs
+    overview, *by_model = _draw_regret(scores)
+    sections = [
+        Section("Summary", [Summary(_describe(runs))]),
+        Section("Regret over rounds", [Prose(_TEXTS["regret"]), *by_model]),
+        _list_final(scores),
+        _list_answers(scores),
+    ]
+    if acts:
+        sections.append(_list_behaviour(acts))
+    notes = note_table(runs)
+    if len(notes.notes):
+        sections.append(_show_notes(notes))
+    sections.append(_list_prompts(runs))
+    if len(reading.sentences) > 1:  # the first one counts what was read
+        is_aside = reading.table["status"] == "set aside"
+        aside = reading.table.loc[is_aside, ["path", "part", "why"]]
+        listed = Table(aside, "Files, and parts of files, that were not used", collapsed=True)
+        sections.append(Section("Files that were not read", [Prose(_TEXTS["set_aside"]), listed]))
+    sections.append(reproduce)
+    sentence = _write_sentence(acts)
+    description = {
+        "kind": "llm",
+        "task": TASK.name,
+        "run": f"{len(runs)} episodes, {name}",
+        "sentence": sentence,
+    }
+    wordings = sorted({run.wording for run in runs})
+    return Report(
+        title="Language models as online learners",
+        lead=_TEXTS["lead"],
+        sections=sections,
+        provenance=provenance(bootstrap_seed=seed, wording=wordings, runs=len(runs)),
+        about=description,
+        sentence=sentence,
+        hero=[overview],
+    )
 
 
-def _list_once(names: Iterable[str]) -> list[str]:
-    """Return the distinct names as a list, in order of first appearance."""
-    return list(dict.fromkeys(names))
+def _describe(runs: Sequence[LLMRun]) -> dict[str, str]:
+    """Return facts about the runs by name, such as "Models" and "Episodes", for the summary."""
+    models = dict.fromkeys(run.model for run in runs)  # a set in order
+    served = sorted(set().union(*(run.served for run in runs)))
+    n_complete = sum(run.ended == "complete" for run in runs)
+    n_missing = sum(int(run.missing.sum()) for run in runs)
+    n_rounds = sum(run.rounds for run in runs)
+    return {
+        "Models": ", ".join(models),
+        "Served as": ", ".join(served) or "not recorded",
+        "Prompts": ", ".join(sorted({run.wording for run in runs})),
+        "Episodes": f"{n_complete} of {len(runs)} complete",
+        "Missing predictions": f"{n_missing} of {n_rounds} rounds",
+    }
+
+
+def _write_commands(
+    path: Path, scores: LLMScores, reading_options: Mapping[str, Any], seed: int
+) -> Section:
+    """Make the section with the command and the Python code that reproduce the numbers.
+
+    Args:
+        path: path of the recorded answers.
+        scores: the scores, for the names of the transformers.
+        reading_options: options with which the answers were read, by name.
+        seed: seed of the bootstrap.
+    """
+    final = scores.final
+    models = list(final.loc[final["kind"] == "model", "model"].unique())
+    options = write_shell_options({"models": models, **reading_options, "seed": seed})
+    shell = shlex.join(["interp", "llm", "report", str(path), *options])
+    reading = write_arguments(reading_options)
+    python = _TEXTS["python"].format(path=str(path), reading=reading, seed=seed, models=models)
+    return commands(shell, python)
 
 
 def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
@@ -207,14 +196,16 @@ def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
     Args:
         acts: the result for each group of runs (one model in one condition and regime).
     """
-    named = [group for group in acts if group.found and group.found.family]
+    n_groups = Counter(group.model for group in acts)
+    answers: dict[str, Counter[str]] = defaultdict(Counter)  # by model: how often each algorithm
+    for group in acts:
+        if group.found and group.found.family:
+            answers[group.model][group.answer] += 1
     sentences = []
-    for model in _list_once(group.model for group in named):
-        answers = Counter(group.answer for group in named if group.model == model)
-        answer, n = answers.most_common(1)[0]
-        n_groups = sum(group.model == model for group in acts)
-        sentences.append(f"{model} plays like {answer} ({n} of {n_groups} groups).")
-    n_unnamed = len(acts) - len(named)
+    for model, counts in answers.items():
+        ((answer, n),) = counts.most_common(1)
+        sentences.append(f"{model} plays like {answer} ({n} of {n_groups[model]} groups).")
+    n_unnamed = len(acts) - sum(counts.total() for counts in answers.values())
     if n_unnamed:
         sentences.append(f"No algorithm is named for {n_unnamed} of {len(acts)} groups of runs.")
     return " ".join(sentences)
@@ -229,24 +220,31 @@ def _list_final(scores: LLMScores) -> Section:
     for regime, final in scores.final.groupby("regime", sort=False):
         # Language models have two rows: missing predictions count as wrong, or are skipped.
         is_skipped = final["missing"] == "skipped"
-        skipped = final[is_skipped].set_index(["model", "condition"])["mean"]
-        rows = final[~is_skipped]
-        frame = rows.rename(columns={"model": "predictor", "mean": "regret"})
-        frame = join_intervals(frame[_FINAL_COLUMNS])
-        groups = zip(rows["model"], rows["condition"], strict=True)
-        # Between std and accuracy: the regret without the rounds of missing predictions.
-        frame.insert(5, "missing left out", [skipped.get(group) for group in groups])
+        group = ["model", "condition"]
+        skipped = final[is_skipped].set_index(group)["mean"].rename("missing left out")
+        rows = final[~is_skipped].join(skipped, on=group)
+        rows = rows.rename(columns={"model": "predictor", "mean": "regret"})
         paper = printed[printed["regime"] == regime]
         paper = paper.rename(columns={"model": "predictor", "mean": "paper"})
         paper = paper[["predictor", "condition", "n", "paper", "std"]]
-        frame = pd.concat([frame, paper], ignore_index=True)
+        frame = pd.concat([join_intervals(rows[_FINAL_COLUMNS]), paper], ignore_index=True)
         n_rounds = int(scores.curves.loc[scores.curves["regime"] == regime, "round"].max())
         caption = f"{regime}, after {n_rounds} rounds (the paper's rows: after 100)"
         blocks.append(Table(frame, caption, formats=_FORMATS))
     return Section("Regret after the last round", blocks)
 
 
-_FINAL_COLUMNS = ["predictor", "condition", "n", "regret", "low", "high", "std", "accuracy"]
+_FINAL_COLUMNS = [
+    "predictor",
+    "condition",
+    "n",
+    "regret",
+    "low",
+    "high",
+    "std",
+    "missing left out",
+    "accuracy",
+]
 _FORMATS = {
     "regret": ".2f",
     "std": ".2f",
@@ -297,12 +295,10 @@ def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
         "The algorithm that explains the model's choices, for each model, condition and regime"
     )
     blocks: list[Any] = [Prose(_TEXTS["acts"]), Table(join_intervals(tables["behaviour"]), caption)]
-    if len(tables["families"]):
-        blocks.append(
-            Table(
-                tables["families"], ("Every family of algorithms that was fitted"), collapsed=True
-            )
-        )
+    families = tables["families"]
+    if len(families):
+        what = "Every family of algorithms that was fitted"
+        blocks.append(Table(families, what, collapsed=True))
     return Section("Which algorithm explains the choices", blocks)
 
 
@@ -318,14 +314,8 @@ def _show_notes(notes: NoteTable) -> Section:
         if len(drawn):
             record = _TEXTS["over_rounds"]
             blocks.append(curves(record, drawn, what=name, call=name.capitalize()))
-    examples = _find_examples(notes.notes)
-    blocks.append(
-        Table(
-            examples,
-            ("Notes in the first instance of each group (model, condition, regime)"),
-            collapsed=True,
-        )
-    )
+    what = "Notes in the first instance of each group (model, condition, regime)"
+    blocks.append(Table(_find_examples(notes.notes), what, collapsed=True))
     return Section("Notes", blocks)
 
 
@@ -354,13 +344,11 @@ def _list_prompts(runs: Sequence[LLMRun]) -> Section:
     """Make the section with the system prompts: each distinct prompt once, under the names of the
     conditions that used it.
     """
-    conditions: dict[str, list[str]] = {}
+    names_by_prompt: dict[str, dict[str, None]] = defaultdict(dict)  # sets in order
     for run in runs:
-        names = conditions.setdefault(run.prompt or "(not recorded)", [])
-        if run.condition.name not in names:
-            names.append(run.condition.name)
+        names_by_prompt[run.prompt or "(not recorded)"][run.condition.name] = None
     blocks: list[Any] = [Prose(_TEXTS["prompts"])]
-    for text, names in conditions.items():
+    for text, names in names_by_prompt.items():
         lines = pd.DataFrame({"prompt": text.splitlines()})
         blocks.append(Table(lines, ", ".join(names), collapsed=True))
     return Section("Prompts", blocks)

@@ -193,7 +193,7 @@ class Report:
         for section in self.sections:
             for block in section.blocks:
                 yield block
-                if isinstance(block, Measures) and block.judged:
+                if isinstance(block, Measures) and block.has_verdicts:
                     yield block.table
 
     def write(self, path: str | Path) -> Path:

@@ -14,14 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from interp.results.figures import band, colour_bar, draw_cells, name_ends
+from interp.results.figures import colour_bar, draw_cells, draw_curve, write_names_at_ends
 from interp.results.palette import LIGHT, choose_line_styles
 from interp.results.style import WIDTH, in_house_style
 from interp.support.checks import require_columns
 from interp.support.errors import require
 
-_MOST_HEADS_IN_ROW = 8  # heads, at most
-_SMALLEST_TEXT = 7.5  # points: the smallest text in a panel
+_MOST_HEADS_IN_ROW = 8
+_SMALLEST_TEXT = 7.5
+"""Size of the smallest text in a panel, in points."""
 
 
 @in_house_style
@@ -40,7 +41,8 @@ def attention(
         labels: labels of the positions; only some are printed on small panels.
         heads: for each layer, a name per head.
     """
-    n_patterns, n_names = [len(pattern) for pattern in patterns], [len(names) for names in heads]
+    n_patterns = [len(pattern) for pattern in patterns]
+    n_names = [len(names) for names in heads]
     require(
         sum(n_names) > 0 and n_patterns == n_names,
         f"a pattern and a name for each head of each layer, got {n_patterns} patterns and {n_names} names",
@@ -53,22 +55,22 @@ def attention(
     side = min((WIDTH - 1.2) / columns, 3.0)
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
     grid = figure.subplots(len(rows), columns, squeeze=False, sharex=True, sharey=True)
-    norm = _scale([np.asarray(pattern) for pattern in patterns])
-    # Inches to points: 72. A label needs 1.5 points more than its text; the cells fill 0.9 of a panel.
-    step = max(1, math.ceil(len(labels) * (_SMALLEST_TEXT + 1.5) / (72 * side * 0.9)))
+    norm = _make_scale([np.asarray(pattern) for pattern in patterns])
+    # A label needs 1.5 points more than its text. The cells fill 0.9 of a panel's side, and an inch
+    # has 72 points. If not all labels fit, only every second, third, ... is printed.
+    room = 72 * side * 0.9
+    step = max(1, math.ceil(len(labels) * (_SMALLEST_TEXT + 1.5) / room))
     places = range(0, len(labels), step)
-    names_shown = labels[::step]
-    image: Any = None
-    for i, row in enumerate(rows):
-        for j, (pattern, name) in enumerate(row):
-            axes = grid[i, j]
-            image = draw_cells(axes, pattern, norm, "equal")
+    printed_labels = labels[::step]
+    for axes_of_row, row in zip(grid, rows, strict=True):
+        for axes, (pattern, name) in zip(axes_of_row, row, strict=False):
+            image = draw_cells(axes, pattern, norm, aspect="equal")
             axes.set_title(name, fontsize=8.5, pad=2)
             axes.tick_params(pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
-            axes.set_yticks(places, names_shown, fontsize=_SMALLEST_TEXT)
-            axes.set_xticks(places, names_shown, fontsize=_SMALLEST_TEXT, rotation=90)
-        for axes in grid[i, len(row) :]:
+            axes.set_yticks(places, printed_labels, fontsize=_SMALLEST_TEXT)
+            axes.set_xticks(places, printed_labels, fontsize=_SMALLEST_TEXT, rotation=90)
+        for axes in axes_of_row[len(row) :]:
             axes.axis("off")
     figure.supxlabel("position that is read", fontsize=9)
     figure.supylabel("position that reads", fontsize=9)
@@ -76,10 +78,11 @@ def attention(
     return figure
 
 
-def _scale(patterns: Sequence[NDArray[Any]]) -> Normalize:
+def _make_scale(patterns: Sequence[NDArray[Any]]) -> Normalize:
     """Return the colour scale of all panels: from 0 to the largest weight, or symmetric around 0 if
     some weights are negative.
     """
+    # A scale needs some length: if all weights are 0, it ends at 1.
     largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
     is_signed = any((pattern < 0).any() for pattern in patterns)
     return Normalize(-largest if is_signed else 0, largest)
@@ -121,20 +124,24 @@ def curves(
     figure = Figure(figsize=(width, (height + 0.25) * n_rows + legend_height))
     grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
     look = choose_line_styles(keys)
-    title_width = int(10 * width / columns)
+    colours = {key: look[key].colour for key in keys}
+    panel_width = width / columns  # inches
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
-        shown = frame[frame[by] == panel]
-        for key, curve in shown.groupby("algorithm", sort=False):
-            band(axes, curve.sort_values("round"), "round", look[str(key)], keys.index(key))
-        axes.set_title(fill(str(panel), title_width), fontsize=9)
-        axes.xaxis.set_major_locator(MaxNLocator(int(3.2 * width / columns), integer=True))
+        rows = frame[frame[by] == panel]
+        for key, curve in rows.groupby("algorithm", sort=False):
+            draw_curve(
+                axes, curve.sort_values("round"), "round", look[str(key)], order=keys.index(key)
+            )
+        # About 10 characters and 3 ticks fit into an inch.
+        axes.set_title(fill(str(panel), int(10 * panel_width)), fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(int(3.2 * panel_width), integer=True))
         axes.margins(x=0.01)
-        is_lowest = i + columns >= len(panels)
+        is_lowest = i + columns >= len(panels)  # no panel stands below it
         axes.tick_params(labelbottom=is_lowest)
         if is_lowest:
             axes.set_xlabel("round")
         if direct:
-            name_ends(axes, shown, "round", {key: look[key].colour for key in keys}, _SMALLEST_TEXT)
+            write_names_at_ends(axes, rows, "round", colours, size=_SMALLEST_TEXT)
     for axes in grid[len(panels) :]:
         axes.axis("off")
     figure.supylabel(ylabel, fontsize=9.5)
@@ -142,11 +149,10 @@ def curves(
         named_rows = frame.assign(name=frame.get("name", frame["algorithm"]))
         names = named_rows.groupby("algorithm", sort=False)["name"].first().tolist()
         handles = []
-        for i, key in enumerate(keys):
-            line_width = 2.4 if i == 0 else 1.5  # as in the panels
-            colour, dash = look[key].colour, look[key].dash
+        for key in keys:
             # An empty curve, for the legend: the first panel may lack some algorithms.
-            handles += grid[0].plot([], [], color=colour, linestyle=dash, linewidth=line_width)
+            handles += grid[0].plot([], color=look[key].colour, linestyle=look[key].dash)
+        handles[0].set_linewidth(2.4)  # about as in the panels
         n_names = min(names_in_row, len(keys))
         figure.legend(handles, names, loc="outside lower left", ncols=n_names)
     return figure

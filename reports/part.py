@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from interp.model.run import Rollout
 from interp.model.transformer import untrained
 from interp.results.measure import Measure
 from interp.support.checks import checked_fields
-from interp.support.errors import InputError, require, require_known
+from interp.support.errors import InputError, require_known
 from interp.tasks import Task
 from reports.blocks import Figure
 from reports.page import Section
@@ -52,7 +52,7 @@ class Part:
     the report. All other functions take the computed result and the context.
 
     Attributes:
-        key: name of the part, by which other parts find its result.
+        key: name of the part. Other parts get its result by this name.
         title: title of its section, also on a page that says why the result is missing.
         compute: returns the result.
         draw: returns the blocks (texts, tables, figures) of the section; or one or several complete
@@ -97,7 +97,7 @@ class Context:
             seed.
         regime: regime (distribution) that the episodes are sampled from; the task's default if
             empty.
-        given: sizes of the episodes that differ from the model's, such as ``{"n_experts": 6}``.
+        changed_sizes: sizes of the episodes that differ from the model's, such as ``{"n_experts": 6}``.
         arguments: further arguments of :func:`interp.load`.
         folder: folder of the page.
         parts: parts of this report, in page order.
@@ -118,7 +118,7 @@ class Context:
     n_rounds: int
     seed: int
     regime: str = ""
-    given: Mapping[str, int] = field(default_factory=dict)
+    changed_sizes: Mapping[str, int] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     parts: tuple[Part, ...] = ()
@@ -132,27 +132,27 @@ class Context:
     _results: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def compiled(self) -> bool:
+    def is_compiled(self) -> bool:
         """True if the model was compiled from a circuit, the description of a handwired model. The
         circuit lists where in the model each variable of the algorithm is stored.
         """
         return self.model.is_handwired and "circuit" in self.model.origin
 
     @property
-    def exact(self) -> bool:
+    def has_exact_state(self) -> bool:
         """True if the model's state can be read exactly from its latents, and its algorithm is
         known.
         """
         has_algorithm = getattr(self.model, "algorithm", None) is not None
-        return self.compiled or (self.model.is_handwired and has_algorithm)
+        return self.is_compiled or (has_algorithm and self.model.is_handwired)
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def part_keys(self) -> tuple[str, ...]:
         """Keys of the parts of this report, in page order."""
         return tuple(part.key for part in self.parts)
 
     @property
-    def looked_at(self) -> int:
+    def detailed_round(self) -> int:
         """Index of the round that the report shows in detail, and in which it intervenes: 20, or
         half the number of rounds if that is less.
         """
@@ -166,22 +166,22 @@ class Context:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Sizes of the episodes by name, such as ``{"n_experts": 4}``."""
-        return self.task.sizes_of(self.model.layout) | dict(self.given)
+        return self.task.sizes_of(self.model.layout) | dict(self.changed_sizes)
 
     @property
-    def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def sizes_and_arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The sizes and arguments that the user set, as two mappings.
 
         The first has sizes of the episodes by the name of their command-line option, such as
         ``{"experts": 6}``. The second has all other arguments of :func:`interp.load`: {name:
         value}.
         """
-        arguments = {**self.arguments, **self.given}
+        others = {**self.arguments, **self.changed_sizes}
         sizes = {}
         for size in self.task.sizes:
-            if size.name in arguments:
-                sizes[size.option] = arguments.pop(size.name)
-        return sizes, arguments
+            if size.name in others:
+                sizes[size.option] = others.pop(size.name)
+        return sizes, others
 
     @cached_property
     def episodes(self) -> Any:
@@ -196,7 +196,9 @@ class Context:
             n_rounds: rounds per episode.
             seed: seed of the draws.
         """
-        return self.task.sample_for(self.model, n_episodes, n_rounds, seed, self.regime, self.given)
+        return self.task.sample_for(
+            self.model, n_episodes, n_rounds, seed, self.regime, self.changed_sizes
+        )
 
     @cached_property
     def run(self) -> Rollout:
@@ -205,16 +207,14 @@ class Context:
         Attention patterns and values are cached only for the round that the report shows in detail.
         """
         hooks: list[str] = []
-        for key in ("pattern", "v"):
-            hook_points = self.model.points.get(key)  # one point in every layer
-            if hook_points is not None:
-                layers = range(hook_points.n_layers)
-                hooks += [hook_points.hook.format(layer=layer) for layer in layers]
-        rounds = [self.looked_at]
+        for key, point in self.model.points.items():
+            if key in ("pattern", "v"):
+                hooks += [point.hook.format(layer=layer) for layer in range(point.n_layers)]
+        rounds = [self.detailed_round]
         return rollout(self.model, self.episodes, names_filter=hooks or None, rounds=rounds)
 
     @cached_property
-    def blank_run(self) -> Rollout:
+    def untrained_run(self) -> Rollout:
         """The run of an untrained copy of the model (random weights) on the episodes, as a
         control.
         """
@@ -248,16 +248,18 @@ class Context:
         The episodes end shortly after the round that the report shows in detail. Recorded episodes
         come from participants that no decoder is fitted on.
         """
-        n_episodes = QUICK_EPISODES if self.quick else _CAUSAL_EPISODES
-        n_rounds = self.looked_at + 3  # with two rounds after that one, to see later effects
-        sample_for = self.task.half(1).sample_for  # decoders are fitted on half 0
-        settings = (self.regime, self.given)
-        bases = sample_for(self.model, n_episodes, n_rounds, self.seed, *settings)
-        sources = sample_for(self.model, n_episodes, n_rounds, self.seed + 1, *settings)
-        return bases, sources
+        sample = partial(
+            self.task.half(1).sample_for,  # decoders are fitted on half 0
+            self.model,
+            n_episodes=QUICK_EPISODES if self.quick else _CAUSAL_EPISODES,
+            n_rounds=self.detailed_round + 3,  # that round and two more, to see later effects
+            regime=self.regime,
+            sizes=self.changed_sizes,
+        )
+        return sample(seed=self.seed), sample(seed=self.seed + 1)
 
     @cached_property
-    def smooth(self) -> Machine:
+    def differentiable_model(self) -> Machine:
         """The model as needed for gradients: a handwired one is replaced by its variant with
         softmax heads only.
         """
@@ -265,23 +267,21 @@ class Context:
         return differentiable(wired)
 
     @cached_property
-    def shown(self) -> int:
+    def drawn_episode(self) -> int:
         """Index of the episode that the page draws: the episode in which most entries of the
         algorithm's main state variable (its ``memory``) differ between the beginning and the end.
         It is 0 if there is no algorithm with a ``memory``.
         """
-        if not self.algorithms:
-            return 0
-        algorithm = self.algorithm
-        key = algorithm.memory
+        key = self.algorithm.memory if self.algorithms else ""
         if not key:
             return 0
-        values = algorithm.run(self.episodes)  # [episode, round, ...] by key
+        values = self.algorithm.run(self.episodes)  # [episode, round, ...] by key
+        # NEXT marks the value after a round.
         is_changed = values[NEXT + key][:, -1] != values[key][:, 0]
         n_changed = is_changed.reshape(len(is_changed), -1).sum(1)
         return int(n_changed.argmax())
 
-    def reason(self, key: str) -> str:
+    def explain_failure(self, key: str) -> str:
         """Return a text that says why the part with this key could not be computed or drawn."""
         error = self.failures[key]
         if isinstance(error, InputError):
@@ -298,7 +298,8 @@ class Context:
         """
         if key in self.failures:
             raise self.failures[key]
-        require(key not in self.missing, self.missing.get(key, ""))
+        if key in self.missing:
+            raise InputError(self.missing[key])
         if key not in self._results:
             parts = {part.key: part for part in self.parts}
             require_known("part of this report", key, parts, limit=20)
@@ -334,17 +335,10 @@ def refuse_without_circuit(context: Context) -> str:
 
     It is a function for the field ``lacking`` of a :class:`Part` that needs a circuit.
     """
-    if context.compiled or not context.model.is_handwired:
+    if context.is_compiled or not context.model.is_handwired:
         return ""
     return f"not applicable: {context.model.name} was not compiled from a circuit"
 
 
-wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
-"""True if the model is handwired, for :attr:`Part.applies`."""
-
-
-def is_learned(context: Context) -> bool:
-    """Return True if the model is learned, not handwired. It is a function for the field
-    ``applies`` of a :class:`Part` that is only about learned models.
-    """
-    return not context.model.is_handwired
+is_handwired: Callable[[Context], bool] = attrgetter("model.is_handwired")
+"""Return True if the model is handwired; a function for the field ``applies`` of a :class:`Part`."""

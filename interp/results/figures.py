@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, Normalize, to_rgb
+from matplotlib.colors import Colormap, ListedColormap, Normalize, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
@@ -29,11 +29,9 @@ from interp.stats.intervals import bootstrap_mean
 from interp.support.checks import format_value, require_columns
 from interp.support.errors import require
 
-REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
+_REFERENCE_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
 """Line style of references that were not measured, such as the identity or a perfect score."""
-
-
-WHOLE = ("round", "step", "layer")
+_WHOLE_NUMBER_COLUMNS = ("round", "step", "layer")
 """Columns that count in whole numbers; their axes have ticks at integers only."""
 
 
@@ -67,40 +65,33 @@ def trajectories(
     )
     figure = Figure(figsize=(width, 3.4))
     value_axes, gap_axes = figure.subplots(1, 2, width_ratios=(1.55, 1))
-    steps = np.arange(len(values))
     colours = _pick_colours(reference)
     gap = np.abs(values - reference)  # [step, series]
-    # The others are so thin that they do not hide the named ones.
-    thin: dict[str, Any] = {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
     others = [i for i in range(len(labels)) if i not in colours]
-    for i in others:
-        value_axes.plot(steps, values[:, i], **thin)
-        gap_axes.plot(steps, gap[:, i], **thin)
-    for i in sorted(colours):
-        value_axes.plot(steps, reference[:, i], color=colours[i], linewidth=5, alpha=0.28)
-        value_axes.plot(steps, values[:, i], label=labels[i], color=colours[i])
-        gap_axes.plot(steps, gap[:, i], color=colours[i])
+    # The others are so thin that they do not hide the named ones. Their lines: one per column.
+    thin: dict[str, Any] = {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
+    value_axes.plot(values[:, others], **thin)
+    gap_axes.plot(gap[:, others], **thin)
+    pale: dict[str, Any] = {"linewidth": 5, "alpha": 0.28}
+    for i, colour in sorted(colours.items()):
+        value_axes.plot(reference[:, i], color=colour, **pale)
+        value_axes.plot(values[:, i], color=colour, label=labels[i])
+        gap_axes.plot(gap[:, i], color=colour)
+    # Empty lines, for the legend: one per kind of line, whatever the number of series.
     if others:
-        value_axes.plot([], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(others)} others")
-    # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
-    value_axes.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
-    value_axes.plot([], [], color=INK, label="model")
-    value_axes.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
-    value_axes.margins(x=0.01)
+        value_axes.plot([], color=LIGHT["grey"], linewidth=0.6, label=f"{len(others)} others")
+    value_axes.plot([], color=INK, label="algorithm", **pale)
+    value_axes.plot([], color=INK, label="model")
     handles, names = value_axes.get_legend_handles_labels()
     if len(handles) <= 14:  # a longer legend would be as high as the panels
-        figure.legend(
-            handles,
-            names,
-            loc="outside lower left",
-            ncols=min(len(handles), int(width / 1.6)),
-            columnspacing=1.2,
-        )
+        n_columns = min(len(handles), int(width / 1.6))
+        figure.legend(handles, names, loc="outside lower left", ncols=n_columns, columnspacing=1.2)
+    value_axes.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
     gap_axes.set(xlabel="round", ylabel="|difference|", title="Difference")
-    gap_axes.margins(x=0.01)
     _scale_difference(gap_axes, largest=float(np.nanmax(gap, initial=0)))
-    value_axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-    gap_axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    for axes, n_ticks in ((value_axes, 9), (gap_axes, 5)):
+        axes.margins(x=0.01)
+        axes.xaxis.set_major_locator(MaxNLocator(n_ticks, integer=True))
     return figure
 
 
@@ -117,9 +108,10 @@ def _pick_colours(reference: NDArray[np.float64]) -> dict[int, str]:
     n_series = reference.shape[1]
     if n_series <= len(CYCLE):
         return dict(enumerate(CYCLE[:n_series]))
+    # Grey is for the series without a colour of their own.
     hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
-    by_movement = np.argsort(-np.nanstd(reference, 0), kind="stable").tolist()
-    return dict(zip(by_movement, hues, strict=False))
+    most_varying_first = np.argsort(-np.nanstd(reference, 0), kind="stable").tolist()
+    return dict(zip(most_varying_first, hues, strict=False))
 
 
 def _scale_difference(axes: Axes, largest: float) -> None:
@@ -137,6 +129,7 @@ def _scale_difference(axes: Axes, largest: float) -> None:
         axes.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
         return
     top = 10.0 ** np.ceil(np.log10(largest))  # the next power of ten
+    # Linear from 0 to the lowest decade, logarithmic from there.
     axes.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
     axes.set_ylim(0, top * 1.3)
     decades = top * 10.0 ** np.arange(-3, 1)
@@ -208,9 +201,9 @@ def curves(
     axes = figure.subplots()
     look = choose_line_styles(frame["algorithm"])
     for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
-        band(axes, part.sort_values(x), x, look[str(key)], order, str(key))
+        draw_curve(axes, part.sort_values(x), x, look[str(key)], order=order, label=str(key))
     for name, value in (reference or {}).items():
-        axes.axhline(value, **REFERENCE)
+        axes.axhline(value, **_REFERENCE_LINE)
         axes.annotate(
             name,
             (1, value),
@@ -222,22 +215,25 @@ def curves(
     axes.set(xlabel=xlabel or x.replace("_", " "), ylabel=ylabel)
     if log_x:
         axes.set_xscale("log")
-    elif x in WHOLE:
+    elif x in _WHOLE_NUMBER_COLUMNS:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log_y:
         axes.set_yscale("log")
-    if not (log_y or (frame["mean"] > 0).all()):
+    elif not (frame["mean"] > 0).all():
         axes.axhline(0, color=INK, linewidth=0.7)
     axes.margins(x=0.01)
-    name_ends(axes, frame, x, {key: curve.colour for key, curve in look.items()})
+    write_names_at_ends(axes, frame, x, {key: curve.colour for key, curve in look.items()})
     return figure
 
 
-_N_BANDS = 2  # number of curves of a figure that have a band: more bands would hide each other
-BANDS = "Bands: 95 % over episodes, of the first two."
+_N_BANDS = 2
+"""Number of curves of a figure that have a band: more bands would hide each other."""
+NOTE_ON_BANDS = "Bands: 95 % over episodes, of the first two."
 
 
-def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: str = "") -> None:
+def draw_curve(
+    axes: Axes, part: pd.DataFrame, x: str, look: Look, *, order: int, label: str = ""
+) -> None:
     """Draw one curve, and shade its interval if the table has an interval and the curve is among
     the first two.
 
@@ -250,21 +246,15 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
         order: index of the curve in the figure; curve 0 has the thickest line.
         label: name of the curve in a legend; empty for none.
     """
-    marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
-    strong: dict[str, Any] = (
-        {} if order else {"linewidth": 2.8, "zorder": 1.9}
-    )  # under the others: none hides another
-    axes.plot(
-        part[x],
-        part["mean"],
-        color=look.colour,
-        linestyle=look.dash,
-        label=label,
-        **strong,
-        **marker,
-    )
-    has_band = {"low", "high"} <= set(part.columns) and part["low"].notna().any()
-    if order < _N_BANDS and has_band:
+    options: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "label": label}
+    if len(part) <= 25:
+        options |= {"marker": "o", "markersize": 3.5}
+    if order == 0:
+        # Thick, but below the others (their zorder is 2), so that it hides none of them.
+        options |= {"linewidth": 2.8, "zorder": 1.9}
+    axes.plot(part[x], part["mean"], **options)
+    has_interval = {"low", "high"} <= set(part.columns) and part["low"].notna().any()
+    if order < _N_BANDS and has_interval:
         axes.fill_between(
             part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0
         )
@@ -288,7 +278,7 @@ def _select_last(frame: pd.DataFrame, x: str) -> pd.DataFrame:
     return last.assign(name=names.astype(str))[["key", "name", "mean"]]
 
 
-def name_ends(
+def write_names_at_ends(
     axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5
 ) -> None:
     """Write every curve's name at its right end, in the curve's colour. Shift names vertically so
@@ -302,20 +292,24 @@ def name_ends(
         size: font size in points.
     """
     last = _select_last(frame, x).dropna(subset="mean")
-    inches = axes.get_window_extent().height / axes.figure.dpi
-    to_share = axes.transData + axes.transAxes.inverted()  # from data to shares of the panel
-    _, end = axes.get_xlim()
-    heights = [float(to_share.transform((end, value))[1]) for value in last["mean"]]
-    order = np.argsort(heights, kind="stable")
-    # Of name i, from below: i lines of 1.25 times the font size (72 points an inch) lie under it.
-    steps = np.arange(len(heights)) * 1.25 * size / 72 / inches
-    # Names are far enough apart if their heights minus these steps do not fall. The mean of the two
-    # nearest sequences that do not fall, above and below the heights, shifts them least.
-    free_heights = np.array(heights)[order] - steps
-    up = np.maximum.accumulate(free_heights) + steps
-    down = np.minimum.accumulate(free_heights[::-1])[::-1] + steps
-    places = (up + down) / 2
-    for place, row in zip(places, last.iloc[order].to_dict("records"), strict=True):
+    # Heights of the ends of the curves, as shares of the panel's height.
+    to_shares = axes.transData + axes.transAxes.inverted()
+    _, right_end = axes.get_xlim()
+    points = [(right_end, value) for value in last["mean"]]
+    heights = to_shares.transform(np.reshape(points, (-1, 2)))[:, 1]
+    from_below = np.argsort(heights, kind="stable")
+    # A line of text is 1.25 times the font size high, in points of 1/72 inch. Below name i there
+    # must be room for i lines.
+    panel_inches = axes.get_window_extent().height / axes.figure.dpi
+    offsets = np.arange(len(heights)) * 1.25 * size / 72 / panel_inches
+    # Names do not overlap if their heights minus these offsets never fall from one to the next. The
+    # nearest such sequence above the given heights is their running maximum, the nearest one below
+    # is their running minimum from the end, and the mean of both is another one between them.
+    shifted = heights[from_below] - offsets
+    above = np.maximum.accumulate(shifted)
+    below = np.minimum.accumulate(shifted[::-1])[::-1]
+    places = (above + below) / 2 + offsets
+    for place, row in zip(places, last.iloc[from_below].to_dict("records"), strict=True):
         look: dict[str, Any] = {"color": colours[row["key"]], "fontsize": size, "va": "center"}
         axes.text(1.01, place, row["name"], transform=axes.transAxes, **look)
 
@@ -335,9 +329,10 @@ def describe_curves(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     """
     first, *others = _select_last(frame, x).dropna(subset="mean").to_dict("records")
     others.sort(key=lambda row: float(row["mean"]))
+    # Of the other curves, the lowest and the highest.
+    ends = [others[0], others[-1]] if len(others) > 2 else others
     texts = []
-    # Of the other curves the lowest, and the highest if there are two or more.
-    for row in (first, *others[:1], *others[1:][-1:]):
+    for row in [first, *ends]:
         form = ".2f" if abs(row["mean"]) >= 0.05 else ".2g"
         texts.append(f"{row['mean']:{form}} of {row['name']}")
     return f"At the end, {what}: {', '.join(texts)}."
@@ -359,7 +354,8 @@ def heatmaps(
 
     Args:
         grids: title of a heat map -> its table. A table's index and columns name the rows and
-            columns of its heat map; cells with NaN stay blank.
+            columns of its heat map. Cells with NaN are grey, and cells with 0 have the page's
+            colour.
         label: name of the quantity in the cells, which is written on the colour bar.
         xlabel: label below the last heat map.
         ylabel: label at the left of each heat map.
@@ -374,37 +370,40 @@ def heatmaps(
     require(columns, "there is nothing to draw: the grids have no columns")
     has_same_columns = all([str(name) for name in frame.columns] == columns for frame in frames)
     require(has_same_columns, "grids that stand below each other must have the same columns")
-    cells = [frame.to_numpy(dtype=np.float64) for frame in frames]
+    all_numbers = np.concatenate([frame.to_numpy(dtype=np.float64) for frame in frames])
     if not limit:
-        magnitudes = [float(np.nanmax(np.abs(grid), initial=0)) for grid in cells]
-        limit = max(magnitudes) or 1.0
+        limit = float(np.nanmax(np.abs(all_numbers), initial=0)) or 1.0
     if lowest is None:
-        lowest = -limit if any((grid < 0).any() for grid in cells) else 0.0
+        lowest = -limit if (all_numbers < 0).any() else 0.0
     n_rows = [max(len(frame), 1) for frame in frames]
     inches = 0.9 + 0.28 * sum(n_rows) + 0.3 * len(frames)
     figure = Figure(figsize=(width, float(np.clip(inches, 1.7, 12))))
     panels = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=n_rows)[:, 0]
-    for axes, (title, frame), grid in zip(panels, grids.items(), cells, strict=True):
+    column_width = (width - 1.4) / len(columns)
+    longest = max(map(len, columns)) * _CHARACTER_WIDTH
+    is_rotated = longest > column_width and len(columns) <= _MOST_TICKS
+    for axes, (title, frame) in zip(panels, grids.items(), strict=True):
+        grid = frame.to_numpy(dtype=np.float64)
         image = draw_cells(axes, grid, Normalize(lowest, limit))
         axes.set_title(title, fontsize=9)
+        axes.set(ylabel=ylabel)
         _name_ticks(axes.xaxis, columns)
         _name_ticks(axes.yaxis, [str(name) for name in frame.index])
-        column_width = (width - 1.4) / len(columns)
-        longest = max(map(len, columns)) * _CHARACTER_WIDTH
-        if longest > column_width and len(columns) <= _MOST_TICKS:
+        if is_rotated:
             for tick in axes.get_xticklabels():
                 tick.set(rotation=45, ha="right", rotation_mode="anchor")
-        axes.set(ylabel=ylabel)
-        if grid.size <= 400 and grid.shape[1] <= 20:
+        if grid.size <= 400 and len(columns) <= 20:
             _write_cells(axes, grid, limit)
     panels[-1].set(xlabel=xlabel)
-    colour_bar(
-        figure, image, label, ax=list(panels), fraction=0.03, pad=0.015
-    ).locator = MaxNLocator(4)
+    bar = colour_bar(figure, image, label, ax=list(panels), fraction=0.03, pad=0.015)
+    bar.locator = MaxNLocator(4)
     return figure
 
 
-_MOST_TICKS = 40  # most names on one axis; of more names, only every second, third, ... is written
+_MOST_TICKS = 40
+"""Most names on one axis."""
+_CHARACTER_WIDTH = 0.085
+"""Width of one character of a tick label, in inches."""
 
 
 def _name_ticks(axis: Any, names: Sequence[str]) -> None:
@@ -416,8 +415,7 @@ def _name_ticks(axis: Any, names: Sequence[str]) -> None:
         names: one name per tick.
     """
     step = max(1, math.ceil(len(names) / _MOST_TICKS))
-    places = range(0, len(names), step)
-    axis.set_ticks(places, [names[i] for i in places])
+    axis.set_ticks(range(0, len(names), step), names[::step])
 
 
 def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
@@ -433,15 +431,15 @@ def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
         size = abs(value)
         if not np.isfinite(value) or size < 0.005 * limit:
             continue
-        ink = LIGHT_TEXT if size > 0.85 * limit else INK
+        ink = LIGHT_TEXT if size > 0.85 * limit else INK  # light on a dark cell
         text = f"{value:.2f}" if size < 10 else f"{value:.0f}"
         text = text.replace("-", "−")
         axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
 
 
 def draw_cells(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
-    """Draw an array as a heat map in which 0 is transparent, without tick marks, grid lines or
-    frame.
+    """Draw an array as a heat map in which 0 is transparent and NaN is grey, without tick marks,
+    grid lines or frame.
 
     Args:
         axes: the axes to draw on.
@@ -476,27 +474,25 @@ def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
     return bar
 
 
-def _fading(*hues: str) -> ListedColormap:
-    """Make a colour map that is transparent at 0, so that the page, light or dark, is visible
-    there.
-
-    With one colour the map runs from transparent at 0 to this colour at 1. With two colours it is
-    diverging: the first colour at -1, transparent at 0, the second colour at 1.
+def _make_colour_map(negative: str | None, positive: str) -> Colormap:
+    """Make a colour map whose colours are the more transparent, the nearer a number is to 0. The
+    page, light or dark, is visible at 0. NaN is a pale grey.
 
     Args:
-        hues: names of one or two hues of the palette.
+        negative: hue of -1, where the map then begins; None for a map that begins at 0.
+        positive: hue of 1, where the map ends.
     """
-    levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)  # an odd number has a level at 0
-    sides = [to_rgb(LIGHT[hues[0] if level < 0 else hues[-1]]) for level in levels]
-    return ListedColormap(
-        [(*side, abs(level)) for side, level in zip(sides, levels, strict=True)], "-".join(hues)
-    )
+    levels = np.linspace(-1 if negative else 0, 1, 257)  # an odd number has a level at 0
+    colours = []
+    for level in levels:
+        hue = negative if negative and level < 0 else positive
+        colours.append(to_rgba(LIGHT[hue], alpha=abs(level)))
+    colour_map = ListedColormap(colours, f"{negative}-{positive}")
+    return colour_map.with_extremes(bad=to_rgba(LIGHT["grey"], alpha=0.3))
 
 
-SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
-
-
-_CHARACTER_WIDTH = 0.085  # width of one character of a tick label, in inches
+SEQUENTIAL = _make_colour_map(None, "blue")
+_DIVERGING = _make_colour_map("vermilion", "blue")
 
 
 @in_house_style
@@ -523,23 +519,28 @@ def intervals(
     n_lines = len("\n".join(names).splitlines())
     figure = Figure(figsize=(WIDTH, 0.95 + 0.13 * len(frame) + 0.14 * n_lines))
     axes = figure.subplots()
-    places = np.arange(len(frame))[::-1]
+    places = np.arange(len(frame))[::-1]  # the first row stands highest
+    axes.set_yticks(places, names)
     lowest = -np.inf if floor is None else floor
-    for place, row in zip(places, frame.to_dict("records"), strict=True):
-        control = bool(row.get("control"))
-        colour = LIGHT["grey"] if control else LIGHT["blue"]
+    tick_labels = axes.get_yticklabels()
+    for place, row, label in zip(places, frame.to_dict("records"), tick_labels, strict=True):
+        if row.get("control"):
+            marker: dict[str, Any] = {"marker": "s", "color": LIGHT["grey"], "markersize": 5}
+            label.set(fontweight="normal", fontsize=8.5)
+        else:
+            marker = {"marker": "o", "color": LIGHT["blue"], "markersize": 7}
+            label.set(fontweight="bold", fontsize=9.5)
         numbers = [row.get("low", np.nan), row["estimate"], row.get("high", np.nan)]
         low, estimate, high = np.maximum(numbers, lowest)
         if np.isfinite(low) and np.isfinite(high):
-            axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.45)
-        axes.plot(
-            estimate, place, "s" if control else "o", color=colour, markersize=5 if control else 7
-        )
+            axes.plot([low, high], [place, place], color=marker["color"], linewidth=3, alpha=0.45)
+        axes.plot(estimate, place, linestyle="none", **marker)
+        # The number stands 7 points to the right of the mark or of the interval's end.
         text = f"{row['estimate']:.3f}".replace("-", "−")
         end = (np.nanmax([estimate, high]), place)
         axes.annotate(text, end, (7, 0), textcoords="offset points", va="center", fontsize=8.5)
     for name, value in (reference or {}).items():
-        axes.axvline(value, **REFERENCE)
+        axes.axvline(value, **_REFERENCE_LINE)
         axes.annotate(
             name,
             (value, 1),
@@ -548,10 +549,6 @@ def intervals(
             va="bottom",
             fontsize=8.5,
         )
-    axes.set_yticks(places, names)
-    are_controls = frame.get("control", [False] * len(frame))
-    for label, control in zip(axes.get_yticklabels(), are_controls, strict=True):
-        label.set(fontweight="normal" if control else "bold", fontsize=8.5 if control else 9.5)
     axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
     axes.margins(x=0.08)
     axes.grid(False, axis="y")
@@ -579,8 +576,8 @@ def draw_measures(measures: Sequence[Any]) -> Figure:
             f"measures must be a list of Measure, got {format_value(measure)} in it",
         )
     numbered = [measure for measure in measures if not np.isnan(measure.number.estimate)]
-    rows = [measure for measure in numbered if measure.is_share] or numbered
-    limits = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)  # of the axis
+    shares = [measure for measure in numbered if measure.is_share]
+    rows = shares or numbered
     names = []
     for measure in rows:
         subject = f" ({measure.about})" if measure.about else ""
@@ -588,23 +585,24 @@ def draw_measures(measures: Sequence[Any]) -> Figure:
     n_lines = len("\n".join(names).splitlines())
     figure = Figure(figsize=(WIDTH, 1.0 + 0.22 * n_lines + 0.14 * len(rows)))
     axes = figure.subplots()
+    lowest, highest = (0.0, 1.0) if shares else (1e-17, np.inf)
     for i, measure in enumerate(rows):
         number = measure.number
         bounds = [number.low, number.estimate, number.high]
-        low, estimate, high = np.clip(bounds, *limits).tolist()
+        low, estimate, high = np.clip(bounds, lowest, highest)
         axes.plot([low, high], [i, i], color=LIGHT["blue"], linewidth=3, alpha=0.45)
         axes.plot(estimate, i, "o", color=LIGHT["blue"], markersize=7)
-        threshold = max(measure.threshold, limits[0])
-        axes.plot([threshold] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
+        threshold = max(measure.threshold, lowest)
+        axes.plot([threshold, threshold], [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
         if measure.strongest:
-            control = np.clip(measure.controls[measure.strongest].number, *limits)
+            control = np.clip(measure.controls[measure.strongest].number, lowest, highest)
             axes.plot(control, i, "D", markerfacecolor="none", markeredgecolor=LIGHT["grey"])
-    scale = {"xlim": (-0.02, 1.02)} if limits[1] == 1 else {"xscale": "log"}
-    axes.set(
-        **scale,
-        ylim=(max(len(rows), 1) - 0.5, -0.5),
-        xlabel="dot: number, line: threshold, diamond: control",
-    )
+    if shares:
+        axes.set_xlim(-0.02, 1.02)
+    else:
+        axes.set_xscale("log")
+    axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)  # the first row stands highest
+    axes.set_xlabel("dot: number, line: threshold, diamond: control")
     axes.set_yticks(range(len(rows)), names, fontsize=8.5)
     return figure
 
@@ -615,8 +613,10 @@ _PORT_COLOURS = {
     "value": LIGHT["green"],
     "residual": LIGHT["grey"],
 }
+"""Colour of an arrow, by the input of its target that it enters."""
 _BOX = {"boxstyle": "round,pad=0.35", "facecolor": PAPER}
-_HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
+_HALF_CHARACTER = 0.036
+"""Half the width of a character in a box, in inches."""
 
 
 @in_house_style
@@ -644,63 +644,71 @@ def draw_wiring(
             f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}",
         )
     columns = [*layers, exits]
-    tallest = max(len(column) for column in columns)
-    place: dict[str, tuple[int, float]] = {}  # column, and height from the middle
+    titles = [*(f"layer {i}" for i in range(len(layers))), "exits"]
+    tallest = max(map(len, columns))
+    top = tallest / 2
+    places: dict[str, tuple[int, float]] = {}  # column, and height from the middle
     for x, column in enumerate(columns):
         middle = (len(column) - 1) / 2
-        place |= {name: (x, middle - y) for y, name in enumerate(column)}
+        places |= {name: (x, middle - i) for i, name in enumerate(column)}
     # Half the width of a character, with the distance of two columns as the unit.
     half_character = len(columns) * _HALF_CHARACTER / width
     line_length = int(0.45 / half_character)  # so that a box takes 0.9 of a column
-    # A box's lines; "step 1.2" is not broken.
-    lines = {name: wrap(name.replace("step ", "step\xa0"), line_length) for name in place}
+    # The lines of text in a box; the space in "step 1.2" cannot be broken.
+    lines = {name: wrap(name.replace("step ", "step\xa0"), line_length) for name in places}
+    half_widths = {name: half_character * max(map(len, lines[name])) for name in places}
     n_lines = max(map(len, lines.values()))
     figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * n_lines) * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):
-        (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
-        # Half the widths of the two boxes, between which the arrow runs.
-        out, into = (
-            half_character * max(map(len, lines[edge[end]])) for end in ("source", "target")
-        )
-        start, end = (x0 + out, y0), (x1 - into, y1)
-        is_far = x1 - x0 > 1  # past the boxes of layers in between
-        direction = 1 if y0 + y1 <= 0 else -1  # away from the middle
-        bow = (0.25 if is_far else 0.04) * direction
-        look: dict[str, Any] = {"shrinkA": 5, "shrinkB": 5, "linewidth": 1.5, "zorder": 2}
-        look |= {
-            "arrowstyle": "-|>,head_length=5,head_width=2.5",
-            "connectionstyle": f"arc3,rad={bow}",
-        }
-        axes.add_patch(FancyArrowPatch(start, end, color=_PORT_COLOURS[edge["port"]], **look))
-    for name, (x, y) in place.items():
+        source, target = edge["source"], edge["target"]
+        (x0, y0), (x1, y1) = places[source], places[target]
+        # From the right end of one box to the left end of the other.
+        start, end = (x0 + half_widths[source], y0), (x1 - half_widths[target], y1)
+        _draw_arrow(axes, start, end, _PORT_COLOURS[edge["port"]], is_far=x1 - x0 > 1)
+    centred: dict[str, Any] = {"ha": "center", "va": "center", "size": 9, "zorder": 3}
+    for name, (x, y) in places.items():
         ink, weight = (INK, "bold") if name in exits else (LIGHT["grey"], "normal")
         text = "\n".join(lines[name])
-        axes.text(
-            x,
-            y,
-            text,
-            ha="center",
-            va="center",
-            size=9,
-            weight=weight,
-            bbox=_BOX | {"edgecolor": ink},
-            zorder=3,
-        )
-    for x, title in enumerate([*(f"layer {x}" for x in range(len(layers))), "exits"]):
-        axes.text(
-            x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], size=8.5
-        )
-    top = tallest / 2
+        axes.text(x, y, text, weight=weight, bbox=_BOX | {"edgecolor": ink}, **centred)
+    above: dict[str, Any] = {"ha": "center", "va": "bottom", "color": LIGHT["grey"], "size": 8.5}
+    for x, title in enumerate(titles):
+        axes.text(x, top + 0.45, title, **above)
     axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-top - 0.35, top + 0.75))
     axes.axis("off")
-    drawn = {
-        f"read by {port}": hue for port, hue in _PORT_COLOURS.items() if port in set(edges["port"])
-    }
-    handles = [
-        axes.plot([], [], color=hue, linewidth=2, label=name)[0] for name, hue in drawn.items()
-    ]
-    axes.legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=round(width / 2.4)
-    )
+    handles = []  # empty lines, for the legend
+    ports = set(edges["port"])
+    for port, hue in _PORT_COLOURS.items():
+        if port in ports:
+            handles += axes.plot([], color=hue, linewidth=2, label=f"read by {port}")
+    n_columns = round(width / 2.4)
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=n_columns)
     return figure
+
+
+def _draw_arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, is_far: bool
+) -> None:
+    """Draw an arrow that is bent away from the middle of the picture.
+
+    Args:
+        axes: the axes to draw on.
+        start, end: points (x, y); the middle of the picture is at y = 0.
+        colour: colour of the arrow.
+        is_far: True for a strong bend, past the boxes of the layers in between.
+    """
+    (_, y0), (_, y1) = start, end
+    direction = 1 if y0 + y1 <= 0 else -1
+    bend = direction * (0.25 if is_far else 0.04)
+    arrow = FancyArrowPatch(
+        start,
+        end,
+        color=colour,
+        arrowstyle="-|>,head_length=5,head_width=2.5",
+        connectionstyle=f"arc3,rad={bend}",
+        shrinkA=5,
+        shrinkB=5,
+        linewidth=1.5,
+        zorder=2,
+    )
+    axes.add_patch(arrow)

@@ -229,7 +229,8 @@ class Measure:
     @property
     def verdict(self) -> Verdict:
         """The verdict on the claim: "yes", "no", "undecided" or "not applicable"."""
-        return self._judged[0]
+        verdict, _ = self._verdict_and_reason
+        return verdict
 
     @property
     def reason(self) -> str:
@@ -237,17 +238,18 @@ class Measure:
         applicable" what the model lacks. For "no" it is "by design" if the model was built such
         that the claim is false. Otherwise it is empty.
         """
-        return self._judged[1]
+        _, reason = self._verdict_and_reason
+        return reason
 
     @property
-    def _judged(self) -> tuple[Verdict, str]:
+    def _verdict_and_reason(self) -> tuple[Verdict, str]:
         """The final verdict and its reason, as (verdict, reason).
 
-        The verdict that follows from the number (:attr:`_judged_by_number`) becomes "undecided" if
+        The verdict that follows from the number (:attr:`_verdict_by_number`) becomes "undecided" if
         the field ``unless`` forbids it. A "no" gets the reason "by design" if ``by_design`` is
         False.
         """
-        verdict, reason = self._judged_by_number
+        verdict, reason = self._verdict_by_number
         if verdict in self.unless:
             return "undecided", self.unless[verdict]
         if verdict == "no" and not self.by_design:
@@ -255,11 +257,12 @@ class Measure:
         return verdict, reason
 
     @property
-    def _judged_by_number(self) -> tuple[Verdict, str]:
+    def _verdict_by_number(self) -> tuple[Verdict, str]:
         """The verdict that follows from the number, its thresholds and its controls, and the reason
         for it, as (verdict, reason).
 
-        The fields ``unless`` and ``by_design`` may still change this verdict (:attr:`_judged`).
+        The fields ``unless`` and ``by_design`` may still change this verdict
+        (:attr:`_verdict_and_reason`).
         """
         low, high = self.number.low, self.number.high
         if self.lacking:
@@ -268,22 +271,23 @@ class Measure:
             return "undecided", NOTHING
         no_threshold = self.threshold if self.no_threshold is None else self.no_threshold
         if self.side == "above":
-            is_beyond = low >= self.threshold
-            is_opposite = high < no_threshold
+            is_on_yes_side = low >= self.threshold
+            is_on_no_side = high < no_threshold
         else:
-            is_beyond = high <= self.threshold
-            is_opposite = low > no_threshold
-        if is_beyond:
-            doubt = self._doubt  # what speaks against "yes"; "" for nothing
-            return ("undecided", doubt) if doubt else ("yes", "")
-        if is_opposite:
+            is_on_yes_side = high <= self.threshold
+            is_on_no_side = low > no_threshold
+        if is_on_yes_side:
+            reason = self._reason_against_yes
+            return ("undecided", reason) if reason else ("yes", "")
+        if is_on_no_side:
             return "no", ""
+        # Of the two thresholds, the one for "yes" is the upper one if the claim is true above it.
         lower, upper = sorted((self.threshold, no_threshold))
         is_between = lower <= low and high <= upper
         return "undecided", BETWEEN if is_between else SPANS
 
     @property
-    def _doubt(self) -> str:
+    def _reason_against_yes(self) -> str:
         """Reason, in words, against the "yes" of a number on the claim's side of the threshold.
         Empty if the "yes" stands.
 
@@ -296,23 +300,25 @@ class Measure:
             return NOT_RUN if self.needs_control else ""
         # The end of the interval that is nearer to the controls.
         near_end = self.number.low if self.side == "above" else self.number.high
-        strongest = counted.get(self.strongest)
-        if strongest and not _is_clear(near_end, strongest.number, self.side, self.is_share):
-            return f"{self.strongest} {TOO_NEAR} ({self._rule_of_clear})"
+        name = self.strongest
+        # Without a known number among these controls, self.strongest is not one of them.
+        if name in counted and not _is_clear(
+            near_end, counted[name].number, side=self.side, is_share=self.is_share
+        ):
+            return f"{name} {TOO_NEAR} ({self._broken_rule})"
         for name, control in counted.items():
             if isnan(control.number):
                 return f"{NOT_RUN}: {name} has no number"
         return ""
 
     @property
-    def _rule_of_clear(self) -> str:
-        """The rule of :func:`_is_clear` that a number breaks, in words for :attr:`reason`, such as
-        "less than 3 times its odds".
+    def _broken_rule(self) -> str:
+        """What is wrong with a number that is not clear of a control (:func:`_is_clear`), in words
+        for :attr:`reason`, such as "less than 3 times its odds".
         """
         what = "its odds" if self.is_share else "its number"
-        if self.side == "above":
-            return f"less than 3 times {what}"
-        return f"more than a third of {what}"
+        how = "less than 3 times" if self.side == "above" else "more than a third of"
+        return f"{how} {what}"
 
     @property
     def strongest(self) -> str:
@@ -356,14 +362,23 @@ class Measure:
         * verdict ("yes", "no", "undecided" or "not applicable"), and the reason for it.
         """
         control = self.strongest
-        control_number = self.controls[control].number if control else nan
         number = self.number
-        words = {"claim": self.claim, "about": self.about, "condition": self.condition}
-        numbers = {"number": number.estimate, "low": number.low, "high": number.high}
-        rule = {"unit": self.unit, "threshold": self.threshold, "side": self.side}
-        strongest = {"control": control, "control_number": control_number}
-        verdict = {"verdict": self.verdict, "reason": self.reason}
-        return {**words, **numbers, **rule, **strongest, **verdict}
+        verdict, reason = self._verdict_and_reason
+        return {
+            "claim": self.claim,
+            "about": self.about,
+            "condition": self.condition,
+            "number": number.estimate,
+            "low": number.low,
+            "high": number.high,
+            "unit": self.unit,
+            "threshold": self.threshold,
+            "side": self.side,
+            "control": control,
+            "control_number": self.controls[control].number if control else nan,
+            "verdict": verdict,
+            "reason": reason,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measure as a dictionary for JSON: name of a field -> its value. The field
@@ -373,9 +388,10 @@ class Measure:
         """
         row = self.row()
         other_fields = {name: value for name, value in vars(self).items() if name not in row}
-        controls = {name: dict(vars(control)) for name, control in self.controls.items()}
-        mappings = {"controls": controls, "unless": dict(self.unless)}
-        return {"key": self.key, **row, **other_fields, **mappings}
+        controls = self.controls.items()
+        other_fields["controls"] = {name: dict(vars(control)) for name, control in controls}
+        other_fields["unless"] = dict(self.unless)
+        return {"key": self.key, **row, **other_fields}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Measure:
@@ -422,14 +438,16 @@ class Measure:
 
     @property
     def _threshold_in_words(self) -> str:
+        """The threshold and its side, such as "at least 0.5"."""
         if self.side == "below":
             return f"at most {self.threshold:g}"
-        if 0 < self.threshold < 1e-6:
+        if 0 < self.threshold < 1e-6:  # so small a threshold stands for "not 0"
             return "more than 0"
         return f"at least {self.threshold:g}"
 
 
 def _number_of_json(value: float | None) -> float:
+    """Return a number that was read from JSON, where NaN is written as null."""
     return nan if value is None else value
 
 
@@ -458,7 +476,8 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         **changes: Any,
     ) -> Measure:
         fields_of_claim = fixed_fields[key]
-        if "lacking" in changes:  # a measure without a number has no threshold and no phrases
+        # Without a number, a measure has no threshold and no phrases.
+        if "lacking" in changes:
             fields_of_claim = {"claim": fields_of_claim["claim"]}
         values: dict[str, Any] = {"key": key, "number": number}
         for name, value in fields_of_claim.items():
@@ -543,20 +562,22 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
         phrase = (measure.verdict, measure.phrase)
         if measure.phrase and not is_in_lead and phrase not in phrases:
             phrases.append(phrase)
-    first: list[tuple[Verdict, str]] = []  # of the first sentence
-    further: list[tuple[Verdict, str]] = []  # of the second sentence
+    first: list[tuple[Verdict, str]] = []  # (verdict, phrase) pairs of the first sentence
+    second: list[tuple[Verdict, str]] = []  # those of the second sentence
     for phrase in phrases:
         n_words = len(_join_phrases(name, [*first, phrase]).split())
-        is_short = not first or n_words <= _MOST_WORDS
-        (first if is_short else further).append(phrase)
+        if not first or n_words <= _MOST_WORDS:
+            first.append(phrase)
+        else:
+            second.append(phrase)
     sentences = []
     if lead:
         sentences.append(lead.removesuffix("."))
     if first:
         sentences.append(_join_phrases("It" if lead else name, first))
-    if further:
-        has_yes = "yes" in dict(further)
-        sentences.append(_join_phrases("It also" if has_yes else "It", further))
+    if second:
+        has_yes = any(verdict == "yes" for verdict, _ in second)
+        sentences.append(_join_phrases("It also" if has_yes else "It", second))
     undecided = [measure for measure in measures if measure.verdict == "undecided"]
     if undecided:
         sentences.append(_describe_undecided_claims(undecided, len(measures)))
@@ -596,7 +617,8 @@ def _join_phrases(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
     parts = []
     for wanted in ("yes", "no"):
         texts = [phrase for verdict, phrase in phrases if verdict == wanted]
-        if any(" and " in text for text in texts):  # "a and b and c" would be ambiguous
+        # "a and b and c" would be ambiguous.
+        if any(" and " in text for text in texts):
             parts.append(", and ".join(texts))
         elif texts:
             parts.append(join_words(texts))
@@ -651,12 +673,12 @@ def pick_number_column(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     columns = list(dict.fromkeys([*frame.columns, column, low, high]))
     frame = frame.reindex(columns=columns)
     before = frame.iloc[:, : columns.index(column)]
-    names = [_row_name(row) or quantity for row in before.to_dict("records")]
+    names = [_name_row(row) or quantity for row in before.to_dict("records")]
     named = frame.assign(name=names, estimate=frame[column], low=frame[low], high=frame[high])
     return quantity, named.sort_values("estimate", kind="stable", ignore_index=True)
 
 
-def _row_name(row: Mapping[Hashable, Any]) -> str:
+def _name_row(row: Mapping[Hashable, Any]) -> str:
     """Make a name for a row of a table from its texts and its integers, such as "z, head 1"."""
     words = []
     for key, value in row.items():
@@ -677,25 +699,28 @@ class Result:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # A dataclass writes a __repr__ of its own where the class itself has none.
+        # @dataclass writes its own __repr__ into a class that only inherits one: so each class gets
+        # the inherited one as an attribute of its own.
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def to_frame(self) -> pd.DataFrame:
         """Return the result as a table; every subclass defines which."""
         raise NotImplementedError
 
-    @cached_property  # and no property, which a dataclass could not hold a field of this name over
+    # A cached_property, since a dataclass that inherits from it may have a field of this name,
+    # which a property would not let it set.
+    @cached_property
     def sentence(self) -> str:
         """The finding in one sentence; by default, the lowest and the highest number of the table's
         main column.
         """
         quantity, rows = pick_number_column(self.to_frame())
         ascending = rows.dropna(subset="estimate").to_dict("records")
+        ends = [ascending[0], ascending[-1]] if len(ascending) > 2 else ascending
         texts = []
-        for row in (
-            ascending[:1] + ascending[1:][-1:]
-        ):  # the lowest, and the highest if there are two
+        for row in ends:
             number = str(Interval(row["estimate"], row["low"], row["high"]))
+            # A row without a name of its own has that of the quantity.
             texts.append(number if row["name"] == quantity else f"{number} ({row['name']})")
         return f"{quantity}: {' to '.join(texts) or 'none'}."
 
@@ -785,6 +810,7 @@ class Scores(Result):
 
 
 def _join_key(key: Iterable[Any]) -> str:
+    """Return a key of :class:`Scores` as one text, such as "uniform/model/accuracy"."""
     return "/".join(map(str, key))
 
 

@@ -9,7 +9,7 @@ variables, so that a figure follows the page's theme. The page's text colour is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,34 +81,27 @@ def choose_line_styles(keys: Iterable[str]) -> dict[str, Look]:
     """
     from interp import tasks
 
-    keys = list(dict.fromkeys(keys))
-    assigned: dict[str, str] = {}
+    keys = list(keys)
+    assigned: dict[str, str] = {}  # key -> hue and dash, such as "blue solid"
     for task in tasks.list_tasks():
         assigned.update(task.report.looks)
     assigned.update(_EVERYWHERE)
-    pairs: dict[str, tuple[str, str]] = {}
-    for key in keys:
-        if key in assigned:
-            hue, dash = assigned[key].split()
-            pairs[key] = (hue, dash)
-    free = cycle(_free_pairs(list(pairs.values())))
-    for key in keys:
-        if key not in assigned:
-            pairs[key] = next(free)
-    chosen = {}
-    for key in keys:
-        hue, dash = pairs[key]
-        chosen[key] = Look(LIGHT[hue], _DASHES[dash])
-    return chosen
+    free = cycle(_list_free_pairs({assigned[key] for key in keys if key in assigned}))
+    looks = {}
+    for key in dict.fromkeys(keys):
+        pair = assigned[key] if key in assigned else next(free)
+        hue, dash = pair.split()
+        looks[key] = Look(LIGHT[hue], _DASHES[dash])
+    return looks
 
 
-def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """List the pairs (hue, dash) that are not in ``taken``, dash by dash. For each dash, hues that
+def _list_free_pairs(taken: Collection[str]) -> list[str]:
+    """List the pairs "hue dash" that are not in ``taken``, dash by dash. For each dash, hues that
     are not in ``taken`` come first.
     """
-    used_hues = {hue for hue, _ in taken}
-    hues = sorted(LIGHT, key=lambda hue: hue in used_hues)
-    pairs = [(hue, dash) for dash, hue in product(_DASHES, hues)]
+    used_hues = {pair.split()[0] for pair in taken}
+    hues = sorted(LIGHT, key=lambda hue: hue in used_hues)  # a stable sort: unused hues first
+    pairs = [f"{hue} {dash}" for dash, hue in product(_DASHES, hues)]
     return [pair for pair in pairs if pair not in taken]
 
 

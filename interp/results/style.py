@@ -53,12 +53,14 @@ def in_house_style(draw: _Draw) -> _Draw:
     return checked(inner)  # type: ignore[return-value]
 
 
-_SMALLEST_TEXT = (
-    9.2  # pixels: on a narrow screen a picture scrolls in its box before its text gets smaller
-)
+_SMALLEST_TEXT = 9.2
+"""Pixels: on a narrow screen, a picture scrolls in its box before its text gets smaller."""
 _MAX_SCALE = 1.3
-_PHONE_WIDTH = 3.7  # inches: wider figures scroll on a phone, and are marked for the page as "wide"
+"""Largest minimum width of a picture, as a multiple of its own width."""
+_PHONE_WIDTH = 3.7
+"""Inches: wider figures scroll on a phone, and are marked for the page as "wide"."""
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
+"""matplotlib settings (rcParams) with which a figure becomes SVG."""
 
 
 def inline_svg(figure: Figure, title: str, prefix: str) -> str:
@@ -72,36 +74,51 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     """
     with house_style(**_SAVING):
         svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    svg = re.sub(
-        r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL
-    )
+    svg = svg[svg.index("<svg") :]  # without the XML declaration
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     # matplotlib's own rule is `*{...}`, which on a page would reach every element; page.css has it, scoped.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
-    svg = re.sub(
-        r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg
-    )  # two equal images would share theirs
+    # Two equal images would share their id.
+    svg = re.sub(r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
     svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")
     for name, colour in LIGHT.items():
         svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
     width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
-    head, body = svg.split(">", 1)  # the opening tag, and all the rest
-    head = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", head)
-    inches = float(width) / 72
-    # How far a picture may shrink, as a share of its width, until its smallest text is ``_SMALLEST_TEXT`` high.
-    sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
-    least_share = min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
-    style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * least_share:.3f}in"
+    opening, body = svg.split(">", 1)  # the opening tag, and all the rest
+    opening = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", opening)
+    inches = float(width) / 72  # from points
+    least_inches = inches * _find_least_share(body)
+    style = f"width:{inches:.3f}in;max-width:100%;min-width:{least_inches:.3f}in"
     style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
+    if least_inches > _PHONE_WIDTH:
+        opening += ' class="wide"'
     label = f"{prefix}-title"
-    kind = ' class="wide"' * (inches * least_share > _PHONE_WIDTH)
-    # Without long decimals, fonts (the page's is taken) and null turns, but never in a label's text: half of the bytes.
+    opening += f' role="img" aria-labelledby="{label}" fill="currentColor" style="{style}"'
+    label_text = escape(foreign.escape_invisible(title))
+    return f'{opening}><title id="{label}">{label_text}</title>{_shorten(body)}'
+
+
+def _find_least_share(body: str) -> float:
+    """Return how far a picture may shrink, as a share of its width, until its smallest text is 9.2
+    pixels high; 0 for a picture without text, and at most 1.3.
+
+    Args:
+        body: the picture as SVG. Its font sizes are in points, of which 72 are an inch, like 96
+            pixels; "px" in the SVG stands for points.
+    """
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
+    if not sizes:
+        return 0.0
+    return min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE)
+
+
+def _shorten(body: str) -> str:
+    """Remove half of the bytes of an SVG: long decimals, fonts (a page has its own), rotations by 0
+    and groups of one element. Text in the picture stays as it is.
+    """
     superfluous = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
     body = re.sub(r"<[^>]+>", lambda tag: re.sub(superfluous, "", tag[0]), body)
-    body = re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", re.sub(r"\s*\n\s*", "\n", body))
-    label_text = escape(foreign.escape_invisible(title))
-    opening = (
-        f'{head}{kind} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
-    )
-    return f'{opening}<title id="{label}">{label_text}</title>{body}'
+    body = re.sub(r"\s*\n\s*", "\n", body)
+    return re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", body)

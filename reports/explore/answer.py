@@ -27,8 +27,10 @@ from interp.support.checks import checked_result
 from interp.support.errors import require
 from reports.explore.view import Bench, Edit, View, Written
 
-_N_CONTROLS = 4  # random changes of equal size; their range is shown
-_ROUNDING = 1e-6  # a change of predictions below this is rounding
+_N_CONTROLS = 4
+"""Number of random changes of equal size, whose range is shown."""
+_ROUNDING = 1e-6
+"""A change of predictions below this is rounding."""
 _Array = NDArray[Any]
 _Move = tuple[int, Site, float]
 """A change inside the machine: (round, site, norm of the change)."""
@@ -44,13 +46,13 @@ class Answer:
         view: what the page shows: an episode, a round and edits.
         episodes: the view's episode, with edited inputs.
         before, after: the run without and with the edits.
-        read: carried latents that every round reads, with the edits, ``[1, round, latent,
+        read_latents: carried latents that every round reads, with the edits, ``[1, round, latent,
             d_model]``.
         hooks: index of a round -> forward hooks that make the edits inside the machine, pairs (name
             of a hook point, function), as for ``fwd_hooks`` of :func:`interp.rollout`.
         controls: the machine's predictions under random changes of the same size as the edits,
             ``[control, round, outcome]``; empty without edits.
-        followed: number of edits that were made in the algorithm, too: edits of inputs, and edits
+        n_followed: number of edits that were made in the algorithm, too: edits of inputs, and edits
             that have a counterpart in the algorithm's state.
         values_before, values_after: key of a variable of the algorithm -> its values ``[1, round,
             ...]``, without and with the edits.
@@ -64,10 +66,10 @@ class Answer:
     episodes: Any
     before: Rollout
     after: Rollout
-    read: Tensor
+    read_latents: Tensor
     hooks: Mapping[int, Hooks]
     controls: _Array
-    followed: int
+    n_followed: int
     values_before: Mapping[str, _Array]
     values_after: Mapping[str, _Array]
     machine: tuple[_Array, _Array]
@@ -80,10 +82,13 @@ class Answer:
         ...]``. The mappings are empty if no state can be decoded.
         """
         before = self._decode(self.before.latents[:, :-1])
-        return before, self._decode(self.read)
+        return before, self._decode(self.read_latents)
 
     def _decode(self, latents: Tensor) -> dict[str, _Array]:
-        if self.bench.unreadable:
+        """Return key of a variable -> its values ``[round, ...]`` as decoded from latents ``[1,
+        round, latent, d_model]``; empty if no state can be decoded.
+        """
+        if self.bench.decoder_refusal:
             return {}
         decoded = self.bench.writer.read(latents)
         return {key: values[0] for key, values in decoded.items()}
@@ -104,7 +109,8 @@ class Answer:
         moves = np.abs(after - before).max(0)
         if moves.max() > _ROUNDING:
             return int(moves.argmax())
-        tie_break = 1e-9 * np.arange(n_outcomes)  # of outcomes that vary equally, the last one
+        # The probabilities of two outcomes vary equally, up to rounding: the last outcome is drawn.
+        tie_break = 1e-9 * np.arange(n_outcomes)
         return int((before.std(0) + tie_break).argmax())
 
     def differences(self) -> dict[str, _Array]:
@@ -118,22 +124,26 @@ class Answer:
             edits. If there are edits, "control_mean", "control_low" and "control_high" are mean,
             lowest and highest change of the machine under random changes of equal size.
         """
-        moves = {}
-        moves["machine"] = self._measure(*self.machine)
-        moves["algorithm"] = self._measure(*self.algorithm)
+        moves = {
+            "machine": self._measure_change(*self.machine),
+            "algorithm": self._measure_change(*self.algorithm),
+        }
         if len(self.controls):
             without_edits, _ = self.machine
-            random = self._measure(without_edits, self.controls)  # [control, round]
+            random = self._measure_change(without_edits, self.controls)  # [control, round]
             moves["control_mean"] = random.mean(0)
             moves["control_low"] = random.min(0)
             moves["control_high"] = random.max(0)
         return moves
 
-    def _measure(self, before: _Array, after: _Array) -> _Array:
+    def _measure_change(self, before: _Array, after: _Array) -> _Array:
+        """Return the distance of two predictions ``[..., round, outcome]`` in each round,
+        ``[..., round]``.
+        """
         change = np.abs(after - before)
-        if self.bench.classes:
+        if self.bench.predicts_classes:
             return change.sum(-1) / 2  # total variation distance
-        return change[..., 0]
+        return change[..., 0]  # the only outcome: a mean
 
     @cached_property
     def truth(self) -> list[str]:
@@ -143,19 +153,17 @@ class Answer:
 
         All names are "" if the task predicts a real number.
         """
-        bench = self.bench
-        n_rounds = bench.n_rounds
-        if not bench.classes:
+        n_rounds = self.bench.n_rounds
+        if not self.bench.predicts_classes:
             return [""] * n_rounds
-        layout = bench.layout
+        layout = self.bench.layout
         # One prediction per outcome, certain of it: [prediction, episode, round, outcome].
         certain = torch.eye(len(layout.outcomes), dtype=torch.float64)[:, None, None]
         prediction = layout.prediction(certain.expand(-1, 1, n_rounds, -1))
-        data = bench.task.data
-        losses = data.losses(prediction, self.episodes, slice(0, n_rounds))[:, 0]
-        # losses [prediction, round]
+        losses = self.bench.task.data.losses(prediction, self.episodes, slice(0, n_rounds))
+        losses = losses[:, 0]  # of the only episode: [prediction, round]
         is_best = losses <= losses.min(0).values + 1e-9
-        return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
+        return [" or ".join(compress(layout.outcomes, of_round)) for of_round in is_best.T]
 
     def frame(self) -> pd.DataFrame:
         """Return the numbers in the page's pictures as a table with one row per round and outcome.
@@ -210,34 +218,33 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         random changes.
     """
     _require_existing(bench, view)
+    model = bench.model
     episodes = bench.episodes
     for edit in view.edits:
-        episodes = edit.inputs(bench, episodes)
-    episode = view.episode
-    episodes = episodes.select([episode])
+        episodes = edit.change_inputs(bench, episodes)
+    episodes = episodes.select([view.episode])
     write_hooks = _make_write_hooks(bench, view, whole)
     hooks: dict[int, list[Any]] = defaultdict(list)
     for write_hook in write_hooks:
         hooks[write_hook.round].append((write_hook.written.site.hook, write_hook))
-    before = bench.alone(episode)
-    model = bench.model
+    before = bench.run_episode(view.episode)
+    inputs_before = before.fed.tensors()
     fed = model.prepare(bench.layout.encode(episodes))
-    changed_rounds = _find_changed_rounds(bench, before.fed.tensors(), fed.tensors())
+    changed_rounds = _find_changed_rounds(bench, inputs_before, fed.tensors())
     latent = resolve_site("latent", model, bench.layout)
-    read = before.latents[:, :-1].clone()  # what every round reads; the last latents go unread
+    read_latents = before.latents[:, :-1].clone()  # without the last ones, which no round reads
     for t in {*changed_rounds, *hooks}:
         # After the edits of the round, so that the stored latents have them.
-        hooks[t].append((latent.hook, partial(_store_read_latents, read, t)))
+        hooks[t].append((latent.hook, partial(_store_read_latents, read_latents, t)))
     after = before
     controls = np.zeros((0, bench.n_rounds, 1))
     if hooks:
-        inputs = _join_inputs(before.fed.tensors(), fed.tensors(), min(hooks))
-        clean = replace(before, fed=replace(fed, **inputs))
-        propagate = not view.hold
-        after = rollout(model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
-        carried = before if view.hold else after
-        for t in set(range(bench.n_rounds)) - set(hooks):
-            read[:, t] = carried.latents[:, t]
+        joined = _join_inputs(inputs_before, fed.tensors(), first=min(hooks))
+        clean = replace(before, fed=replace(fed, **joined))
+        after = rollout(model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
+        if not view.hold:
+            for t in set(range(bench.n_rounds)) - set(hooks):
+                read_latents[:, t] = after.latents[:, t]
         change = (after.latents - before.latents)[0].double()  # [round + 1, latent, d_model]
         distance = change.flatten(1).norm(dim=-1)
         # An edited input is no vector. Its control moves the latents that the round reads, as far as
@@ -245,27 +252,23 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         moves = [(t, latent, float(distance[t : t + 2].max())) for t in changed_rounds]
         moves += [(hook.round, hook.written.site, hook.size) for hook in write_hooks]
         controls = _run_controls(bench, view, moves)
-    values_before = bench.select_values([episode])
-    values_after, followed = _run_algorithm(bench, view, episodes)
-    distribution = bench.algorithm.distribution
-    algorithm_before = np.asarray(distribution(values_before)[0])
-    algorithm_after = np.asarray(distribution(values_after)[0])
-    machine_before = _predict(bench, before)[0]
-    machine_after = _predict(bench, after)[0]
+    values_before = bench.select_values([view.episode])
+    values_after, n_followed = _run_algorithm(bench, view, episodes)
+    predict = bench.algorithm.distribution  # from values of variables to probabilities, or means
     return Answer(
         bench=bench,
         view=view,
         episodes=episodes,
         before=before,
         after=after,
-        read=read,
+        read_latents=read_latents,
         hooks=hooks,
         controls=controls,
-        followed=followed,
+        n_followed=n_followed,
         values_before=values_before,
         values_after=values_after,
-        machine=(machine_before, machine_after),
-        algorithm=(algorithm_before, algorithm_after),
+        machine=(_predict(bench, before)[0], _predict(bench, after)[0]),
+        algorithm=(np.asarray(predict(values_before)[0]), np.asarray(predict(values_after)[0])),
     )
 
 
@@ -308,7 +311,7 @@ class _WriteHook:
     def __call__(self, activation: Tensor, hook: object) -> Tensor:
         site = self.written.site
         before = site.read(activation, self.layout)
-        after = self.written.new(before, self.round)
+        after = self.written.edit_activation(before, self.round)
         difference = (after - before).double()
         # Masked attention scores are infinite: they count as unchanged.
         change = torch.nan_to_num(difference, nan=0.0, posinf=0.0, neginf=0.0)
@@ -327,7 +330,7 @@ def _make_write_hooks(bench: Bench, view: View, whole: bool) -> list[_WriteHook]
     """
     writes: list[_WriteHook] = []
     for edit in view.edits:
-        written = edit.get_write(bench) if whole or edit.kind == "move" else None
+        written = edit.make_written(bench) if whole or edit.kind == "move" else None
         if written is not None:
             writes += [_WriteHook(written, t, bench.layout) for t in written.values]
     return writes
@@ -360,12 +363,12 @@ def _find_changed_rounds(
     choice = bench.layout.choice_position
     is_changed = torch.zeros(bench.n_rounds, dtype=torch.bool)
     for name, tensor in after.items():
-        differs = (tensor != before[name])[0]  # [round, ...] of the only episode
+        differs = (tensor != before[name])[0]  # of the only episode: [round, ...]
         differs = differs.reshape(bench.n_rounds, -1)
         if name == "tokens" and choice is not None:
             differs[:, choice] = False
         is_changed |= differs.any(-1).cpu()
-    return [int(t) for t in is_changed.nonzero()]
+    return is_changed.nonzero().flatten().tolist()
 
 
 def _join_inputs(
@@ -381,8 +384,7 @@ def _join_inputs(
     """
     joined = {}
     for name, tensor in after.items():
-        parts = [before[name][:, :first], tensor[:, first:]]
-        joined[name] = torch.cat(parts, 1)
+        joined[name] = torch.cat([before[name][:, :first], tensor[:, first:]], dim=1)
     return joined
 
 
@@ -402,8 +404,9 @@ def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
     hooks: dict[int, list[Any]] = defaultdict(list)
     for t, site, size in moves:
         hooks[t].append((site.hook, partial(_move_at_random, bench, generator, site, size)))
+    # The same episode several times, and its run without edits.
     episodes = bench.episodes.select([view.episode] * _N_CONTROLS)
-    clean = bench.alone(view.episode).select([0] * _N_CONTROLS)
+    clean = bench.run_episode(view.episode).select([0] * _N_CONTROLS)
     propagate = not view.hold
     run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
     return _predict(bench, run)
@@ -430,7 +433,8 @@ def _move_at_random(
     before = site.read(activation, bench.layout)
     noise = torch.randn(before.shape, generator=generator, dtype=torch.float64)
     noise = noise.to(before.device) * _mask_movable(bench, site, before)
-    # The norm over all axes but that of the controls.
+    # The norm over all axes but the first, which is that of the controls. It is 0 if no number may
+    # move.
     length = torch.linalg.vector_norm(noise, dim=tuple(range(1, before.ndim)), keepdim=True)
     after = before + (noise / length.clamp_min(1e-30) * size).to(before)
     return write(activation, site, bench.layout, after)
@@ -447,14 +451,13 @@ def _mask_movable(bench: Bench, site: Site, values: Tensor) -> Tensor:
     """
     axes = site.kind.axes
     if axes == "latent":
-        # The entry of the index for the second axis of [batch, latent, ...].
-        latents = site.index(bench.layout)[1]
+        _, latents, *_ = site.index(bench.layout)  # of [batch, latent, d_model]
         mask = carried_mask(bench.model)[latents].reshape(values.shape[1:])
         return mask.to(values.device, torch.float64)
-    is_free = values.isfinite()
+    is_movable = values.isfinite()  # masked attention scores are infinite
     if axes and not axes.startswith("pos"):
-        is_free &= values != 0
-    return is_free.double()
+        is_movable &= values != 0
+    return is_movable.double()
 
 
 def _run_algorithm(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
@@ -470,12 +473,12 @@ def _run_algorithm(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str
     """
     # Any state serves to ask which edits have a counterpart: here that of round 0.
     state = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
-    on_state = [edit for edit in view.edits if edit.on_state(bench, state, 0) is not None]
+    on_state = [edit for edit in view.edits if edit.apply_to_state(bench, state, 0) is not None]
     n_inputs = sum(edit.kind == "input" for edit in view.edits)
-    followed = n_inputs + len(on_state)
+    n_followed = n_inputs + len(on_state)
     if on_state or view.hold:
-        return _step_algorithm(bench, view, episodes, on_state), followed
-    return bench.algorithm.run(episodes), followed
+        return _step_algorithm(bench, view, episodes, on_state), n_followed
+    return bench.algorithm.run(episodes), n_followed
 
 
 def _step_algorithm(
@@ -502,7 +505,7 @@ def _step_algorithm(
             state = {key: states[key][:, t] for key in state}
         for edit in edits:
             if t in edit.rounds(bench):
-                state = edit.on_state(bench, state, t) or state
+                state = edit.apply_to_state(bench, state, t) or state
         inputs_of_round = {key: value[:, t] for key, value in inputs.items()}
         with np.errstate(all="ignore"):  # a state that cannot occur may have no answer: NaN
             state, values = bench.algorithm.step(state, inputs_of_round)

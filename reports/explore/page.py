@@ -27,7 +27,12 @@ VISIBLE = 1e-3
 
 Axes are not finer, and smaller changes are reported as none.
 """
-_MOST_ROWS = 12  # outcomes that a page lists: those that move most, or are likeliest
+_MOST_ROWS = 12
+"""Most outcomes that a page lists: those that move most, or are likeliest."""
+_SMALLEST_MOVE = 1e-6
+"""Change of a number of the state, as a share of its variable's standard deviation, below which it
+counts as rounding.
+"""
 _BLUE, _GREEN, _GREY = LIGHT["blue"], LIGHT["green"], LIGHT["grey"]
 _PALE: dict[str, Any] = {"linewidth": 4, "alpha": 0.3}
 _ALGORITHM: dict[str, Any] = {"color": LIGHT["vermilion"], "linestyle": (0, (6, 2))}
@@ -67,25 +72,25 @@ def _find_state_number(answer: Answer) -> _StateNumber | None:
     before, after = answer.decoded
     if not before:
         return None
-    flat_before = {key: _flatten(values) for key, values in before.items()}
-    flat_after = {key: _flatten(values) for key, values in after.items()}
-    rank = {}  # key of a variable -> a number for each of its numbers
-    for key, rows in flat_before.items():  # [round, number]
-        spread = max(float(rows.std()), 1e-9)
-        moves = np.abs(flat_after[key] - rows).max(0) / spread
-        rank[key] = moves
-        if moves.max() <= 1e-6:  # ranks below the variables that the edits move
-            rank[key] = rows.std(0) / spread * 1e-3
-    key = max(rank, key=lambda key: float(rank[key].max()))
-    index = int(rank[key].argmax())
+    moves = {}  # key of a variable -> largest change of each of its numbers, as a share
+    variations = {}  # key of a variable -> standard deviation of each of its numbers, as a share
+    for key in before:
+        rows = _flatten(before[key])  # [round, number]
+        spread = max(float(rows.std()), 1e-9)  # of the whole variable
+        moves[key] = np.abs(_flatten(after[key]) - rows).max(0) / spread
+        variations[key] = rows.std(0) / spread
+    are_moved = any(shares.max() > _SMALLEST_MOVE for shares in moves.values())
+    ranks = moves if are_moved else variations
+    key = max(ranks, key=lambda key: float(ranks[key].max()))
+    index = int(ranks[key].argmax())
     noun = answer.bench.algorithm.variable(key).noun.removeprefix("the ")
-    name = answer.bench.numbers(key)[index]
+    name = answer.bench.name_numbers(key)[index]
     return _StateNumber(
         name=name.replace(key, noun),
         key=key,
         index=index,
-        before=flat_before[key][:, index],
-        after=flat_after[key][:, index],
+        before=_flatten(before[key])[:, index],
+        after=_flatten(after[key])[:, index],
     )
 
 
@@ -130,21 +135,23 @@ def _draw_outcome(axes: Axes, answer: Answer, reference: Answer | None) -> None:
         answer: result of the machine.
         reference: result of the reference machine, or None.
     """
-    index = answer.outcome
-    name = answer.bench.layout.outcomes[index]
-    before, after = answer.machine
+    outcome = answer.outcome
+    name = answer.bench.layout.outcomes[outcome]
+    before, after = answer.machine  # [round, outcome] each
     algorithm_before, algorithm_after = answer.algorithm
     if answer.view.edits:
-        axes.plot(before[:, index], color=_BLUE, label="model, without edits", **_PALE)
-        axes.plot(algorithm_before[:, index], **_ALGORITHM | {"linewidth": 3, "alpha": 0.3})
-    axes.plot(after[:, index], color=_BLUE, label="model")
-    axes.plot(algorithm_after[:, index], **_ALGORITHM, label="algorithm")
+        axes.plot(before[:, outcome], color=_BLUE, label="model, without edits", **_PALE)
+        axes.plot(algorithm_before[:, outcome], **_ALGORITHM | {"linewidth": 3, "alpha": 0.3})
+    axes.plot(after[:, outcome], color=_BLUE, label="model")
+    axes.plot(algorithm_after[:, outcome], **_ALGORITHM, label="algorithm")
     if reference is not None:
-        axes.plot(reference.machine[1][:, index], color=_GREEN, label="reference")
+        _, reference_after = reference.machine
+        axes.plot(reference_after[:, outcome], color=_GREEN, label="reference")
     axes.set_ylabel(name)
-    if answer.bench.classes:
+    if answer.bench.predicts_classes:
+        # A mark at probability 1 in every round in which this outcome is right.
         rounds = [t for t, truth in enumerate(answer.truth) if name in truth.split(" or ")]
-        ones = [1.0] * len(rounds)
+        ones = np.ones(len(rounds))
         axes.plot(rounds, ones, "|", color=INK, label=f"truth is {name}", clip_on=False)
         axes.set_ylim(-0.03, 1.03)
         axes.set_ylabel(f"P({name})")
@@ -171,7 +178,7 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
     if reference is not None:
         axes.plot(reference.differences()["machine"], color=_GREEN)
     axes.set_ylabel("moved by edits")
-    smallest_top = VISIBLE if answer.bench.classes else 0.0
+    smallest_top = VISIBLE if answer.bench.predicts_classes else 0.0
     axes.set_ylim(0, max(axes.get_ylim()[1], smallest_top))
 
 
@@ -209,13 +216,13 @@ def _describe_edits(answer: Answer) -> str:
     machine, algorithm = moves["machine"], moves["algorithm"]
     t = int(np.nanargmax(machine))  # the round of the largest change
     largest = max(machine[t], np.nanmax(algorithm, initial=0.0))
-    if answer.bench.classes and largest < VISIBLE:
+    if answer.bench.predicts_classes and largest < VISIBLE:
         return f"The {subject} no prediction by {VISIBLE} or more{_describe_state(answer)}."
     low, high = moves["control_low"][t], moves["control_high"][t]
     controls = f"change it by {low:.3f} to {high:.3f}"
-    if f"{high:.3f}" == "0.000":
+    if controls.endswith(" to 0.000"):
         controls = "do not change it"
-    if not answer.followed:
+    if not answer.n_followed:
         response = "the algorithm has no counterpart of this edit"
     elif np.isnan(algorithm[t]):
         response = "the algorithm cannot have such a state"
@@ -255,7 +262,8 @@ def template_variables(answer: Answer, reference: Answer | None) -> dict[str, An
     state = _list_state(answer)
     tiles = []
     for row, (what, _) in zip(state, choices["state"], strict=True):
-        tiles.append({**row, "what": what, "key": what.split(".")[0]})
+        key, _, _ = what.partition(".")  # "counts.1" is a number of the variable "counts"
+        tiles.append({**row, "what": what, "key": key})
     edited_rounds: set[int] = set()
     for edit in answer.view.edits:
         edited_rounds.update(edit.rounds(bench))
@@ -298,6 +306,7 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
         reference: result of the reference machine, or None.
     """
     t = answer.view.round
+    # Column -> numbers in every round, [round, outcome].
     columns = dict(zip(("without", "with"), answer.machine, strict=True))
     columns |= zip(("algorithm without", "algorithm with"), answer.algorithm, strict=True)
     controls = answer.controls
@@ -308,21 +317,19 @@ def _list_outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, A
         columns |= zip(("reference without", "reference with"), reference.machine, strict=True)
     rows: list[dict[str, Any]] = []
     for i, name in enumerate(answer.bench.layout.outcomes):
-        rows.append({"outcome": name})
-        rows[i] |= {column: float(values[t, i]) for column, values in columns.items()}
+        numbers = {column: float(values[t, i]) for column, values in columns.items()}
+        rows.append({"outcome": name, **numbers})
     if len(rows) > _MOST_ROWS:
-        rows.sort(key=_rank_outcome)
+        rows.sort(key=_measure_importance, reverse=True)
     return rows[:_MOST_ROWS]
 
 
-def _rank_outcome(row: dict[str, Any]) -> float:
-    """Return a sort key of an outcome's row; the most important outcome has the smallest.
-
-    The importance is the change of its prediction, or half the prediction of machine or algorithm
-    if that is larger.
+def _measure_importance(row: dict[str, Any]) -> float:
+    """Return how important an outcome's row is: the change of its prediction, or half the
+    prediction of machine or algorithm if that is larger.
     """
     move = abs(row["with"] - row["without"])
-    return -max(move, row["with"] / 2, row["algorithm with"] / 2)
+    return float(max(move, row["with"] / 2, row["algorithm with"] / 2))
 
 
 def _list_state(answer: Answer) -> list[dict[str, Any]]:
@@ -339,7 +346,7 @@ def _list_state(answer: Answer) -> list[dict[str, Any]]:
             "algorithm without": answer.values_before[key][0, t],
             "algorithm with": answer.values_after[key][0, t],
         }
-        for i, name in enumerate(answer.bench.numbers(key)):
+        for i, name in enumerate(answer.bench.name_numbers(key)):
             row: dict[str, Any] = {"number": name}
             row |= {column: float(np.ravel(values)[i]) for column, values in columns.items()}
             rows.append(row)
@@ -354,14 +361,14 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
     """List the options of the page's forms, by form: inputs to change, numbers of the state, heads,
     and sites.
     """
-    corruptions = bench.task.analysis.corruptions()
-    numbered = [choice for record in corruptions for choice in _list_numbers(record)]
+    numbered: _Choices = []
+    for corruption in bench.task.analysis.corruptions():
+        numbered += _list_numbers(corruption)
     state: _Choices = []
-    shapes = {} if bench.unreadable else bench.writer.shapes
+    shapes = {} if bench.decoder_refusal else bench.writer.shapes
     for key, shape in shapes.items():
-        numbers = [".".join(map(str, index)) for index in np.ndindex(*shape)]
-        names = [f"{key}.{number}".removesuffix(".") for number in numbers]
-        state += zip(names, bench.numbers(key), strict=True)
+        whats = [".".join([key, *map(str, index)]) for index in np.ndindex(*shape)]
+        state += zip(whats, bench.name_numbers(key), strict=True)
     model = bench.model
     layout = bench.layout
     places = ["latent", *map(str, sites(model, layout, ["latent"]))]
@@ -383,9 +390,9 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
 def _list_inputs(bench: Bench) -> _Choices:
     """List the possible changes of a single input, as (value in the form, displayed name)."""
     inputs = []
-    for corruption, name, options in bench.changes:
-        shown = f"{corruption.name}, {name}" if name else corruption.name
-        inputs.append((f"{corruption.key} {options}", shown))
+    for corruption, name, options in bench.input_changes:
+        displayed = f"{corruption.name}, {name}" if name else corruption.name
+        inputs.append((f"{corruption.key} {options}", displayed))
     return inputs
 
 
@@ -396,38 +403,40 @@ def _list_numbers(record: Corruption) -> _Choices:
     Args:
         record: the corruption that makes these changes.
     """
-    parameters = list(inspect.signature(record.build, eval_str=True).parameters.values())
+    # The first two parameters are the episodes and the round.
+    _, _, *options = inspect.signature(record.build, eval_str=True).parameters.values()
     choices = []
-    for parameter in parameters[2:]:  # after the episodes and the round
-        if float in (parameter.annotation, *get_args(parameter.annotation)):
-            shown = f"{parameter.name} ({record.name})"
-            choices.append((f"{record.key} {parameter.name}=", shown))
+    for option in options:
+        if float in (option.annotation, *get_args(option.annotation)):
+            displayed = f"{option.name} ({record.name})"
+            choices.append((f"{record.key} {option.name}=", displayed))
     return choices
 
 
-def _prepare_sides(answer: Answer) -> tuple[Rollout, Rollout, Hooks]:
-    """Return what is needed to replay the shown round without and with the edits.
+def _prepare_edited_run(answer: Answer) -> tuple[Rollout, Hooks]:
+    """Return what is needed to replay the shown round with the edits.
 
     Returns:
-        The run without edits; the run with edits, with the latents that each round read; and the
-        hooks of the edits in this round, without the hook that stores latents.
+        The run with edits, with the latents that each round read; and the hooks of the edits in
+        this round, without those on the latents, which have these edits already.
     """
+    # A run has the latents that it carried, without the edits of these latents.
     latents = answer.after.latents.clone()
-    latents[:, :-1] = answer.read  # a run says what it carried, and not what an edit made of it
+    latents[:, :-1] = answer.read_latents
     latent_hook = answer.bench.model.points["latent"].hook
     hooks = answer.hooks.get(answer.view.round, ())
-    hooks = [pair for pair in hooks if pair[0] != latent_hook]
-    return answer.before, replace(answer.after, latents=latents), hooks
+    other_hooks = [pair for pair in hooks if pair[0] != latent_hook]
+    return replace(answer.after, latents=latents), other_hooks
 
 
 def attention(answer: Answer) -> list[AttentionView]:
     """Return views of the attention in the shown round: without the edits and, if there are edits,
     with them.
     """
-    before, edited, hooks = _prepare_sides(answer)
-    views = [_view_attention(answer, before, (), "without the edits")]
+    views = [_view_attention(answer, answer.before, hooks=(), name="without the edits")]
     if answer.view.edits:
-        views.append(_view_attention(answer, edited, hooks, "with the edits"))
+        edited, hooks = _prepare_edited_run(answer)
+        views.append(_view_attention(answer, edited, hooks=hooks, name="with the edits"))
     return views
 
 
@@ -442,19 +451,19 @@ def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> At
     """
     model = answer.bench.model
     t = answer.view.round
-    heads = [list(of_layer) for of_layer in heads_of(model)]
+    heads = [list(heads_of_layer) for heads_of_layer in heads_of(model)]
     hook = model.points["pattern"].hook
     points = [hook.format(layer=layer) for layer in range(len(heads))]
-    cache = replay(model, run, rounds=t, names_filter=points, fwd_hooks=hooks)[2]
+    _, _, cache = replay(model, run, rounds=t, names_filter=points, fwd_hooks=hooks)
     patterns = []
     for point, names in zip(points, heads, strict=True):
         pattern = cache[point][:, :, : len(names)]  # [episode, round, head, query, key]
         patterns.append(pattern.double().numpy(force=True))
     return AttentionView(
-        patterns,
-        answer.bench.layout.labels,
-        heads,
-        f"Round {t}, {name}",
+        patterns=patterns,
+        labels=answer.bench.layout.labels,
+        heads=heads,
+        title=f"Round {t}, {name}",
         episodes=(answer.view.episode,),
         rounds=(t,),
     )

@@ -32,10 +32,20 @@ from reports.attention import library_script
 from reports.blocks import TEMPLATES, environment, stylesheet
 from reports.explore import page
 from reports.explore.answer import Answer, answer
-from reports.explore.view import LONGEST, N_EPISODES, Bench, Edit, View, write_script
+from reports.explore.view import (
+    LONGEST,
+    N_EPISODES,
+    ONE_ROUND_KINDS,
+    Bench,
+    Edit,
+    View,
+    write_script,
+)
 
-_MOST_ROUNDS = 30  # rounds of an episode, where the task has so many that say something new
-_MOST_TRIED = 4  # changes of an input that are tried, at most, for the one that a page opens with
+_MOST_ROUNDS = 30
+"""Default number of rounds of an episode; fewer in a task whose later rounds bring nothing new."""
+_MOST_TRIED = 4
+"""Most edits that are tried to find the one that a page opens with."""
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
@@ -92,27 +102,33 @@ class Explorer:
         """
         with self._lock:
             bench, reference = self._make_benches(view.regime, view.rounds, view.seed)
-            shown = answer(bench, view)
+            result = answer(bench, view)
             if reference is None:
-                return shown, None
-            return shown, answer(reference, view, whole=False)
+                return result, None
+            return result, answer(reference, view, whole=False)
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _make_benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
+        """Return the machine with sampled episodes, and the reference machine with the same ones
+        (None if there is none).
+
+        Args:
+            regime: regime of the episodes; the task's default if empty.
+            rounds: rounds per episode; 0 for the default.
+            seed: seed of the episodes.
+        """
         model = self.model
         task = catalog.of(model)
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
         n_rounds = rounds or limit_rounds(model, task.at_most(_MOST_ROUNDS))
         episodes = task.half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
-        bench = Bench(model.eval(), self.origin, episodes, regime, seed)
-        if self.reference is None:
-            return bench, None
-        reference = Bench(self.reference.eval(), "", episodes, regime, seed)
-        bench.giver = reference
-        return bench, reference
+        reference = None
+        if self.reference is not None:
+            reference = Bench(self.reference.eval(), "", episodes, regime, seed)
+        return Bench(model.eval(), self.origin, episodes, regime, seed, reference), reference
 
-    def opening(self, view: View) -> View:
+    def choose_opening_view(self, view: View) -> View:
         """Return what the page shows first.
 
         Args:
@@ -129,16 +145,16 @@ class Explorer:
         bench, _ = self._make_benches(view.regime, view.rounds, view.seed)
         middle = bench.n_rounds // 2
         inputs = []
-        for corruption, _, options in bench.changes:
+        for corruption, _, options in bench.input_changes:
             if not corruption.changes_history:  # only what changes the middle round itself
                 inputs.append(Edit("input", middle, corruption.key, options))
         patches = []
         for i in range(1, len(bench.episodes)):
             source = (view.episode + i) % len(bench.episodes)
             patches.append(Edit("patch", middle, "latent", str(source)))
-        return self._choose(view, inputs) or self._choose(view, patches) or view
+        return self._choose_edit(view, inputs) or self._choose_edit(view, patches) or view
 
-    def _choose(self, view: View, edits: Sequence[Edit]) -> View | None:
+    def _choose_edit(self, view: View, edits: Sequence[Edit]) -> View | None:
         """Try some edits, and return the view with the one that changes predictions most; it shows
         the round of the largest change.
 
@@ -149,7 +165,7 @@ class Explorer:
             edits: the edits to try, in order; only the first four are tried.
         """
         best = view
-        largest = np.zeros(1)
+        largest = np.zeros(1)  # change of the prediction in each round by the best edit so far
         for edit in edits[:_MOST_TRIED]:
             tried = replace(view, edits=(edit,))
             result, _ = self.answer(tried)
@@ -163,12 +179,12 @@ class Explorer:
 
     def page(self, view: View) -> str:
         """Return the HTML page that shows a view: an episode, a round, and edits."""
-        shown, reference = self.answer(view)
+        result, reference = self.answer(view)
         with self._lock:
-            contents = page.template_variables(shown, reference)
+            contents = page.template_variables(result, reference)
         template = environment().get_template("explore.html.j2")
         text = template.render(
-            view=view, bench=shown.bench, answer=shown, explorer=self, **contents
+            view=view, bench=result.bench, answer=result, explorer=self, **contents
         )
         return str(text)
 
@@ -176,9 +192,9 @@ class Explorer:
         """Return the HTML page that shows attention in the round of a view; the main page embeds
         it.
         """
-        shown, _ = self.answer(view)
+        result, _ = self.answer(view)
         with self._lock:
-            attention = enumerate(page.attention(shown))
+            attention = enumerate(page.attention(result))
             views = [part.html(f"attention-{i}") for i, part in attention]
         template = environment().get_template("explore_part.html.j2")
         return str(template.render(name="attention", view=view, views=views))
@@ -211,7 +227,7 @@ class Explorer:
             what, _, options = what.partition(" ")
             value = options + value if options.endswith("=") else options or "-"
         # These two kinds act in one round only, whatever the form says.
-        dash = "-" if later and kind not in ("input", "memory") else ""
+        dash = "-" if later and kind not in ONE_ROUND_KINDS else ""
         edit = Edit.parse(f"{kind} {at_round}{dash} {what} {value}")
         changed = replace(view, edits=(*view.edits, edit))
         if target:
@@ -236,7 +252,7 @@ class Explorer:
         )
         unset = replace(view, edits=others)
         result, _ = self.answer(unset)
-        key, _ = edit.get_move(result.bench)
+        key, _ = edit.get_state_change(result.bench)
         index = tuple(int(number) for number in edit.what.split(".")[1:])
         _, decoded = result.decoded  # with the other edits
         values = decoded[key][edit.rounds(result.bench).start]
@@ -247,6 +263,7 @@ class Explorer:
 
 
 _EDIT_PARTS = ("kind", "at", "on", "to", "what", "value")
+"""Names of the fields of the form that adds an edit."""
 
 
 @cache
@@ -279,13 +296,13 @@ def _write_file(explorer: Explorer, name: str, view: View) -> str:
         name: name of the file: "data.csv", "view.py" or "figure.svg".
         view: what the page shows: an episode, a round and edits.
     """
-    shown, reference = explorer.answer(view)
+    result, reference = explorer.answer(view)
     if name == "data.csv":
-        return csv(shown.frame())
+        return csv(result.frame())
     if name == "view.py":
-        return write_script(shown.bench, view)
+        return write_script(result.bench, view)
     with house_style():
-        return svg(page.figure(shown, reference))
+        return svg(page.figure(result, reference))
 
 
 def _change_view(query: str, parts: dict[str, str]) -> View:
@@ -358,15 +375,15 @@ def _make_app(explorer: Explorer, token: str) -> Any:
         require_known("part of a page", request.path_params["name"], ("attention",))
         return respond("text/html", explorer.attention(get_view(request)))
 
-    def add(request: Request) -> Response:
-        parts = dict(request.query_params)
-        query = parts.pop("view", "")
-        return redirect(explorer.add_edit(query, parts))
+    def add_edit(request: Request) -> Response:
+        fields = dict(request.query_params)
+        query = fields.pop("view", "")
+        return redirect(explorer.add_edit(query, fields))
 
-    def look(request: Request) -> Response:
-        parts = dict(request.query_params)
-        query = parts.pop("view", "")
-        return redirect(_change_view(query, parts))
+    def change_view(request: Request) -> Response:
+        fields = dict(request.query_params)
+        query = fields.pop("view", "")
+        return redirect(_change_view(query, fields))
 
     def get_download(request: Request) -> Response:
         name = request.path_params["file"]
@@ -386,8 +403,8 @@ def _make_app(explorer: Explorer, token: str) -> Any:
 
     routes = {
         "/": get_page,
-        "/add": add,
-        "/look": look,
+        "/add": add_edit,
+        "/look": change_view,
         "/part/{name}": get_part,
         "/stopped": get_stopped,
         "/keep/{file}": get_download,
@@ -446,7 +463,7 @@ class Served:
                 return bool(self.cycle and not self.cycle.response_complete)
 
         self.token = secrets.token_urlsafe(24)
-        self.view = self.explorer.opening(self.view)
+        self.view = self.explorer.choose_opening_view(self.view)
         require(
             0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}"
         )

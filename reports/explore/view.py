@@ -2,7 +2,7 @@
 code.
 
     >>> edit = Edit.parse("zero 20- L1H0@p? -")
-    >>> edit.kind, edit.round, edit.on, edit.what, str(edit)
+    >>> edit.kind, edit.round, edit.in_later_rounds, edit.what, str(edit)
     ('zero', 20, True, 'L1H0@p?', 'zero 20- L1H0@p? -')
     >>> view = View.of("round=20&edit=input+20+flip-vote+expert%3Dp_2")
     >>> [str(edit) for edit in view.edits], view.query()
@@ -42,7 +42,8 @@ from interp.support.errors import InputError, convert_errors, require, require_k
 from reports.blocks import environment
 from reports.texts import TEXTS
 
-N_EPISODES = 16  # that can be looked at
+N_EPISODES = 16
+"""Number of episodes that a page can show."""
 _N_FITTED_ROUNDS, _N_EXACT_ROUNDS = 1440, 240
 """Rounds of other episodes that decoders are fitted on: learned models, and machines with exact
 states.
@@ -55,30 +56,37 @@ class Bench:
     Attributes:
         model, episodes, algorithm: the machine, the episodes, and the algorithm that the task
             assigns to the machine.
-        giver: the reference machine with the same episodes, as another bench. An edit can copy the
-            reference machine's carried state into this machine. None without a reference.
+        reference: the reference machine with the same episodes, as another bench. An edit can copy
+            the reference machine's carried state into this machine. None without a reference.
         origin: Python code that loads the machine.
-        classes: True if predictions are probabilities of outcomes.
+        predicts_classes: True if predictions are probabilities of outcomes.
         ridge: penalty of the decoder of the state; 0 if the state can be read exactly.
-        n_known: number of episodes that the decoder is fitted on.
+        n_decoder_episodes: number of episodes that the decoder is fitted on.
     """
 
-    giver: Bench | None = None
-
-    def __init__(self, model: Machine, origin: str, episodes: Any, regime: str, seed: int) -> None:
+    def __init__(
+        self,
+        model: Machine,
+        origin: str,
+        episodes: Any,
+        regime: str,
+        seed: int,
+        reference: Bench | None = None,
+    ) -> None:
         self.model = model
         self.origin = origin
         self.episodes = episodes
         self.regime = regime
         self.seed = seed
+        self.reference = reference
         self.n_rounds = int(episodes.n_rounds)
         self.task = catalog.of(model)
         self.algorithm = self.task.explains(model)
         self.layout = model.layout.fit(episodes)
-        self.classes = self.layout.kind == "classes"
+        self.predicts_classes = self.layout.kind == "classes"
         self.ridge = 0.0 if model.is_handwired else RIDGE
         n_fitted_rounds = _N_EXACT_ROUNDS if model.is_handwired else _N_FITTED_ROUNDS
-        self.n_known = math.ceil(n_fitted_rounds / self.n_rounds)
+        self.n_decoder_episodes = math.ceil(n_fitted_rounds / self.n_rounds)
 
     @cached_property
     def values(self) -> Values:
@@ -104,7 +112,7 @@ class Bench:
         return rollout(self.model, self.episodes)
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
-    def alone(self, episode: int) -> Rollout:
+    def run_episode(self, episode: int) -> Rollout:
         """Run the machine on one episode without edits.
 
         Args:
@@ -113,15 +121,19 @@ class Bench:
         return rollout(self.model, self.episodes.select([episode]))
 
     @cached_property
-    def known(self) -> Episodes:
+    def decoder_episodes(self) -> Episodes:
         """Other episodes, sampled with the next seed, on which decoders are fitted."""
         sample_for = self.task.half(0).sample_for
-        return sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
+        return sample_for(
+            self.model, self.n_decoder_episodes, self.n_rounds, self.seed + 1, self.regime
+        )
 
     @cached_property
-    def known_run(self) -> Rollout:
-        """The machine's run over the episodes on which decoders are fitted (:attr:`known`)."""
-        return rollout(self.model, self.known)
+    def decoder_run(self) -> Rollout:
+        """The machine's run over the episodes on which decoders are fitted
+        (:attr:`decoder_episodes`).
+        """
+        return rollout(self.model, self.decoder_episodes)
 
     @cached_property
     def writer(self) -> Writer:
@@ -130,11 +142,12 @@ class Bench:
 
         Raises InputError if no decoder can be fitted.
         """
-        run = self.known_run
-        return Writer.of_state(self.model, run, self.algorithm, self.known, ridge=self.ridge)
+        return Writer.of_state(
+            self.model, self.decoder_run, self.algorithm, self.decoder_episodes, ridge=self.ridge
+        )
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
-    def memory(self, round: int) -> Memory:
+    def read_reference_state(self, round: int) -> Memory:
         """Decode the reference machine's state before a round into variables of this machine's
         algorithm.
 
@@ -145,15 +158,15 @@ class Bench:
             An object with the attributes ``state`` (key of a variable -> its values ``[episode, 1,
             ...]``) and ``not_read`` (keys of the variables that could not be decoded).
         """
-        if self.giver is None:
+        if self.reference is None:
             raise InputError(
                 "no machine gives its memory here; serve one beside this: interp explore "
                 f"{self.model.name} --reference MODEL"
             )
-        return read_memory(self.giver.run, round, self.algorithm)
+        return read_memory(self.reference.run, round, self.algorithm)
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019
-    def take_memory(self, giver: str, round: int) -> Tensor:
+    def take_state(self, giver: str, round: int) -> Tensor:
         """Return the latents that this machine would read in a round if another state were copied
         into the machine.
 
@@ -169,9 +182,9 @@ class Bench:
         run = self.run
         if giver == "start":
             return keep_padding(run.latents[:, 0], run, round)
-        return write_memory(self.memory(round), self.model, run)
+        return write_memory(self.read_reference_state(round), self.model, run)
 
-    def numbers(self, key: str) -> list[str]:
+    def name_numbers(self, key: str) -> list[str]:
         """Return the names of the single numbers of a variable, such as "counts: e_1".
 
         Args:
@@ -181,7 +194,7 @@ class Bench:
         return [f"{key}: {label}" if label != key else key for label in labels]
 
     @cached_property
-    def changes(self) -> list[tuple[Corruption, str, str]]:
+    def input_changes(self) -> list[tuple[Corruption, str, str]]:
         """All possible changes of a single input, each as (corruption, name of the input, options).
         A corruption is a way to change inputs. The options are text, such as "expert=p_2", or "-"
         for none.
@@ -189,12 +202,12 @@ class Bench:
         changes = []
         for corruption in self.task.analysis.corruptions():
             for name, options in corruption.each(self.episodes).items():
-                words = [f"{key}={value}" for key, value in options.items()]
-                changes.append((corruption, name, ",".join(words) or "-"))
+                text = ",".join(f"{key}={value}" for key, value in options.items())
+                changes.append((corruption, name, text or "-"))
         return changes
 
     @cached_property
-    def unreadable(self) -> str:
+    def decoder_refusal(self) -> str:
         """The reason why the algorithm's state cannot be decoded from the latents; "" if it can."""
         try:
             return "" if self.writer.shapes else "the decoder reads no variable"
@@ -202,18 +215,18 @@ class Bench:
             return str(error)
 
     @cached_property
-    def fit(self) -> dict[str, float]:
+    def decoder_scores(self) -> dict[str, float]:
         """Key of each variable that is decoded from the latents -> the R2 of its decoder. The R2 is
         measured on the page's episodes, not on those that the decoder was fitted on. Empty if no
         variable can be decoded.
         """
-        if self.unreadable:
+        if self.decoder_refusal:
             return {}
         decoded = self.writer.read(self.run.latents[:, :-1])
-        return {key: score(self.values[key], read) for key, read in decoded.items()}
+        return {key: score_decoder(self.values[key], read) for key, read in decoded.items()}
 
 
-def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
+def score_decoder(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
     """Return the R2 of a decoded variable: the mean of the R2 of its single numbers, weighted by
     their variances.
 
@@ -229,6 +242,9 @@ def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
 
 
 KINDS = TEXTS["explore"]["kinds"]
+"""What an edit of each kind does, in words."""
+ONE_ROUND_KINDS = ("input", "memory")
+"""Kinds of edits that act in one round only."""
 _GIVERS = ("reference", "start")
 _EDIT_PATTERN = re.compile(r"(\w+) (\d{1,6})(-?) (\S(?:.*\S)?) (\S+)", re.ASCII)
 _LONGEST_EDIT = 200
@@ -241,24 +257,24 @@ class Written(NamedTuple):
         site: where the edit writes: a place in the machine, such as a head's output at one
             position.
         values: index of a round in which the edit acts -> the value that the edit writes.
-        added: True adds the value to the activation at the site; False replaces the activation.
+        is_added: True adds the value to the activation at the site; False replaces the activation.
     """
 
     site: Site
     values: Mapping[int, Tensor]
-    added: bool
+    is_added: bool
 
-    def new(self, own: Tensor, round: int) -> Tensor:
+    def edit_activation(self, before: Tensor, round: int) -> Tensor:
         """Return the activation at the site after the edit, ``[batch, ...]``.
 
         Args:
-            own: the activation before the edit.
+            before: the activation before the edit, ``[batch, ...]``.
             round: index of the round.
         """
-        value = self.values[round].to(own)
-        if self.added:
-            return own + value.reshape(own.shape[1:])
-        return value.expand_as(own)
+        value = self.values[round].to(before)
+        if self.is_added:
+            return before + value.reshape(before.shape[1:])
+        return value.expand_as(before)
 
 
 @dataclass(frozen=True)
@@ -278,18 +294,18 @@ class Edit:
         value: for "input" the options of the corruption, such as "expert=p_2", or "-" for none; for
             "move" the number that is added; for "memory" and "patch" the index of the episode that
             is copied from; for "zero" and "mean" always "-".
-        on: True if it also acts in all later rounds; never for "input" and "memory".
+        in_later_rounds: True if it also acts in all later rounds; never for "input" and "memory".
     """
 
     kind: str
     round: int
     what: str
     value: str = "-"
-    on: bool = False
+    in_later_rounds: bool = False
 
     def __str__(self) -> str:
-        later = "-" if self.on else ""
-        return f"{self.kind} {self.round}{later} {self.what} {self.value}"
+        dash = "-" if self.in_later_rounds else ""
+        return f"{self.kind} {self.round}{dash} {self.what} {self.value}"
 
     @classmethod
     def parse(cls, text: str) -> Edit:
@@ -305,28 +321,28 @@ class Edit:
             )
         kind, round_text, dash, what, value = match.groups()
         require_known("kind of edit", kind, KINDS)
-        is_once = kind in ("input", "memory")
         require(
-            not (is_once and dash),
+            not dash or kind not in ONE_ROUND_KINDS,
             "an input is changed in one round, and a memory taken over in one; leave out the '-'",
         )
-        return cls(kind, int(round_text), what, value, on=bool(dash))
+        return cls(kind, int(round_text), what, value, in_later_rounds=bool(dash))
 
     def rounds(self, bench: Bench) -> range:
         """Return the indices of the rounds in which the edit acts; refuse a round that does not
         exist.
 
         Args:
-            bench: the machine with its episodes; an edit with ``on`` acts until their last round.
+            bench: the machine with its episodes. An edit that also acts in later rounds acts until
+                their last round.
         """
         last = bench.n_rounds - 1
         require(
             self.round <= last,
             f"round {self.round} of {str(self)!r} is out of range: the rounds are 0 to {last}",
         )
-        return range(self.round, last + 1 if self.on else self.round + 1)
+        return range(self.round, (last if self.in_later_rounds else self.round) + 1)
 
-    def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
+    def find_corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
         """Return the corruption (a way to change inputs) that an edit of the kind "input" names,
         and its options, {name: value}.
 
@@ -340,18 +356,18 @@ class Edit:
         parameters = inspect.signature(record.build, eval_str=True).parameters
         known = list(parameters)[2:]  # after the episodes and the round
         options: dict[str, Any] = {}
-        parts = [] if self.value == "-" else self.value.split(",")
-        for part in parts:
-            name, _, text = part.partition("=")
+        pairs = [] if self.value == "-" else self.value.split(",")  # each is NAME=VALUE
+        for pair in pairs:
+            name, _, text = pair.partition("=")
             require(
                 text and name not in options,
-                f"{part!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once",
+                f"{pair!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once",
             )
             require_known(f"option of {self.what!r}", name, known)
             options[name] = fit(name, _parse_number(text), parameters[name].annotation)
         return record, options
 
-    def inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
+    def change_inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
         """Apply an edit of the inputs to episodes, and return them; edits of other kinds return
         them unchanged.
 
@@ -362,11 +378,11 @@ class Edit:
         if self.kind != "input":
             return episodes
         self.rounds(bench)  # refuses a round that does not exist
-        record, options = self.corruption(bench)
+        record, options = self.find_corruption(bench)
         _, corrupted = record.build(episodes, self.round, **options)
         return corrupted
 
-    def get_write(self, bench: Bench) -> Written | None:
+    def make_written(self, bench: Bench) -> Written | None:
         """Return what the edit writes inside the machine, and where; None for an edit of the
         inputs.
 
@@ -378,45 +394,36 @@ class Edit:
             return None
         rounds = self.rounds(bench)
         if kind == "move":
-            key, change = self.get_move(bench)
+            key, change = self.get_state_change(bench)
             # For one episode and one round: [1, 1, ...].
             step = bench.writer.step({key: change}, (1, 1))[0, 0]
-            return Written(bench.writer.site, dict.fromkeys(rounds, step), added=True)
+            return Written(bench.writer.site, dict.fromkeys(rounds, step), is_added=True)
         if kind == "memory":
-            latents = bench.take_memory(self.what, self.round)[self.source(bench)]
+            latents = bench.take_state(self.what, self.round)[self.get_source_episode(bench)]
             latent = resolve_site("latent", bench.model, bench.layout)
-            return Written(latent, {self.round: latents}, added=False)
-        return self._make_write(bench, rounds)
-
-    def _make_write(self, bench: Bench, rounds: range) -> Written:
-        """Return what an edit of the kind "patch", "zero" or "mean" writes at its site.
-
-        Args:
-            bench: the machine with its episodes.
-            rounds: the rounds in which the edit acts.
-        """
-        site = self.site(bench)
-        if self.kind == "zero":
-            return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
+            return Written(latent, {self.round: latents}, is_added=False)
+        site = self.get_site(bench)
+        if kind == "zero":
+            return Written(site, dict.fromkeys(rounds, torch.zeros(())), is_added=False)
+        # Kind "mean": the mean over all episodes. Kind "patch": over one, which changes nothing.
         run = bench.run
-        if self.kind == "patch":
-            run = bench.alone(self.source(bench))
-        cache = replay(bench.model, run, rounds=list(rounds), names_filter=site.hook)[2]
+        if kind == "patch":
+            run = bench.run_episode(self.get_source_episode(bench))
+        _, _, cache = replay(bench.model, run, rounds=list(rounds), names_filter=site.hook)
         values = {}
         for i, t in enumerate(rounds):
-            # Over all episodes; for a patch, there is only one.
             values[t] = site.read(cache[site.hook][:, i], bench.layout).mean(0)
-        return Written(site, values, added=False)
+        return Written(site, values, is_added=False)
 
-    def site(self, bench: Bench) -> Site:
+    def get_site(self, bench: Bench) -> Site:
         """Return the site at which an edit of the kind "patch", "zero" or "mean" writes: the edit's
         ``what``, looked up in the machine of ``bench``.
         """
-        takes_value = self.kind == "patch"
-        require(takes_value or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
+        is_complete = self.kind == "patch" or self.value == "-"
+        require(is_complete, f"{str(self)!r} takes no value; end it with '-'")
         return resolve_site(self.what, bench.model, bench.layout)
 
-    def source(self, bench: Bench) -> int:
+    def get_source_episode(self, bench: Bench) -> int:
         """Return the index of the episode from which an edit takes an activation or a state: the
         edit's ``value``. Refuse an episode that ``bench`` does not have.
         """
@@ -426,7 +433,7 @@ class Edit:
             return value
         raise InputError(f"a {self.kind} takes from an episode, 0 to {last}, got {self.value!r}")
 
-    def get_move(self, bench: Bench) -> tuple[str, np.ndarray]:
+    def get_state_change(self, bench: Bench) -> tuple[str, np.ndarray]:
         """Return how an edit of the kind "move" changes the decoded state.
 
         Args:
@@ -453,7 +460,7 @@ class Edit:
         change[numbers[tuple(index)]] = amount
         return key, change
 
-    def on_state(
+    def apply_to_state(
         self, bench: Bench, state: Mapping[str, np.ndarray], round: int
     ) -> dict[str, np.ndarray] | None:
         """Apply the edit to the algorithm's state.
@@ -469,44 +476,29 @@ class Edit:
         """
         kind = self.kind
         if kind == "move":
-            key, change = self.get_move(bench)
+            key, change = self.get_state_change(bench)
             return {**state, key: state[key] + change}
-        if kind == "memory":
-            return self._copy_state(bench, state)
-        if kind != "patch" or not self._replaces_all_latents(bench):
+        if kind == "memory" and self.what == "reference":
+            if bench.reference is None:
+                return None
+            decoded = bench.read_reference_state(self.round).state
+            episode = self.get_source_episode(bench)
+            return {**state, **{key: values[episode] for key, values in decoded.items()}}
+        # What is left: the algorithm's own state of an episode, before the first round or this one.
+        is_start = kind == "memory"
+        if not is_start and not (kind == "patch" and self._replaces_all_latents(bench)):
             return None
-        values = bench.select_values([self.source(bench)])
-        return {key: values[key][:, round] for key in state}
-
-    def _copy_state(
-        self, bench: Bench, state: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray] | None:
-        """Return the algorithm's state after the edit copied a state: the decoded one of the
-        reference machine, or the initial one.
-
-        Return None if there is no reference machine.
-
-        Args:
-            bench: the machine with its episodes.
-            state: key of each state variable -> its values before the edit.
-        """
-        episode = self.source(bench)
-        if self.what == "start":
-            values = bench.select_values([episode])
-            return {key: values[key][:, 0] for key in state}
-        if bench.giver is None:
-            return None
-        memory = bench.memory(self.round).state
-        return {**state, **{key: read[episode] for key, read in memory.items()}}
+        values = bench.select_values([self.get_source_episode(bench)])
+        return {key: values[key][:, 0 if is_start else round] for key in state}
 
     def _replaces_all_latents(self, bench: Bench) -> bool:
         """Return True if an edit of the kind "patch" replaces all carried latents."""
-        site = self.site(bench)
+        site = self.get_site(bench)
         if site.kind.axes != "latent":
             return False
         latents = np.arange(bench.run.latents.shape[2])
-        written = latents[site.index(bench.layout)[1]]
-        return np.size(written) == len(latents)
+        _, index_of_latents, *_ = site.index(bench.layout)  # of [episode, latent, d_model]
+        return np.size(latents[index_of_latents]) == len(latents)
 
 
 def _parse_number(text: str) -> int | float | str:
@@ -603,6 +595,7 @@ class View:
 
 _DEFAULTS = {name: value for name, value in vars(View()).items() if name != "edits"}
 _FIELD_BOUNDS = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
+"""Lowest and highest value of a field of a view; of all others 0 and 10^8."""
 
 
 def _parse_part(name: str, text: str) -> int | bool:

@@ -7,6 +7,7 @@ and a changed model is measured again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -137,7 +138,7 @@ def make(
     Raises:
         InputError: an unknown claim, or no model that any claim is about.
     """
-    sizes = Sizes() if sizes is None else sizes
+    sizes = sizes or Sizes()
     digests: dict[str, str] = {}
     for model in models:
         digest = digests.setdefault(model.name, model.digest())
@@ -149,17 +150,16 @@ def make(
     finished = Finished(folder_to_write(folder) / "parts", {"sizes": asdict(sizes)})
     # The names of all parts of the share; those that are stored are read again, not measured.
     names = finished.divide(parts, list[dict[str, Any]], shard)
-    entries: dict[str, list[Measure]] = {}
+    entries: dict[str, list[Measure]] = defaultdict(list)
     with bar("measuring the paper's claims", len(names)) as advance, session():
         for name in names:
             claim, model = parts[name]
             measure = partial(_measure, claim, model, sizes)
             records = finished.part(name, list[dict[str, Any]], measure)
-            measures = [Measure.from_dict(fields) for fields in records]
-            entries.setdefault(claim.key, []).extend(measures)
+            entries[claim.key] += map(Measure.from_dict, records)
             advance(1)
     settings = provenance(sizes=asdict(sizes), models=digests)
-    return Ledger(entries, settings)
+    return Ledger(dict(entries), settings)
 
 
 @checked
@@ -200,19 +200,12 @@ def _list_parts(
     chosen = [claim for claim in CLAIMS if not claims or claim.key in claims]
     parts = {}
     for claim, model in product(chosen, models):
-        if _is_about(claim, model):
+        kind = HANDWIRED if model.is_handwired else LEARNED
+        if (claim.task, claim.of) == (interp.tasks.of(model).key, kind):
             parts[f"{claim.key}.{model.name} {digests[model.name][:8]}"] = claim, model
     tested = ", ".join(digests)
     require(len(parts) > 0, f"none of these claims is about {tested or 'no model'}")
     return parts
-
-
-def _is_about(claim: PaperClaim, model: Machine) -> bool:
-    """Return True if a claim is about a model: the tasks are the same, and the model is handwired
-    or learned, as the claim demands.
-    """
-    kind = HANDWIRED if model.is_handwired else LEARNED
-    return claim.task == interp.tasks.of(model).key and claim.of == kind
 
 
 def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, Any]]:
@@ -229,13 +222,12 @@ def _measure(claim: PaperClaim, model: Machine, sizes: Sizes) -> list[dict[str, 
 def _page(ledger: Ledger) -> Report:
     """Make the page of the ledger: an overview, then a section for each claim."""
     entries = ledger.entries
-    sections = [
-        Section(f"{claim.place}: {claim.key}", _make_blocks(claim, entries[claim.key]))
-        for claim in CLAIMS
-        if claim.key in entries
-    ]
     overview = ledger.to_frame()[["place", "paper", "about", "number", "verdict", "reason"]]
-    sections.insert(0, Section("Overview", [Table(overview, "Every claim, model by model")]))
+    sections = [Section("Overview", [Table(overview, "Every claim, model by model")])]
+    for claim in CLAIMS:
+        if claim.key in entries:
+            blocks = _make_blocks(claim, entries[claim.key])
+            sections.append(Section(f"{claim.place}: {claim.key}", blocks))
     description = {
         "kind": "ledger",
         "run": f"{len(entries)} claims",

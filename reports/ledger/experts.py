@@ -292,7 +292,7 @@ def _measure_growth(
     for regime in regimes:
         episodes = _sample(regime, sizes)
         behind.append(_measure_behind_weighted_majority(_final_regret(model, episodes), episodes))
-    easy, hard = behind
+    easy, hard = behind  # mistakes behind Weighted Majority, [episode] each
     # Episodes of the two regimes are independent, so any pairing gives the interval of the difference.
     return Measure(
         key=key,
@@ -314,9 +314,6 @@ def _find_largest_share(model: Machine, episodes: ExpertEpisodes) -> Interval:
     """
     run = rollout(model, episodes)
     shares = attention_to_experts(model, episodes, run=run).numbers
-    by_layer = [
-        number
-        for (_, head, reader, target), number in shares.items()
-        if head == "mean" and reader == "p?" and target == "latent"
-    ]
+    # A key is (layer, head, reader, target); the head "mean" is the mean over heads.
+    by_layer = [number for key, number in shares.items() if key[1:] == ("mean", "p?", "latent")]
     return max(by_layer, key=lambda number: number.estimate)

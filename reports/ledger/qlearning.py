@@ -52,7 +52,7 @@ def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
         A list with one measure: the share of steps, without steps in which the best actions tie.
         Its control is the same share for a Q-table that does not bootstrap (discount 0).
     """
-    return [_agreement(model, "grid", sizes, key="agreement")]
+    return [_measure_agreement(model, "grid", sizes, key="agreement")]
 
 
 def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
@@ -67,7 +67,8 @@ def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
         One measure per regime: the share of steps, without steps in which the best actions tie. Its
         control is the same share for a Q-table that does not bootstrap (discount 0).
     """
-    return [_agreement(model, regime, sizes, key="agreement under shift") for regime in SHIFTS]
+    key = "agreement under shift"
+    return [_measure_agreement(model, regime, sizes, key=key) for regime in SHIFTS]
 
 
 def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
@@ -90,11 +91,11 @@ def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
         n_rounds=(_LONG_EPISODE, _LONG_EPISODE),  # lowest and highest number
         seed=sizes.seed,
     )
-    measure = _measure_agreement(
-        scores, "grid", phase="late", key="long horizon", model_name=model.name
-    )
     claim = f"The model's choices agree with those of the Q-table in the last third of {_LONG_EPISODE} rounds"
-    return [replace(measure, claim=claim)]
+    measure = _claim_agreement(
+        scores, "grid", phase="late", key="long horizon", claim=claim, about=model.name
+    )
+    return [measure]
 
 
 def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
@@ -204,7 +205,7 @@ def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
     return measures
 
 
-def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
+def _measure_agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
     """Measure how often the model chooses the greedy action of the Q-table in one regime, over all
     rounds.
 
@@ -215,15 +216,12 @@ def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
         key: key of the measure.
     """
     scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
-    measure = _measure_agreement(scores, regime, phase="all", key=key, model_name=model.name)
-    return replace(
-        measure,
-        claim=f"In the regime {regime}, the model's choices agree with those of the Q-table",
-    )
+    claim = f"In the regime {regime}, the model's choices agree with those of the Q-table"
+    return _claim_agreement(scores, regime, phase="all", key=key, claim=claim, about=model.name)
 
 
-def _measure_agreement(
-    scores: Scores, regime: str, *, phase: str, key: str, model_name: str
+def _claim_agreement(
+    scores: Scores, regime: str, *, phase: str, key: str, claim: str, about: str
 ) -> Measure:
     """Make the measure of the agreement with the Q-table; its control is the agreement with a table
     that does not bootstrap.
@@ -232,18 +230,17 @@ def _measure_agreement(
         scores: scores of the model.
         regime: regime of the MDPs.
         phase: rounds of the episodes that count, such as "late" or "all".
-        key: key of the measure.
-        model_name: the model's name.
+        key, claim, about: fields of the measure; ``about`` is the model's name.
     """
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
     return Measure(
         key=key,
-        claim="Its choices agree with those of the Q-table",
+        claim=claim,
         number=scores.get(regime, MODEL, "untied", phase),
         threshold=NEARLY_EVERY_STEP,
         unit="share of steps without ties",
         controls={"a table that never bootstraps": Control(without_bootstrapping)},
-        about=model_name,
+        about=about,
     )
 
 

@@ -68,13 +68,9 @@ def _draw(result: AuditResult, context: Context) -> list[object]:
     for name, caption in _CAPTIONS.items():
         if len(result.tables[name]):
             blocks.append(Table(result.tables[name], caption, collapsed=True))
-    reasons = [
-        {"threshold": name, "value": threshold.value, "why": threshold.why}
-        for name, threshold in THRESHOLDS.items()
-    ]
-    blocks.append(
-        Table(pd.DataFrame(reasons), ("Thresholds of the checks, with reasons"), collapsed=True)
-    )
+    reasons = pd.DataFrame.from_dict(THRESHOLDS, orient="index", columns=["value", "why"])
+    reasons = reasons.rename_axis("threshold").reset_index()
+    blocks.append(Table(reasons, "Thresholds of the checks, with reasons", collapsed=True))
     return blocks
 
 
@@ -83,8 +79,8 @@ def _draw_decay(result: AuditResult) -> list[Figure]:
     of rounds since then.
     """
     table = result.tables["used"]
-    shown = table[(table["channel"] == ALL) & table["change"].isin(EITHER)]
-    if shown["rounds_on"].nunique() < 2:
+    drawn = table[(table["channel"] == ALL) & table["change"].isin(EITHER)]
+    if drawn["rounds_on"].nunique() < 2:
         return []  # one round is no curve
     columns = {"change": "algorithm", "effect": "mean", "effect_low": "low", "effect_high": "high"}
-    return [curves(_TEXTS["later"], shown.rename(columns=columns), data=shown)]
+    return [curves(_TEXTS["later"], drawn.rename(columns=columns), data=drawn)]

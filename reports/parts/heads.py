@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, replace
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from circuits.circuit import Circuit
 from interp.evaluation.plan import patterns as pattern_hooks
 from interp.model.rollout import rollout
 from interp.results import figures
+from interp.results.style import WIDTH
 from reports.attention import (
     N_EPISODES,
     N_ROUNDS,
@@ -27,7 +27,7 @@ from reports.attention import (
     space_evenly,
 )
 from reports.blocks import Figure, Prose, Table
-from reports.part import Context, Part, require_components, wired
+from reports.part import Context, Part, is_handwired, require_components
 from reports.texts import TEXTS
 
 _TEXTS = TEXTS["heads"]
@@ -41,14 +41,14 @@ def attention(paper: str = "") -> Part:
     """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
-        strongest = _find_strongest(view)
+        weight, layer, head, query, key = _find_strongest(view)
         caption = _TEXTS["attended"].format(
-            round=context.looked_at,
-            shown=context.shown,
-            head=view.heads[strongest.layer][strongest.head],
-            read=view.labels[strongest.key],
-            at=view.labels[strongest.query],
-            size=strongest.weight,
+            round=context.detailed_round,
+            shown=context.drawn_episode,
+            head=view.heads[layer][head],
+            read=view.labels[key],
+            at=view.labels[query],
+            size=weight,
         )
         caption += f" {_describe_heads(heads_of(context.model))}"
         if paper:
@@ -68,8 +68,8 @@ def attention(paper: str = "") -> Part:
 def _describe_heads(heads: Heads) -> str:
     """Return text with the names of the heads: one sentence per layer."""
     sentences = []
-    for layer, of_layer in enumerate(heads):
-        names = [f"{address} {text}" for address, text in of_layer.items() if text]
+    for layer, names_of_layer in enumerate(heads):
+        names = [f"{address} {name}" for address, name in names_of_layer.items() if name]
         if names:
             sentences.append(f"Layer {layer}: {', '.join(names)}.")
     return " ".join(sentences) or "A head is named by its layer and its number in the layer."
@@ -80,57 +80,46 @@ def _attend(context: Context) -> AttentionView:
 
     The round that the report shows in detail is among them, and is shown first.
     """
-    others = [i for i in range(len(context.episodes)) if i != context.shown]
-    episodes = [context.shown, *others][:N_EPISODES]
-    rounds = sorted({*space_evenly(context.n_rounds, N_ROUNDS - 1), context.looked_at})
+    others = [i for i in range(len(context.episodes)) if i != context.drawn_episode]
+    episodes = [context.drawn_episode, *others][:N_EPISODES]
+    rounds = sorted({*space_evenly(context.n_rounds, N_ROUNDS - 1), context.detailed_round})
     hooks = pattern_hooks(context.model)
     chosen = context.episodes.select(episodes)
     run = rollout(context.model, chosen, names_filter=hooks, rounds=rounds)
     view = show(run, heads_of(context.model))
-    first = (0, rounds.index(context.looked_at))
+    first = (0, rounds.index(context.detailed_round))
     # The view counts the selected episodes; it is to show their numbers in the report.
     return replace(view, episodes=tuple(episodes), first=first, opened=False)
 
 
-class _Attended(NamedTuple):
-    """The largest attention weight of any head.
-
-    Attributes:
-        weight: the weight.
-        layer, head: the head.
-        query, key: indices of the position that attends and of the position that is attended to.
-    """
-
-    weight: float
-    layer: int
-    head: int
-    query: int
-    key: int
-
-
-def _find_strongest(view: AttentionView) -> _Attended:
+def _find_strongest(view: AttentionView) -> tuple[float, int, int, int, int]:
     """Find the largest attention weight of any head between two different positions, in the round
     that is shown first.
 
     Attention to the first position is left out: heads attend there if they have nothing to read.
+
+    Returns:
+        The weight; indices of the layer and of the head in it; and indices of the position that
+        attends (query) and of the position that is attended to (key).
     """
-    n_positions = len(view.labels)
-    is_own = np.eye(n_positions, dtype=bool)
+    is_own = np.eye(len(view.labels), dtype=bool)
     strongest_of_heads = []
     for layer, patterns in enumerate(view.patterns):
         weights = np.where(is_own, 0.0, np.abs(patterns[view.first]))  # [head, query, key]
-        for head, head_weights in enumerate(weights[..., 1:]):  # [query, key - 1]
-            query, key = divmod(int(head_weights.argmax()), n_positions - 1)
+        weights[..., 0] = -1.0  # below all others, so that the first position is never chosen
+        for head, head_weights in enumerate(weights):
+            query, key = np.unravel_index(head_weights.argmax(), head_weights.shape)
             weight = float(head_weights[query, key])
-            strongest_of_heads.append(_Attended(weight, layer, head, query, key + 1))
+            strongest_of_heads.append((weight, layer, head, int(query), int(key)))
     return max(strongest_of_heads)  # the weight is compared first
 
 
 def _draw_hero(circuit: Circuit, context: Context) -> list[Figure]:
     """Draw which head of a handwired circuit reads which, as the figure at the top of the page."""
+    if not circuit.edges:
+        return []
     caption = "An arrow means that one head reads what another head wrote."
-    picture = _draw_wiring(circuit, "The circuit", caption, width=4.5)
-    return [picture] if isinstance(picture, Figure) else []  # a circuit without edges: text
+    return [_draw_wiring(circuit, "The circuit", caption, width=4.5)]
 
 
 def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
@@ -142,20 +131,15 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
         "colour shows the input (query, key or value)."
     )
     heads = f"The heads, in the order of computation. {_FORMULAS}"
-    blocks: list[object] = [
-        Table(_list_heads(circuit), heads, collapsed=True),
-        _draw_wiring(circuit, "Which head reads the output of which", caption),
-    ]
+    blocks: list[object] = [Table(_list_heads(circuit), heads, collapsed=True)]
     if circuit.edges:
+        blocks.append(_draw_wiring(circuit, "Which head reads the output of which", caption))
         edges = _list_edges(circuit)
         edges["positions"] = edges["positions"].map(", ".join)  # each is a tuple of labels
-        blocks.append(
-            Table(
-                edges,
-                ("Every edge: which component reads the output of which head, MLP or embedding"),
-                collapsed=True,
-            )
-        )
+        what = "Every edge: which component reads the output of which head, MLP or embedding"
+        blocks.append(Table(edges, what, collapsed=True))
+    else:
+        blocks.append(Prose(_NO_EDGES.format(name=circuit.name)))
     if circuit.sites:
         places = circuit.ground_truth()
         blocks.append(Table(places, "The sites of each variable", collapsed=True))
@@ -170,6 +154,7 @@ def _name_heads(circuit: Circuit) -> dict[str, str]:
     """
     names = {}
     for neuron in circuit.neurons:
+        # Without a number in front of the name.
         words = format_head_name(re.sub(r"^[0-9]+ ", "", neuron.name))
         names[neuron.name] = f"L{neuron.layer} MLP {words}"
     for layer in range(circuit.n_layers):
@@ -199,23 +184,20 @@ def _list_edges(circuit: Circuit) -> pd.DataFrame:
     return edges.replace({"source": names, "target": names})
 
 
-def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> Figure | Prose:
-    """Draw which head reads the output of which other head; if the circuit lists no edges, return a
-    text that says so.
+def _draw_wiring(circuit: Circuit, title: str, caption: str, width: float = WIDTH) -> Figure:
+    """Draw which head reads the output of which other head.
 
     Args:
-        circuit: the circuit.
+        circuit: the circuit; it lists its edges.
         title: description for screen readers.
         caption: text under the picture.
-        **size: ``width`` of the picture, in inches.
+        width: width of the picture, in inches.
     """
-    if not circuit.edges:
-        return Prose(_NO_EDGES.format(name=circuit.name))
     heads = _list_heads(circuit)
     edges = _list_edges(circuit)
     layers = [list(names) for _, names in heads.groupby("layer")["head"]]
     between_heads = edges[edges["source"].isin(heads["head"])]  # not from embeddings and MLPs
-    return Figure(figures.draw_wiring(layers, between_heads, **size), title, caption)
+    return Figure(figures.draw_wiring(layers, between_heads, width=width), title, caption)
 
 
 _FORMULAS = (
@@ -235,7 +217,7 @@ CIRCUIT = Part(
     attrgetter("circuit"),
     _show_wiring,
     hero=_draw_hero,
-    applies=wired,
+    applies=is_handwired,
     lacking=require_components("pattern"),
 )
 """The report part on the wiring of a handwired model and the sites of its variables."""

@@ -5,9 +5,11 @@ activations, and steering by changing the state.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from math import isnan
 from typing import Any
 
 import pandas as pd
@@ -40,9 +42,9 @@ effect.
 """
 _NO_EFFECT_CONTROL = {"doing nothing": Control(0.0)}
 """The control of a place that can move in no other direction: a score of 0 is that of no effect."""
-_MOST_NAMED = 2  # so many variables are named in a sentence; the claim names all
+_MOST_NAMED = 2
+"""Most variables that a phrase of the page's summary names; the claim names all."""
 _OUTCOME_NOUNS = {"prediction": "the prediction", "state": "what is written"}
-
 
 _Tables = tuple[pd.DataFrame, pd.DataFrame | None]
 """Results of interchange at sites, and of learned subspaces (or None): see
@@ -58,8 +60,8 @@ def _compute(context: Context) -> _Tables:
     """
     model = context.model
     bases, sources = context.pairs
-    t, seed = context.looked_at, context.seed
-    claims = list_wired_claims(context.circuit) if context.compiled else None  # None: the task's
+    t, seed = context.detailed_round, context.seed
+    claims = list_wired_claims(context.circuit) if context.is_compiled else None  # None: the task's
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims)
     algorithm = context.task.explains(model)
     carried["noun"] = [algorithm.variable(key).noun for key in carried["variable"]]
@@ -73,11 +75,10 @@ def _describe_lack(context: Context) -> str:
     sites carry a variable; otherwise "".
     """
     try:
-        has_sites = not context.compiled or bool(context.circuit.carried)
+        if not context.is_compiled or context.circuit.carried:
+            return ""
     except InputError:
         return ""  # a circuit that was edited: the part says so
-    if has_sites:
-        return ""
     name = context.model.name
     return f"not applicable: the circuit of {name} says of no variable which places carry it"
 
@@ -93,10 +94,10 @@ def _measure_interchange(computed: _Tables, context: Context) -> list[Measure]:
     is_control = carried["control"].astype(bool)
     claimed_pairs = carried.loc[~is_control, ["variable", "outcome"]].drop_duplicates()
     claimed = carried.merge(claimed_pairs)  # without variables that have only control sites
-    groups: dict[tuple[str, str], list[Measure]] = {}  # by verdict and outcome
+    groups: dict[tuple[str, str], list[Measure]] = defaultdict(list)  # by verdict and outcome
     for _, rows in claimed.groupby(["variable", "outcome"], sort=False):
         measure = _measure_best_site(rows)
-        groups.setdefault((measure.verdict, measure.key), []).append(measure)
+        groups[measure.verdict, measure.key].append(measure)
     ordered_keys = product(VERDICTS, _OUTCOME_NOUNS)
     return [_merge(groups[key]) for key in ordered_keys if key in groups]
 
@@ -107,20 +108,26 @@ def _merge(measures: Sequence[Measure]) -> Measure:
     """
     weakest = min(measures, key=lambda measure: measure.number.estimate)
     outcome = weakest.key
-    names = list(dict.fromkeys(measure.claim for measure in measures))  # of the variables
+    # The claim of each measure is the name of its variable, such as "the counts".
+    names = list(dict.fromkeys(measure.claim for measure in measures))
     causes = names
     if len(names) > 1:  # "predicts from the prediction" would say nothing
         causes = [name for name in names if name != f"the {outcome}"]
     listed_causes = join_words(causes[:_MOST_NAMED])
     claim = f"Swapping in another episode's values changes {_OUTCOME_NOUNS[outcome]} as the algorithm says"
-    verb, rest = ("predict", "from") if outcome == "prediction" else ("update", "its state by")
+    if outcome == "prediction":
+        yes = f"predicts from {listed_causes}"
+        no = f"does not predict from {listed_causes}"
+    else:
+        yes = f"updates its state by {listed_causes}"
+        no = f"does not update its state by {listed_causes}"
     return replace(
         weakest,
         key=f"interchange {outcome}",
         claim=f"{claim}: {', '.join(names)}",
         about=f"the weakest: {weakest.claim}" if len(measures) > 1 else "",
-        yes=f"{verb}s {rest} {listed_causes}",
-        no=f"does not {verb} {rest} {listed_causes}",
+        yes=yes,
+        no=no,
     )
 
 
@@ -137,10 +144,10 @@ def _measure_best_site(rows: pd.DataFrame) -> Measure:
     is_control = rows["control"].astype(bool)
     best = rows[~is_control].sort_values("score", ascending=False).iloc[0]
     control_scores = [best["random_score"], *rows.loc[is_control, "score"]]
-    finite_scores = pd.Series(control_scores, dtype=float).dropna()
-    controls = _NO_EFFECT_CONTROL
-    if len(finite_scores):
-        controls = {"a random direction or another site": Control(float(finite_scores.max()))}
+    strongest = float(pd.Series(control_scores, dtype=float).max())  # NaN if none has a score
+    controls = {"a random direction or another site": Control(strongest)}
+    if isnan(strongest):
+        controls = _NO_EFFECT_CONTROL
     return Measure(
         key=best["outcome"],
         claim=best["noun"],  # _merge writes the claim, from the nouns of several variables
@@ -174,7 +181,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         )
     best = carried[~is_control].groupby("variable")["score"].max()
     n_carried = int((best > _CARRIED_SHARE).sum())
-    setting = _TEXTS["wired" if context.compiled else "whole"]
+    setting = _TEXTS["wired" if context.is_compiled else "whole"]
     blocks: list[object] = [
         Prose(f"{_TEXTS['text']}\n\n{setting}"),
         Measures(measures, _TEXTS["carried"].format(held=n_carried, all_of=len(best))),
@@ -193,21 +200,22 @@ def _tabulate(carried: pd.DataFrame) -> Table:
     """
     # Under these names join_intervals finds the bounds of iia_informative.
     bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
-    shown = join_intervals(carried.rename(columns=bounds))
-    shown["variable"] = shown["noun"].str.removeprefix("the ")
-    shown["places"] = shown["place"]
-    shown["outcome"] = shown["outcome"].map(_OUTCOME_NOUNS)
-    if "no_random" in shown:  # the reason why a site has no random direction, or NaN
-        reasons = shown["no_random"]
+    table = join_intervals(carried.rename(columns=bounds))
+    table["variable"] = table["noun"].str.removeprefix("the ")
+    table["places"] = table["place"]
+    table["outcome"] = table["outcome"].map(_OUTCOME_NOUNS)
+    if "no_random" in table:  # the reason why a site has no random direction, or NaN
+        reasons = table["no_random"]
         for column in ("random", "random_score"):
-            shown[column] = shown[column].astype(object).where(reasons.isna(), reasons)
+            table[column] = table[column].astype(object).where(reasons.isna(), reasons)
     formats = {_HEADERS[key]: ".3f" for key in _THREE_DIGITS}
-    shown = shown[list(_HEADERS)].rename(columns=_HEADERS)
+    table = table[list(_HEADERS)].rename(columns=_HEADERS)
     caption = "Interchange accuracy by variable and site, with 95 % intervals over episodes"
-    return Table(shown, caption, formats, collapsed=True)
+    return Table(table, caption, formats, collapsed=True)
 
 
 _THREE_DIGITS = ("chance_informative", "random", "random_score", "iia", "chance")
+"""Columns whose numbers the table shows with three digits."""
 
 
 def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
@@ -219,17 +227,17 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
     aligned["site"] = aligned["site"].map(_name_site)
     aligned["variable"] = aligned["variable"].str.replace("_", " ")
     places = aligned["variable"] + ", " + aligned["site"]  # a name for each row
-    is_refused = aligned["refused"].notna()
+    refusals = aligned["refused"].dropna()  # reasons why a subspace could not be learned
     paragraphs = [_SUBSPACE_TEXT]
-    for place, why in zip(places[is_refused], aligned["refused"][is_refused], strict=True):
+    for place, why in zip(places[refusals.index], refusals, strict=True):
         paragraphs.append(f"**{place}** was not learned: {why}")
     text = Prose("\n\n".join(paragraphs))
-    if is_refused.all():
+    aligned = aligned.drop(index=refusals.index, columns="refused")
+    if aligned.empty:
         return [text]
-    aligned = aligned[~is_refused].drop(columns="refused")
     is_learned = aligned["condition"] == "learned"
     ranks = aligned["rank"].astype("Int64").astype(str)
-    names = places[~is_refused] + ", rank " + ranks
+    names = places[aligned.index] + ", rank " + ranks
     names = names.where(is_learned, aligned["condition"])  # controls: the name of the control
     drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~is_learned)
     best = drawn[is_learned].sort_values("estimate", ascending=False, kind="stable").iloc[0]
@@ -250,13 +258,13 @@ def _name_site(text: str) -> str:
     ('residual stream after layer 0 at p? (rank 2)', 'head L2H0 at w?')
     """
 
-    def name_match(site: re.Match[str]) -> str:
-        component, layer, head = site.groups()
+    def name_component(match: re.Match[str]) -> str:
+        component, layer, head = match.groups()  # "z[2.1]": z, 2, 1; "resid_post[0]" has no head
         if head is not None:
             return f"{component} of head L{layer}H{head}"
         return str(_TEXTS["sites"].get(component, component + " of layer {}")).format(layer)
 
-    named = re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", name_match, text)
+    named = re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", name_component, text)
     return re.sub(r"(?<!head )\bL\d+H\d+", r"head \g<0>", named).replace("@", " at ")
 
 
@@ -266,21 +274,22 @@ def _write_places(text: str) -> str:
     >>> _write_places("embed@p_1 (rank 2) + embed@p_2 (rank 2)")
     'embed at p_1, p_2 (rank 2)'
     """
-    labels: dict[tuple[str, str], list[str]] = {}  # (site, rank) -> labels of its positions
+    labels: dict[tuple[str, str], list[str]] = defaultdict(list)  # of positions, by (site, rank)
     for place in text.split(" + "):
-        where, space, rank = place.partition(" (rank")
-        site, _, label = where.partition("@")
-        labels.setdefault((site, space + rank), []).append(label)
+        address, opening, rank = place.partition(" (rank")
+        site, _, label = address.partition("@")
+        labels[site, opening + rank].append(label)
     places = []
     for (site, rank), site_labels in labels.items():
-        listed_labels = ", ".join(site_labels)
-        places.append(f"{site}@{listed_labels}{rank}" if any(site_labels) else f"{site}{rank}")
+        positions = f"@{', '.join(site_labels)}" if any(site_labels) else ""
+        places.append(f"{site}{positions}{rank}")
     return _name_site(" + ".join(places))
 
 
 _EXACT = "the change of the latent along the state axes of the circuit"
 _FITTED = "the least-squares change of the latents with the state"
-_SMALLEST_MOVE = 0.02  # the move of the algorithm's prediction below which steering shows nothing
+_SMALLEST_MOVE = 0.02
+"""Change of the algorithm's prediction below which steering shows nothing."""
 _CURVE_NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
 
@@ -341,7 +350,7 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     # Of the distances, the table shows only the estimates.
     table[["mean_error", "random_mean_error"]] = frame[["mean_error", "random_mean_error"]]
     table = table[list(_STEERING_HEADERS)].rename(columns=_STEERING_HEADERS)
-    how = _EXACT if context.compiled else _FITTED
+    how = _EXACT if context.is_compiled else _FITTED
     title = (
         "Response to each dose: of the model, of the algorithm, and of the model to random "
         "directions"
@@ -370,10 +379,10 @@ INTERCHANGE = Part(
     "Interchange interventions",
     _compute,
     _draw,
-    lambda context: bool(
-        context.algorithms and (context.compiled or context.task.analysis.claims(context.model))
+    applies=lambda context: bool(
+        context.algorithms and (context.is_compiled or context.task.analysis.claims(context.model))
     ),
-    _measure_interchange,
+    summary=_measure_interchange,
     lacking=_describe_lack,
 )
 """The report part on which sites carry which variables of the algorithm, against chance."""
@@ -381,11 +390,11 @@ STEERING = Part(
     "steering",
     "Steering",
     lambda context: causal_tables.steering_table(
-        context.model, context.pairs[0], context.looked_at, context.seed
+        context.model, context.pairs[0], context.detailed_round, context.seed
     ),
     _draw_steering,
-    lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
-    _measure_steering,
+    applies=lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
+    summary=_measure_steering,
 )
 """The report part on steering: changing the state in the latents, against the algorithm's response.
 """

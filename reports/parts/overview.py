@@ -36,7 +36,7 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
     def heading(context: Context) -> tuple[str, str]:
         task = context.task
         usual = f"A model of {task.name}: {task.what}."
-        if title and context.compiled:
+        if title and context.is_compiled:
             return title, handwired
         model = context.model
         if model.is_handwired:
@@ -49,6 +49,9 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
 
 
 def _draw(computed: None, context: Context) -> list[object]:
+    """Return the blocks of the section: the measures of all parts, the limits of the evidence, and
+    facts about model and episodes.
+    """
     facts = {**_describe(context.model), "Episodes": describe_episodes(context)}
     if context.quick:
         facts["Quick report"] = "fewer episodes and rounds"
@@ -56,8 +59,8 @@ def _draw(computed: None, context: Context) -> list[object]:
             titles = ", ".join(f"“{title}”" for title in context.left_out)
             facts["Quick report"] += f", and without {titles}"
     table = measures_of(context)
-    blocks: list[object] = [table] if table.measures else []
-    return [*blocks, Prose(_find_limits(context)), Summary(facts)]
+    measures: list[object] = [table] if table.measures else []
+    return [*measures, Prose(_find_limits(context)), Summary(facts)]
 
 
 def _find_limits(context: Context) -> str:
@@ -67,23 +70,15 @@ def _find_limits(context: Context) -> str:
     if context.model.is_handwired:
         return _BY_HAND
     source = context.source
-    if not source:
-        return _ONE_RUN
-    for folder in (SHIPPED / source, Path(source)):
-        card = folder / "README.md"
+    cards = [SHIPPED / source / "README.md", Path(source) / "README.md"] if source else []
+    for card in cards:
         if card.is_file():
-            return _read_limits(card.read_text("utf-8"))
+            # The section ends at the next heading, or with the card; its items begin with "- ".
+            limits = re.search(
+                r"^## Limits\n+(.*?)(?=^## |\Z)", card.read_text("utf-8"), re.M | re.S
+            )
+            return " ".join(re.findall(r"^- (.*)$", limits[1], re.M)) if limits else _ONE_RUN
     return _ONE_RUN
-
-
-def _read_limits(card: str) -> str:
-    """Return the items of the section "Limits" of a model card as one text; a standard sentence if
-    there is no such section.
-    """
-    limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", card, re.M | re.S)
-    if limits is None:
-        return _ONE_RUN
-    return " ".join(re.findall(r"^- (.*)$", limits[1], re.M))
 
 
 def measures_of(context: Context) -> Measures:
@@ -96,7 +91,7 @@ def measures_of(context: Context) -> Measures:
         section = context.sections.get(part.key)
         of_part = list(context.measures.get(part.key, ()))
         if part.key in context.failures:
-            why = f"not computed, because {context.reason(part.key)}"
+            why = f"not computed, because {context.explain_failure(part.key)}"
             of_part.append(Measure(part.key, part.title, unless={"undecided": why}))
         measures += of_part
         places += [(section.slug, section.title) if section else ("", "")] * len(of_part)
@@ -157,14 +152,16 @@ _REPRODUCE = "How to reproduce"
 
 
 def _draw_commands(computed: None, context: Context) -> Section:
-    """Make the section with the command and the Python code that reproduce the numbers."""
+    """Make the section with the command and the Python code that reproduce the numbers. There is no
+    command if the model was passed as an object.
+    """
     shell = _write_command(context) if context.source else ""
     return commands(shell, _write_python(context))
 
 
 def _write_command(context: Context) -> str:
     """Return the shell command that writes this report."""
-    sizes, arguments = context.asked
+    sizes, arguments = context.sizes_and_arguments
     recorded = context.task.recorded
     options: dict[str, Any] = {
         **sizes,
@@ -201,7 +198,7 @@ def _write_python(context: Context) -> str:
         task += ".of_recorded(people)"
     if "algorithm" in recorded:
         task += ".held_against(algorithm)"
-    drawn = {"regime": context.regime, "sizes": dict(context.given)}
+    drawn = {"regime": context.regime, "sizes": dict(context.changed_sizes)}
     has_outcomes = bool(context.model.layout.prediction_axes)
     return TEXTS["overview"]["python"].format(
         model=model,
@@ -233,8 +230,9 @@ def write_shell_options(named: Mapping[str, Any]) -> list[str]:
         if value is True:
             words.append(option)
         elif any(text.startswith("-") for text in texts):
+            # Not as a word of its own, which would look like another option.
             words += [f"{option}={text}" for text in texts]
-        elif value not in (None, "", [], ()) and value is not False:
+        elif value not in (None, "", [], ()) and value is not False:  # 0 is a value
             words += [option, *texts]
     return words
 

@@ -18,6 +18,7 @@ from interp.results.measure import Control, Measure, conjoin
 from interp.stats.intervals import Interval
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Prose, Table, cell, claim, curves
+from reports.claims import CLAIMS
 from reports.part import QUICK_EPISODES, Context, Part, require_components
 from reports.texts import TEXTS
 
@@ -31,17 +32,18 @@ _NUMBER_COLUMNS = [
     "p_value",
 ]
 """Columns of a patching sweep that the page lists for each site."""
-_SMALLEST_SHARE = 0.01  # cells that restore less of the difference are left to the pictures
+_SMALLEST_SHARE = 0.01
+"""Share of the difference that a cell must restore to be listed; the pictures show all cells."""
 _TEXTS = TEXTS["patching"]
-# Component that is patched in a transformer -> title of its heatmap.
 _HEATMAP_TITLES = {
     "resid_pre": "by the residual stream before each layer",
     "z": "by each head's output",
 }
+"""Component that is patched in a transformer -> title of its heatmap."""
 _MANY_POSITIONS = 50
 """Positions from which a quick report patches half as many pairs: all would take a third of its time."""
-_MOST_POINTS = 24  # cells of a machine without layers that a picture shows
-
+_MOST_POINTS = 24
+"""Most cells of a machine without layers that a picture shows."""
 
 _Patched = tuple[str, PatchingResult]
 """What was corrupted, in words, and the patching sweep."""
@@ -68,30 +70,30 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
         corruption can change.
         """
         model = context.model
-        layout, t = model.layout, context.looked_at
-        n_quick = QUICK_EPISODES
-        if len(layout.labels) >= _MANY_POSITIONS:
-            n_quick = QUICK_EPISODES // 2
-        patched_episodes = context.episodes.select(slice(n_quick if context.quick else n_episodes))
+        layout, t = model.layout, context.detailed_round
+        chosen = list(differences) or _list_corruptions(context)
+        n_patched = n_episodes
+        if context.quick:
+            chosen = chosen[:1]
+            has_many = len(layout.labels) >= _MANY_POSITIONS
+            n_patched = QUICK_EPISODES // 2 if has_many else QUICK_EPISODES
+        episodes = context.episodes.select(slice(n_patched))
         components = tuple(_HEATMAP_TITLES)
-        lacking = describe_lacking(model, *_HEATMAP_TITLES)
-        if lacking:  # not a transformer: all hook points are patched
+        if describe_lacking(model, *components):  # not a transformer: all hook points are patched
             components = tuple(model.points)
         default_metric = "probability" if context.task.kind == "classes" else "prediction"
-        chosen = list(differences) or _list_corruptions(context)
         patched: list[_Patched] = []
-        for what, key, metric in chosen[:1] if context.quick else chosen:
+        for what, key, metric in chosen:
             corruption = context.task.corruption(key)
-            clean, corrupted = corruption.build(patched_episodes, t)
+            clean, corrupted = corruption.build(episodes, t)
             # The layout that has the sizes of these episodes, such as their number of experts.
             places = sites(model, layout.fit(clean), components)
-            read_round = t if metric == "state" else t + corruption.delay
             result = sweep(
                 model,
                 clean,
                 corrupted,
                 t,
-                read_round=read_round,
+                read_round=t if metric == "state" else t + corruption.delay,
                 sites=places,
                 metric=metric or default_metric,
             )
@@ -169,18 +171,18 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
         for address, text in layer_heads.items():
             names[address] = f"{address} {text}".strip()
     grids: dict[str, pd.DataFrame] = {}  # rows: layers or heads; columns: positions
-    shown: dict[str, pd.DataFrame] = {}
+    drawn_grids: dict[str, pd.DataFrame] = {}
     n_left_out = 0
     for component, title in _HEATMAP_TITLES.items():
         grid = result.grid(component)
         rows = [row for row in names if row in grid.index]
         grid = grid.loc[rows].rename(index=names)
         restores = grid.abs().max(axis=1) >= _SMALLEST_SHARE
-        shown_rows = grid[restores] if restores.any() else grid.head(1)  # never an empty picture
-        n_left_out += len(grid) - len(shown_rows)
+        drawn_rows = grid[restores] if restores.any() else grid.head(1)  # never an empty picture
+        n_left_out += len(grid) - len(drawn_rows)
         grids[title] = grid
-        shown[f"restored {title}"] = shown_rows
-    drawn = figures.heatmaps(shown, label="share restored", xlabel="position", limit=1.0)
+        drawn_grids[f"restored {title}"] = drawn_rows
+    picture = figures.heatmaps(drawn_grids, label="share restored", xlabel="position", limit=1.0)
     note = ""
     if n_left_out:
         note = f" Rows that restore less than {_SMALLEST_SHARE:.0%} everywhere are left out ({n_left_out})."
@@ -189,7 +191,7 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
     strongest = f"Head {head} at {position} restores most ({head_shares[(head, position)]:.0%})."
     data = pd.concat(grids).reset_index(names=["by", "of"])
     text = f"**{what}.** {strongest} {caption} by each activation.{note}"
-    return Figure(drawn, f"{what}: patching", text, data)
+    return Figure(picture, f"{what}: patching", text, data)
 
 
 def _draw_hook_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
@@ -223,6 +225,7 @@ _SOFTMAX_NOTE = (
     "is used here."
 )
 _EDGES_LISTED = 25
+"""Number of the best-scored edges that the table lists."""
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
@@ -239,14 +242,13 @@ def _measure_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     is_faithful = claim(
         "faithful",
         _get_faithfulness(circuit),
-        threshold=min(best_random, 1.0),  # chance edges can overshoot
+        threshold=min(best_random, 1.0),  # random edges may overshoot a faithfulness of 1
         controls={"the best of equally many random edges": Control(best_random)},
     )
     is_small = claim("few", Interval(share, share, share))
-    joint = claim("edges")  # only for its texts: the two claims above must both hold
+    texts = CLAIMS["edges"]  # of the claim that both are true
     sizes = f"{circuit['size']} of {circuit['of']} edges"
-    parts = [is_faithful, is_small]
-    return [conjoin(parts, key="edges", claim=joint.claim, about=sizes, yes=joint.yes)]
+    return [conjoin([is_faithful, is_small], key="edges", about=sizes, **texts)]
 
 
 def _get_faithfulness(circuit: pd.Series) -> Interval:
@@ -255,8 +257,12 @@ def _get_faithfulness(circuit: pd.Series) -> Interval:
 
 
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
-    heads = heads_of(context.smooth)
-    circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
+    """Return the blocks of the section: numbers of the smallest faithful circuit, faithfulness by
+    circuit size, and a folded table of the best-scored edges.
+    """
+    heads = heads_of(context.differentiable_model)
+    circuit = tables["circuit"].iloc[0]
+    curve = tables["faithfulness"]
     first = curve.iloc[0]  # CPR and CMD, over all sizes, are the same in every row
     faithfulness = _get_faithfulness(circuit)
     n_edges, n_all = circuit["size"], circuit["of"]
@@ -283,19 +289,13 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
         random=circuit["random_mean"],
     )
     note = _SOFTMAX_NOTE if context.model.is_handwired else ""
-    edges = _list_edges(tables["edges"], heads)
+    smallest = "The smallest circuit of best-scored edges with a faithfulness within 0.1 of 1"
+    best_edges = "The best-scored edges, with the standard deviation of scores over episodes (std)"
     return [
         Prose(_TEXTS["edges_text"] + note),
-        Table(
-            numbers,
-            ("The smallest circuit of best-scored edges with a faithfulness within 0.1 of 1"),
-        ),
+        Table(numbers, smallest),
         picture,
-        Table(
-            edges,
-            ("The best-scored edges, with the standard deviation of scores over episodes (std)"),
-            collapsed=True,
-        ),
+        Table(_list_edges(tables["edges"], heads), best_edges, collapsed=True),
     ]
 
 
@@ -327,19 +327,18 @@ def _name_node(name: str, heads: Heads) -> str:
         return "embedding"
     if name in EXITS:
         return name
-    layer, head, port = split_head(name)
+    layer, head, port = split_head(name)  # the port is "q", "k" or "v" of a head that reads
     address = head_address(layer, head)
-    layer_heads = heads[layer]
     text = f"unused head {address}"
-    if address in layer_heads:
-        text = f"{address} {layer_heads[address]}".strip()
+    if address in heads[layer]:
+        text = f"{address} {heads[layer][address]}".strip()
     return f"{text}, {_PORTS[port]}" if port else text
 
 
 def _find_circuit(context: Context) -> dict[str, pd.DataFrame]:
     """Find the circuit of edges for the task's default corruption; return its tables by name."""
-    model, episodes = context.smooth, context.pairs[0]
-    t, seed = context.looked_at, context.seed
+    model, episodes = context.differentiable_model, context.pairs[0]
+    t, seed = context.detailed_round, context.seed
     return causal_tables.circuit_tables(model, episodes, t, seed, in_full=False)
 
 
@@ -348,8 +347,8 @@ EDGES = Part(
     "Circuits of edges",
     _find_circuit,
     _draw_edges,
-    lambda context: bool(context.task.analysis.default_corruption),
-    _measure_edges,
+    applies=lambda context: bool(context.task.analysis.default_corruption),
+    summary=_measure_edges,
     slow=True,
     lacking=require_components("pattern"),
 )

@@ -27,7 +27,7 @@ from probes.activations import read as read_activations
 from probes.targets import compute as compute_targets
 from probes.targets import parse as parse_target
 from reports.blocks import Figure, Measures, Prose, Table, format_number
-from reports.explore.view import score
+from reports.explore.view import score_decoder
 from reports.part import Context, Part
 from reports.texts import TEXTS
 
@@ -106,7 +106,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     def applies(context: Context) -> bool:
         return bool(targets or context.task.analysis.probed)
 
-    return Part(KEY, "Probes", compute, draw, applies, summarise)
+    return Part(KEY, "Probes", compute, draw, applies=applies, summary=summarise)
 
 
 def _find_widest_site(context: Context) -> str:
@@ -125,10 +125,9 @@ def _phrase_roughly(measure: Measure) -> Measure:
     """Return the measure; if its R2 is below .98, its phrase says "roughly read" in place of
     "read".
     """
-    is_rough = measure.unit == "R2" and measure.number.estimate < ROUGH
-    if not is_rough:
-        return measure
-    return replace(measure, yes=measure.yes.replace(" read ", " roughly read ", 1))
+    if measure.unit == "R2" and measure.number.estimate < ROUGH:
+        return replace(measure, yes=measure.yes.replace(" read ", " roughly read ", 1))
+    return measure
 
 
 ROUGH = 0.98
@@ -169,14 +168,13 @@ class Trajectory:
         difference = np.abs(self.state - self.reference)
         if not difference.max():
             return "are equal in every bit"
-        largest = f"differ by at most {format_number(float(difference.max()))}"
+        largest = f"by at most {format_number(float(difference.max()))}"
         r2 = self.r2
         if r2 is None or r2 >= ROUGH:
-            return largest
+            return f"differ {largest}"
         mean = format_number(float(difference.mean()))
         how_well = "roughly" if r2 >= _POOR_BELOW else "poorly"
-        at_most = largest.removeprefix("differ ")
-        return f"agree {how_well} (R² {r2:.2f} over all episodes): they differ by {mean} on average, {at_most}"
+        return f"agree {how_well} (R² {r2:.2f} over all episodes): they differ by {mean} on average, {largest}"
 
 
 def state(
@@ -203,7 +201,7 @@ def state(
     """
 
     def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:
-        label = units[0] if context.exact else units[1]
+        label = units[0] if context.has_exact_state else units[1]
         return figures.trajectories(
             trajectory.state,
             trajectory.reference,
@@ -213,14 +211,16 @@ def state(
         )
 
     def compute(context: Context) -> Trajectory:
-        return _read_memory(context) if context.exact else _decode_memory(context, probed)
+        return _read_memory(context) if context.has_exact_state else _decode_memory(context, probed)
 
     def draw(trajectory: Trajectory, context: Context) -> list[object]:
         text = decoded
-        if context.exact:
-            text = read.format(**context.algorithm.parameters) if context.compiled else _EXACT_TEXT
+        if context.has_exact_state:
+            text = (
+                read.format(**context.algorithm.parameters) if context.is_compiled else _EXACT_TEXT
+            )
         machine = "machine" if describe_lacking(context.model, "pattern") else "transformer"
-        series = (shown[0] if context.exact else shown[1]).format(context.shown)
+        series = (shown[0] if context.has_exact_state else shown[1]).format(context.drawn_episode)
         caption = (
             f"What the {machine} holds and {trajectory.noun} of the algorithm "
             f"{trajectory.describe_difference()}. {series}: thin lines are the {machine}'s, wide pale ones "
@@ -230,20 +230,18 @@ def state(
         return [Prose(text), Figure(picture, f"{title}, {machine} and algorithm", caption)]
 
     def draw_hero(trajectory: Trajectory, context: Context) -> list[Figure]:
-        if context.compiled:
+        if context.is_compiled:
             return []
-        roughly = ""
-        r2 = trajectory.r2
-        if r2 is not None and r2 < ROUGH:
-            roughly = f" They {trajectory.describe_difference()}."
-        caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's.{roughly}"
+        caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's."
+        if trajectory.r2 is not None and trajectory.r2 < ROUGH:
+            caption += f" They {trajectory.describe_difference()}."
         return [Figure(draw_trajectory(trajectory, context, 5.0), title, caption)]
 
     def applies(context: Context) -> bool:
         has_memory = bool(context.algorithms and context.algorithm.memory)
-        return has_memory and bool(context.exact or context.task.analysis.probed)
+        return has_memory and bool(context.has_exact_state or context.task.analysis.probed)
 
-    return Part("state", title, compute, draw, applies, hero=draw_hero, opened=True)
+    return Part("state", title, compute, draw, applies=applies, hero=draw_hero, opened=True)
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
@@ -258,12 +256,11 @@ def _read_memory(context: Context) -> Trajectory:
     algorithm = context.algorithm
     key = algorithm.memory
     variable = algorithm.variable(key)
-    states = context.model.read_state(context.run.latents)
-    shown = context.shown
-    state = states[shown].numpy(force=True)
+    episode = context.drawn_episode
+    state = context.model.read_state(context.run.latents)[episode].numpy(force=True)
     values = algorithm.run(context.episodes)  # [episode, round, ...] by key
-    start = values[key][shown, :1]  # before the first round
-    reference = np.concatenate([start, values[NEXT + key][shown]])  # [round + 1, ...]
+    start = values[key][episode, :1]  # before the first round
+    reference = np.concatenate([start, values[NEXT + key][episode]])  # [round + 1, ...]
     require(
         state[0].size == reference[0].size,
         f"{context.model.name} reads a state of shape {state.shape[1:]}, {algorithm.name} keeps "
@@ -292,9 +289,9 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
         r2 = result.score.estimate
         if r2 < ROUGH and not context.task.recorded:
             decoded = _decode_by_more_episodes(context, result)
-            r2 = score(target.values, decoded)
-    state = _flatten(np.asarray(decoded[context.shown]))
-    reference = _flatten(np.asarray(target.values[context.shown]))
+            r2 = score_decoder(target.values, decoded)
+    state = _flatten(np.asarray(decoded[context.drawn_episode]))
+    reference = _flatten(np.asarray(target.values[context.drawn_episode]))
     return Trajectory(target.noun, state, reference, tuple(target.outputs), r2)
 
 
@@ -311,11 +308,11 @@ def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[n
     (target,) = compute_targets([result.target.key], other_episodes, model)
     (place,) = places(model, other_episodes, [result.site or "latents"])
     # [episode, round, ...], of the other episodes and of the report's
-    features = read_activations(rollout(model, other_episodes), place, target.when)
-    report_features = read_activations(context.run, place, target.when)
+    features = torch.as_tensor(read_activations(rollout(model, other_episodes), place, target.when))
+    report_features = torch.as_tensor(read_activations(context.run, place, target.when))
     width = int(np.prod(features.shape[2:]))
-    x = torch.as_tensor(features).reshape(-1, width)
+    x = features.reshape(-1, width)
     y = torch.as_tensor(target.values).reshape(len(x), -1)
     decode = Affine.fit(x, y)
-    decoded = decode(torch.as_tensor(report_features).reshape(-1, width)).numpy()
+    decoded = decode(report_features.reshape(-1, width)).numpy()
     return decoded.reshape(result.target.values.shape)

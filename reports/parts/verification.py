@@ -14,12 +14,14 @@ from circuits.verification import VerificationResult, verify, verify_machine
 from interp.results.measure import Measure
 from interp.support.errors import InputError
 from reports.blocks import Prose, Table
-from reports.part import Context, Part, refuse_without_circuit, wired
+from reports.part import Context, Part, is_handwired, refuse_without_circuit
 from reports.texts import TEXTS
 
 _TEXTS = TEXTS["verification"]
-_OUTPUT_KEYS = ("distribution", CARRIED)  # what is checked of a machine whose insides are not known
-_FEWEST_ROUNDS = 20  # rounds at least: an algorithm that ends sooner is followed for longer
+_OUTPUT_KEYS = ("distribution", CARRIED)
+"""What is checked of a machine whose insides are not known."""
+_FEWEST_ROUNDS = 20
+"""Rounds at least: an algorithm that ends sooner is followed for longer."""
 _ERROR_NAMES = {"error": "absolute error", "relative": "relative error"}
 
 
@@ -30,7 +32,7 @@ def _describe_lack(context: Context) -> str:
     They cannot be checked without a circuit, or if the circuit does not say where the prediction is
     stored.
     """
-    if not context.compiled:
+    if not context.is_compiled:
         return refuse_without_circuit(context)
     try:
         circuit = context.circuit
@@ -85,9 +87,9 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
         "Verification against the algorithm",
         compute,
         _draw,
-        wired,
-        summarise,
-        lambda result, context: result.sentence if result.passed else "",
+        applies=is_handwired,
+        summary=summarise,
+        sentence=lambda result, context: result.sentence if result.passed else "",
     )
 
 
@@ -112,7 +114,8 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks["size"] = checks["size"].map(_write_size)
     sizes = ", ".join(checks["size"].unique())
     text = _TEXTS["exits_text" if _describe_lack(context) else "text"]
-    caption = f"Largest errors over {_describe_run(result)} at sizes {sizes}. {_RELATIVE_NOTE}"
+    run = "{episodes} episodes of {rounds} rounds".format_map(result.settings)
+    caption = f"Largest errors over {run} at sizes {sizes}. {_RELATIVE_NOTE}"
     return [
         Prose(text.format(algorithm=context.algorithm.name)),
         Table(_find_largest(result), caption),
@@ -125,11 +128,8 @@ _RELATIVE_NOTE = (
 )
 
 
-def _describe_run(result: VerificationResult) -> str:
-    return f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds"
-
-
 def _write_size(size: Any) -> str:
+    """Return a size of the episodes as text, such as "4" or "4 × 2"."""
     return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
@@ -139,15 +139,13 @@ def _find_largest(result: VerificationResult) -> pd.DataFrame:
     checks["judged"] = [check.judged_error for check in result.checks]  # the error that is judged
     checks["passed"] = [check.passed for check in result.checks]
     rows = []
-    for variable, variable_checks in checks.groupby("variable", sort=False):
+    for variable, of_variable in checks.groupby("variable", sort=False):
         row: dict[str, Any] = {"variable": str(variable).replace("_", " ")}
-        row["sites"] = variable_checks["where"].nunique()
-        row["judged by"] = " and ".join(
-            sorted({_ERROR_NAMES[name] for name in variable_checks["by"]})
-        )
-        for dtype, of_dtype in variable_checks.groupby("dtype", sort=False):
+        row["sites"] = of_variable["where"].nunique()
+        row["judged by"] = " and ".join(sorted(of_variable["by"].map(_ERROR_NAMES).unique()))
+        for dtype, of_dtype in of_variable.groupby("dtype", sort=False):
             row[f"{dtype}, largest error"] = of_dtype["judged"].max()
             row[f"{dtype}, bound"] = of_dtype["tolerance"].min()
-        row["passed"] = bool(variable_checks["passed"].all())
+        row["passed"] = bool(of_variable["passed"].all())
         rows.append(row)
     return pd.DataFrame(rows)

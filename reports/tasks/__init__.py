@@ -20,7 +20,6 @@ from reports.parts import (
     probing,
     verification,
 )
-from reports.tasks.texts import PROSE
 
 _EVERY_TASK = (
     overview.part(),
@@ -47,46 +46,33 @@ def default_parts(
     Args:
         replace: parts that replace those with the same key.
         after: key of a part -> further parts that follow it.
-        said: texts and options of a task with a handwired machine, as :func:`prose` returns them:
-            key of a part -> arguments by name, with which this part is made anew. A part that
-            verifies the handwired machine is then added after the overview. None takes the parts of
-            every report as they are.
+        said: texts and options of a task with a handwired machine, such as the "parts" of
+            :data:`reports.tasks.texts.PROSE`: key of a part -> arguments by name, with which this
+            part is made anew. A part that verifies the handwired machine is then added after the
+            overview. None takes the parts of every report as they are.
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'The state over time', 'Probes']
     """
     parts = {part.key: part for part in _EVERY_TASK}
-    replacing = list(replace)
-    following = {key: list(added) for key, added in (after or {}).items()}
+    following: dict[str, Sequence[Part]] = dict(after or {})
     if said:
-        task_worded = (
+        in_words_of_task = (
             overview.part(**said["overview"]),
             probing.state(**said["state"]),
             probing.part(**said["probes"]),
             patching.part(**said["patching"]),
         )
-        replacing = [*task_worded, *replace]  # of two with the same key, the last one counts
+        parts |= {part.key: part for part in in_words_of_task}
         checks = verification.part(**said["verification"])
-        following.setdefault("summary", []).insert(0, checks)
-    replaced = {part.key: part for part in replacing}
+        following["summary"] = [checks, *following.get("summary", ())]
+    replaced = {part.key: part for part in replace}
     for key in (*replaced, *following):
         require_known("part of every report", key, parts, limit=20)
     ordered = []
-    for key, part in (parts | replaced).items():
+    for key, part in (parts | replaced).items():  # in the order of _EVERY_TASK
         ordered += [part, *following.get(key, ())]
     return tuple(ordered)
-
-
-def prose(task: str) -> dict[str, Any]:
-    """Return the texts and options of the parts of a task's report.
-
-    Args:
-        task: key of the task.
-
-    Returns:
-        Key of a part, such as "state" -> {name of a text or option, such as "title": its value}.
-    """
-    return PROSE[task]
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:

@@ -18,9 +18,10 @@ from interp.tasks.experts import ExpertEpisodes, predictors
 from reports.blocks import Prose, Table, claim, curves
 from reports.part import Context, Part
 from reports.parts import heads
-from reports.tasks import default_parts, prose
+from reports.tasks import default_parts
+from reports.tasks.texts import PROSE
 
-_PROSE = prose("experts")
+_PROSE = PROSE["experts"]
 
 
 def parts() -> tuple[Part, ...]:
@@ -43,7 +44,8 @@ _BASELINES = (
     "bayes",
     "oracle",
 )
-_RIVALS = _BASELINES[:4]  # those that are told neither the prior nor the accuracies
+_RIVALS = _BASELINES[:4]
+"""The baselines that know neither the prior nor the accuracies of the experts."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,13 @@ class _Scored:
     Attributes:
         name: name of the predictor.
         scores: its scores.
-        beyond: its regret after the last round minus the model's, paired by episode.
+        beyond_model: its regret after the last round minus the model's, paired by episode.
         curve: table of its regret over rounds.
     """
 
     name: str
     scores: Scores
-    beyond: Interval
+    beyond_model: Interval
     curve: pd.DataFrame
 
 
@@ -79,23 +81,23 @@ def _score_predictors(context: Context) -> dict[str, _Scored]:
     scored = {}
     seed = context.seed
     for key, run in predicted.items():
+        name = names[key]
         scores = scoring.score(
             run.predictions,
             episodes,
-            name=names[key],
+            name=name,
             decision=run.decision,
             reference=predicted["bayes"].predictions,
             reference_name="bayes",
             seed=seed,
         )
         regret = scoring.regret(run.predictions, episodes, run.decision)  # [episode, round]
+        more_mistakes = regret[:, -1] - model_regret
         scored[key] = _Scored(
-            name=names[key],
+            name=name,
             scores=scores,
-            beyond=mean_interval(
-                regret[:, -1] - model_regret, seed=seed, participants=participants
-            ),
-            curve=figures.tabulate_by_round(key, names[key], regret, seed, participants),
+            beyond_model=mean_interval(more_mistakes, seed=seed, participants=participants),
+            curve=figures.tabulate_by_round(key, name, regret, seed, participants),
         )
     return scored
 
@@ -105,18 +107,18 @@ def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measur
 
     For a learned model, a second measure says whether it predicts as well as the Bayes predictor.
     """
-    fewer = scored["majority_vote"].beyond
-    vote = scored["majority_vote"].scores.get("regret").estimate
-    bayes = scored["bayes"].scores.get("regret").estimate
-    distribution = context.model.layout.distribution(context.blank_run.predictions)
+    fewer_mistakes = scored["majority_vote"].beyond_model
+    vote_regret = scored["majority_vote"].scores.get("regret").estimate
+    bayes_regret = scored["bayes"].scores.get("regret").estimate
+    distribution = context.model.layout.distribution(context.untrained_run.predictions)
     untrained_predictions = make_distributions(distribution)[..., 1]  # P(y=1), [episode, round]
     untrained_regret = scoring.regret(untrained_predictions, context.episodes)[:, -1].mean()
     unless = {}
-    if fewer.estimate <= 0 and vote <= bayes:
+    if fewer_mistakes.estimate <= 0 and vote_regret <= bayes_regret:
         unless = dict.fromkeys(("no", "undecided"), _NO_BETTER)
     words = {"n_rounds": context.n_rounds}
-    controls = {UNTRAINED: Control(vote - untrained_regret)}
-    measures = [claim("learns", fewer, words, controls=controls, unless=unless)]
+    controls = {UNTRAINED: Control(vote_regret - untrained_regret)}
+    measures = [claim("learns", fewer_mistakes, words, controls=controls, unless=unless)]
     if not context.model.is_handwired:
         losses = {key: scored[key].scores.get("excess_log_loss") for key in ("model", *_RIVALS)}
         rival = min(_RIVALS, key=lambda key: losses[key].estimate)
@@ -139,7 +141,7 @@ def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
     for key, player in scored.items():
         accuracy, regret, loss, excess = player.scores.numbers.values()
         row = {"predictor": player.name, "accuracy": accuracy, "regret": regret}
-        row[_PAIRED_COLUMN] = None if key == "model" else player.beyond
+        row[_PAIRED_COLUMN] = None if key == "model" else player.beyond_model
         row["log-loss (nats)"] = loss if np.isfinite(loss.estimate) else None
         row["log-loss above Bayes"] = excess if np.isfinite(excess.estimate) else None
         rows.append(row)

@@ -9,9 +9,10 @@ from interp.evaluation.qlearning.plan import reference_table
 from interp.results.measure import FEW, UNTRAINED, Control, Measure, Scores
 from reports.blocks import Measures, Prose, Table, claim, make_unjudged
 from reports.part import Context, Part
-from reports.tasks import default_parts, prose
+from reports.tasks import default_parts
+from reports.tasks.texts import PROSE
 
-_PROSE = prose("qlearning")
+_PROSE = PROSE["qlearning"]
 
 
 def parts() -> tuple[Part, ...]:
@@ -28,7 +29,8 @@ def parts() -> tuple[Part, ...]:
 
 
 _AGREEMENT = "Agreement with the Q-table"
-_FEWEST_STEPS = 20  # disputed steps below which agreement on them decides nothing
+_FEWEST_STEPS = 20
+"""Number of disputed steps below which agreement on them decides nothing."""
 
 
 def _score_agreement(context: Context) -> tuple[Scores, Scores]:
@@ -37,7 +39,7 @@ def _score_agreement(context: Context) -> tuple[Scores, Scores]:
     """
     table = reference_table(context.model)
     chosen = predictions_of(context.run)  # probabilities of actions, [episode, round, action]
-    untrained_chosen = make_distributions(predictions_of(context.blank_run))
+    untrained_chosen = make_distributions(predictions_of(context.untrained_run))
     episodes, seed = context.episodes, context.seed
     return (
         agreement(chosen, episodes, table=table, seed=seed),
@@ -57,12 +59,12 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
     """
     result, untrained_result = results
     n_steps = result.beside["disputed", "all"]["n_steps"]
-    too_few = ""  # a reason: all steps without ties are many, but only disputed ones tell
-    if n_steps < _FEWEST_STEPS:
-        too_few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST_STEPS} decide"
+    # Of the many steps without ties, only the disputed ones separate the two tables.
+    is_too_few = n_steps < _FEWEST_STEPS
+    why = f"{FEW}: {n_steps} disputed steps, where {_FEWEST_STEPS} decide"
     gain = result.get("untied_gain", "all")
     controls = {UNTRAINED: Control(untrained_result.get("untied_gain", "all").estimate)}
-    unless = {"undecided": too_few} if too_few else {}
+    unless = {"undecided": why} if is_too_few else {}
     measures = [claim("agreement", gain, controls=controls, unless=unless)]
     if n_steps:
         shallow_share = result.get("disputed_gamma0", "all").estimate
@@ -70,7 +72,7 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
             UNTRAINED: Control(untrained_result.get("disputed", "all").estimate),
             "the table with γ = 0": Control(shallow_share),
         }
-        unless = dict.fromkeys(("yes", "no"), too_few) if too_few else {}
+        unless = dict.fromkeys(("yes", "no"), why) if is_too_few else {}
         disputed = result.get("disputed", "all")
         measures.append(claim("bootstraps", disputed, controls=controls, unless=unless))
     return measures

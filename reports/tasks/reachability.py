@@ -11,11 +11,13 @@ from interp.evaluation.plan import MODEL
 from interp.results.measure import Control, Measure
 from reports.blocks import Prose, Table, claim, curves
 from reports.part import Context, Part
-from reports.tasks import default_parts, prose
+from reports.tasks import default_parts
+from reports.tasks.texts import PROSE
 
-_PROSE = prose("reachability")
+_PROSE = PROSE["reachability"]
 
-_FEWEST_EPISODES = 8  # episodes of a depth at least, for a verdict on it
+_FEWEST_EPISODES = 8
+"""Episodes of a depth at least, for a verdict on it."""
 _DRAWN = (
     MODEL,
     "breadth_first",
@@ -74,9 +76,9 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
     # A search that goes one step deeper in every round finds these targets now, not before.
     first_possible = trained[(trained["depth"] == depth) & (trained["round"] == depth)]
     scores = {row["key"]: measured.interval(row) for row in first_possible.to_dict("records")}
-    rivals = {key: scores[key] for key in _DRAWN if key in scores and key not in _SEARCHES}
-    best_key = max(rivals, key=lambda key: rivals[key].estimate)
-    best_rival = rivals[best_key]
+    rivals = [key for key in _DRAWN if key in scores and key not in _SEARCHES]
+    best_key = max(rivals, key=lambda key: scores[key].estimate)
+    best_rival = scores[best_key]
     knows = claim(
         "first round",
         scores[MODEL],
@@ -84,7 +86,8 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
         threshold=best_rival.high,
         controls={best_key.replace("_", " "): Control(best_rival.estimate)},
     )
-    return [knows, _measure_last(judged[judged["round"] == judged["round"].max()])]
+    last = judged[judged["round"] == judged["round"].max()]
+    return [knows, _measure_last(last)]
 
 
 def _measure_last(last: pd.DataFrame) -> Measure:
@@ -95,11 +98,11 @@ def _measure_last(last: pd.DataFrame) -> Measure:
         last: the rows of the last round, one per predictor and depth (distance of the target from
             the root).
     """
-    last = last.sort_values("estimate", kind="stable")
-    worst = last[last["key"] == MODEL].iloc[0]
-    rivals = last[(last["depth"] == worst["depth"]) & ~last["key"].isin(_SEARCHES)]
+    ascending = last.sort_values("estimate", kind="stable")
+    worst = ascending[ascending["key"] == MODEL].iloc[0]
+    is_rival = (ascending["depth"] == worst["depth"]) & ~ascending["key"].isin(_SEARCHES)
     controls = {}
-    for rival in rivals.tail(1).to_dict("records"):  # the strongest, if there is any
+    for rival in ascending[is_rival].tail(1).to_dict("records"):  # the strongest, if there is any
         controls[rival["key"].replace("_", " ")] = Control(rival["estimate"])
     depth = f"depth {worst['depth']}, its worst"
     return claim("solves", measured.interval(worst), controls=controls, about=depth)

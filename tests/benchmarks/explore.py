@@ -64,7 +64,11 @@ def edits(explorer: Explorer) -> list[Edit]:
             value = f"{draw.normal():.3f}"
         chosen.append(
             Edit(
-                kind, t, what, "7" if kind == "patch" else value, on=kind != "input" and i % 2 == 0
+                kind,
+                t,
+                what,
+                "7" if kind == "patch" else value,
+                in_later_rounds=kind != "input" and i % 2 == 0,
             )
         )
     return chosen

@@ -21,7 +21,7 @@ from interp.stats.decoder import RIDGE
 from interp.tasks import bandit
 from reports.explore import Edit, Explorer, View, page, server
 from reports.explore.server import _make_app
-from reports.explore.view import Written, score, write_script
+from reports.explore.view import Written, score_decoder, write_script
 from tests.cases import cases
 from tests.refusals import refuses
 from tests.shell import printed
@@ -157,7 +157,7 @@ def test_what_edits_do_is_said_with_the_algorithm_and_controls_of_equal_size() -
     assert np.allclose(answer.machine[1], answer.algorithm[1], atol=1e-9)
     assert gaps["machine"][3] > 0.01
     assert answer.controls.shape == (4, 6, 2)
-    assert answer.followed == 1
+    assert answer.n_followed == 1
     before, after = (side["log_weights"] for side in answer.decoded)
     assert np.allclose(after[3:] - before[3:], [0, 1.5, 0], atol=1e-6)
     assert np.allclose(after[:3], before[:3])
@@ -183,14 +183,14 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
     once, _ = explorer("wma-gru").answer(of("zero 2 reset -"))
     assert sorted(answer.hooks) == [2, 3, 4, 5]
     assert sorted(once.hooks) == [2]
-    assert answer.followed == 0
+    assert answer.n_followed == 0
     assert not answer.differences()["algorithm"].any()
     swapped, _ = explorer("wma-gru").answer(of("patch 3 latent@h 5"))
     bench = swapped.bench
-    assert swapped.followed == 1
+    assert swapped.n_followed == 1
     assert np.array_equal(swapped.values_after["counts"][0, 3], bench.values["counts"][5, 3])
     latent_of_5 = bench.run.latents[5, 3]
-    assert np.allclose(swapped.read[0, 3], latent_of_5, atol=1e-6)
+    assert np.allclose(swapped.read_latents[0, 3], latent_of_5, atol=1e-6)
 
 
 def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places() -> None:
@@ -345,14 +345,23 @@ def test_the_attention_of_a_round_is_a_part_of_the_page(client: TestClient) -> N
 def test_a_page_opens_at_a_round_where_an_edit_is_seen(name: str, kind: str) -> None:
     """A flipped vote moves a prediction at once; no reward moves a hard policy, so a state is taken from elsewhere."""
     looked = explorer(name)
-    (edit,) = (view := looked.opening(View(rounds=8))).edits
+    (edit,) = (view := looked.choose_opening_view(View(rounds=8))).edits
     shown = looked.answer(view)[0]
     gaps = shown.differences()["machine"]
     assert (edit.kind, edit.round) == (kind, 4)
     assert gaps[view.round] == gaps.max() > 0.1
     assert len(shown.controls)
-    assert looked.opening(view) == view
-    assert looked.opening(View(round=2)) == View(round=2)
+    assert looked.choose_opening_view(view) == view
+    assert looked.choose_opening_view(View(round=2)) == View(round=2)
+
+
+def test_the_drawn_number_of_the_state_is_one_that_the_edit_moves() -> None:
+    """Elapsed moves by 4e-5 of a round, and the counts only by rounding; from round to round both vary far more."""
+    answer, _ = explorer("wma-learned-additive").answer(View.of("edit=move+5+elapsed+0.00004"))
+    before, after = answer.decoded
+    assert np.abs(after["counts"] - before["counts"]).max() < 1e-5
+    noun = answer.bench.algorithm.variable("elapsed").noun.removeprefix("the ")
+    assert page.figure(answer).axes[2].get_ylabel().startswith(noun)
 
 
 def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
@@ -413,8 +422,8 @@ def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and
     bench = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].bench
     shown_participants = set(bench.episodes.participants)
     assert sorted(bench.episodes.participants)[::2] == sorted(shown_participants)
-    assert len(bench.known) == 6
-    assert shown_participants | set(bench.known.participants) == set("abcdef")
+    assert len(bench.decoder_episodes) == 6
+    assert shown_participants | set(bench.decoder_episodes.participants) == set("abcdef")
     scope = {"people": people, "algorithm": algorithm, "model": served.explorer.model}
     exec(code, scope)
     answer, _ = served.explorer.answer(served.view)
@@ -433,34 +442,36 @@ def test_edits_at_their_bounds() -> None:
     for seed in ("100000001", "0100000000"):
         refuses("seed is a (whole )?number", View.of, f"seed={seed}")
     learned = explorer("wma-gru").answer(View(rounds=6))[0].bench
-    assert (bench.n_known, bench.ridge) == (240 / 6, 0)
-    assert (learned.n_known, learned.ridge) == (
+    assert (bench.n_decoder_episodes, bench.ridge) == (240 / 6, 0)
+    assert (learned.n_decoder_episodes, learned.ridge) == (
         1440 / 6,
         RIDGE,
     )
-    assert Edit.parse("patch 1 latent 0").source(bench) == 0
-    assert Edit.parse("patch 1 latent 15").source(bench) == 15
-    _, step = Edit.parse("move 1 log_weights.2 1e12").get_move(bench)
+    assert Edit.parse("patch 1 latent 0").get_source_episode(bench) == 0
+    assert Edit.parse("patch 1 latent 15").get_source_episode(bench) == 15
+    _, step = Edit.parse("move 1 log_weights.2 1e12").get_state_change(bench)
     assert step.tolist() == [0, 0, 1e12]
     table = (
         Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3))
         .answer(View(rounds=4))[0]
         .bench
     )
-    _, step = Edit.parse("move 1 table.1.2 3").get_move(table)
+    _, step = Edit.parse("move 1 table.1.2 3").get_state_change(table)
     assert step.tolist() == [[0, 0, 0], [0, 0, 3]]
     for number in ("table.2.0", "table.0.3", "table.0", "table.0.0.0"):
         refuses(
-            r"the shape \(2, 3\); write table.0.0", Edit.parse(f"move 1 {number} 3").get_move, table
+            r"the shape \(2, 3\); write table.0.0",
+            Edit.parse(f"move 1 {number} 3").get_state_change,
+            table,
         )
-    assert bench.numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
-    assert bench.fit == {"log_weights": pytest.approx(1)}
+    assert bench.name_numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
+    assert bench.decoder_scores == {"log_weights": pytest.approx(1)}
     truth, read = np.random.default_rng(0).normal(size=(2, 4, 3, 2))
     error = ((truth - read) ** 2).sum()
     total = ((truth - truth.mean((0, 1))) ** 2).sum()
-    assert score(truth, read) == pytest.approx(1 - error / total)
-    written = Written(Site("latent"), {4: torch.arange(6)}, added=True)
-    new = written.new(torch.ones(2, 2, 3), 4)
+    assert score_decoder(truth, read) == pytest.approx(1 - error / total)
+    written = Written(Site("latent"), {4: torch.arange(6)}, is_added=True)
+    new = written.edit_activation(torch.ones(2, 2, 3), 4)
     assert new.tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
 
 
@@ -481,7 +492,7 @@ def test_a_memory_is_taken_over_from_the_reference_and_the_algorithm_gets_it_too
     rolled = interp.hand_over(run_of_two, 3, to=receiver, via=algorithm)
     assert np.allclose(another.machine[1][3:], rolled.another_episode[1], atol=1e-6)
     for run in (taken, another, anew):
-        assert run.followed == 1
+        assert run.n_followed == 1
         assert np.allclose(run.machine[1], run.algorithm[1], atol=1e-6)
     by_the_code = python_of(both_explorers, taken, giver=giver)
     assert np.abs(by_the_code - taken.machine[1]).max() <= 1e-6

@@ -142,7 +142,7 @@ def made(page: Page, edit: Edit) -> None:
         else:
             form.locator("[name=kind]").select_option(edit.kind)
     form.locator("[name=at]").fill(str(edit.round))
-    if edit.on:
+    if edit.in_later_rounds:
         form.locator("[name=on]").check()
     form.locator("button").click()
 

@@ -89,6 +89,15 @@ def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["<z>", "p?"]
 
 
+def test_heatmap_shows_a_hole_other_than_a_zero() -> None:
+    """0 has the page's colour, and NaN is grey."""
+    grid = pd.DataFrame([[0.0, np.nan]], columns=["zero", "hole"])
+    (image,) = figures.heatmaps({"effects": grid}, label="effect").axes[0].images
+    (zero, hole), *_ = image.to_rgba(image.get_array())
+    assert zero[3] == 0
+    assert hole[3] > 0
+
+
 GRID = pd.DataFrame([[1.0, 0.5]], ["layer 0"], ["<z>", "p?"])
 
 

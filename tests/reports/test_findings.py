@@ -216,7 +216,7 @@ def test_regret_of_recorded_rounds_resamples_participants() -> None:
     for episodes in (replace(once, participants=[0, 1, 2, 3]), four_times):
         with interp.tasks.using(episodes):
             scored = part.compute(Context(model, "", len(episodes), 12, 0))
-        beyond = scored["majority_vote"].beyond
+        beyond = scored["majority_vote"].beyond_model
         curve = scored["majority_vote"].curve
         last = curve.iloc[-1]
         widths.append([beyond.high - beyond.low, last["high"] - last["low"]])

@@ -28,7 +28,7 @@ def test_marks_stand_where_their_numbers_are() -> None:
     )
     below = replace(measure(Interval(1.2, NAN, NAN), 0.1, a=0.3, b=0.2), side="below")
     drawn = Measures([above, below, measure(Interval(NAN, NAN, NAN))])
-    assert [drawn.marks(drawn_measure) for drawn_measure in drawn.measures] == [
+    assert [drawn.list_marks(drawn_measure) for drawn_measure in drawn.measures] == [
         [
             ("span", 50.0, 40.0),
             ("from", 95.0, 0.0),
@@ -39,7 +39,7 @@ def test_marks_stand_where_their_numbers_are() -> None:
         [("to", 10.0, 0.0), ("control", 20.0, 0.0), ("dot beyond", 100.0, 0.0)],
         [],
     ]
-    assert drawn.kinds == {"span", "from", "to", "untrained", "control", "dot", "beyond"}
+    assert drawn.mark_kinds == {"span", "from", "to", "untrained", "control", "dot", "beyond"}
     assert (
         drawn.describe(above) == f"0.60 [0.50, 0.90]; at least 0.95; {UNTRAINED}: −2; random: 0.25"
     )
@@ -50,7 +50,7 @@ def test_an_amount_is_printed() -> None:
     error = Measure(
         "e", "E", Interval(1e-16, 1e-16, 1e-16), 1e-12, "below", unit="error", is_share=False
     )
-    assert Measures([error]).marks(error) == []
+    assert Measures([error]).list_marks(error) == []
     assert Measures([error]).describe(error) == "1.0e−16 [1.0e−16, 1.0e−16] error; at most 1.0e−12"
 
 
@@ -76,7 +76,7 @@ def test_the_table_has_the_columns_that_say_something() -> None:
     """Every number of the plot, and none of a number that decides nothing: that has no word."""
     drawn = Measures([measure(Interval(0.9, 0.8, 1.0), chance=0.1)], sections=[("s", "S")])
     names = ["claim", "number", "threshold", "side", "control", "control_number", "verdict", "see"]
-    assert list(drawn.table.shown.columns) == names
+    assert list(drawn.table.displayed_frame.columns) == names
     shown = make_unjudged("a", Interval(0.5, 0.4, 0.6), {"b": 0.2})
-    assert Measures([shown]).marks(shown)[-1] == ("dot", 50.0, 0.0)
-    assert not Measures([shown]).judged
+    assert Measures([shown]).list_marks(shown)[-1] == ("dot", 50.0, 0.0)
+    assert not Measures([shown]).has_verdicts

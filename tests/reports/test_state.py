@@ -40,11 +40,11 @@ def test_a_rough_state_is_decoded_by_least_squares_on_256_other_episodes(context
     targets = centred_hits(others)
     rows = fitted_on.reshape(-1, fitted_on.shape[-1])
     slopes, *_ = np.linalg.lstsq(rows, targets.reshape(-1, 4), rcond=None)
-    latents_shown = context.run.latents[context.shown, 1:, 0]
+    latents_shown = context.run.latents[context.drawn_episode, 1:, 0]
     read_from = add_constant(latents_shown.double().numpy())
     trajectory = context.result("state")
     assert trajectory.state == pytest.approx(read_from @ slopes, abs=1e-4)
-    hits_shown = centred_hits(context.episodes)[context.shown]
+    hits_shown = centred_hits(context.episodes)[context.drawn_episode]
     assert trajectory.reference == pytest.approx(hits_shown)
 
 
