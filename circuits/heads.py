@@ -351,6 +351,7 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
     number, _, word = head.name.partition(" ")
 
     def make_half(sign: float, mark: str) -> Head:
+        """Return the softmax head with the logits ``sign * epsilon * x``, and ``mark`` in its name."""
         matches = tuple((sign * epsilon * query, key) for query, key in head.scores)
         to_sink = (heavy * sink.basis.one, sink)
         scale = sign * math.exp(heavy) / (2 * epsilon)

@@ -394,11 +394,11 @@ def run(
     chosen = subjects if isinstance(subjects, Mapping) else _choose_subjects(subjects, is_quick)
     chosen_methods = _choose_methods(methods, questions, is_quick)
     parts = None if out is None else writable(Path(out) / "parts")
-    tasks = {
+    tasks = {  # name of a piece of work -> what a worker needs for it
         f"{name} {seed}": (name, build, seed) for seed in seeds for name, build in chosen.items()
     }
     names = list(tasks)
-    if parts is not None:
+    if parts is not None:  # only those of this share
         files = {
             key: _open_stored_scores(parts, name, seed, effort).file_of(key, dict[str, Any])
             for key, (name, _, seed) in tasks.items()

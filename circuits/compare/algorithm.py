@@ -686,6 +686,7 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
     """
     ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
     base = next(score for score in ranked if score.memoryless)
+    # Families that extend the same one as the best family does; and the best family of another group.
     group = [score for score in ranked if score.group == ranked[0].group]
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
@@ -701,6 +702,7 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
         return measure_ratio(score).high <= RATIO
 
     extended = group[0]  # the best of the group, which may have further parameters
+    # The family that the group extends, or the best of the group where it is not a candidate.
     closest = next((score for score in group if score.key == score.group), extended)
     can_gain = measure_explained_share(closest).low < NEARLY_ALL  # otherwise the rest is rounding
     if extended.fitted < closest.fitted and can_gain:

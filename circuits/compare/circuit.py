@@ -492,8 +492,10 @@ def compare_circuits(compared: Compared) -> CircuitPart:
     matching, similarity = compare_tables(table, table_of_reference, participants, seed)
     untrained = []
     for table_of_copy in tables_of_untrained:
-        _, of_copy = compare_tables(table_of_copy, table_of_reference, participants, seed)
-        untrained.append(of_copy.estimate)
+        _, similarity_of_copy = compare_tables(
+            table_of_copy, table_of_reference, participants, seed
+        )
+        untrained.append(similarity_of_copy.estimate)
     matches = {i: table_of_reference.heads[j] for i, j in matching.pairs.items()}
     heads = describe_heads(subject.name, table, matches)
     heads += describe_heads(reference.name, table_of_reference, {})

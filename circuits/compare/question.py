@@ -458,7 +458,7 @@ def fit_crossfitted_writer(
         penalty: ridge penalty of the decoders.
     """
     run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
-    fold = subject.samples.participants % N_FOLDS
+    fold = subject.samples.participants % N_FOLDS  # all episodes of a participant in one fold
     writers = []
     for k in range(N_FOLDS):
         others = fold != k
@@ -466,6 +466,7 @@ def fit_crossfitted_writer(
         run_of_others = run.select(torch.from_numpy(others))
         writers.append(Writer.fit(subject.model, run_of_others, state, keys, ridge=penalty))
     first, fits = writers[0], tuple(writer.decoder for writer in writers)
+    # Its own maps are not used: each episode is decoded by one of `fits`.
     decoder = CrossFitted(
         first.decoder.maps, first.decoder.shape, fits=fits, fold=tuple(fold.tolist())
     )

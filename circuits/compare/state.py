@@ -536,7 +536,7 @@ def _measure_divergence(
         expected: what :func:`_get_outputs` returns for its undisturbed run on all known and test
             episodes (the pool): predictions or states.
         budget: the starts, and the number of rounds to run on.
-        episodes: slice of the pool; all when None.
+        episodes: slice of the pool; by default all.
 
     Returns:
         Mean divergence over the rounds that were run, ``[episode, start]``.
@@ -547,7 +547,7 @@ def _measure_divergence(
     predictions, carried = outputs.predictions[0], outputs.carried[0, :, :, 0]
     seen = _get_outputs(target, predictions, carried)
     n_episodes, n_starts, *shape = seen.shape
-    runs = seen.reshape(-1, *shape)
+    runs = seen.reshape(-1, *shape)  # one row for each episode and start
     expected_runs = expected[episodes].reshape(runs.shape)
     nats = divergence(runs, expected_runs, _find_kind(target))
     return nats.reshape(n_episodes, n_starts)

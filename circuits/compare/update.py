@@ -1,6 +1,6 @@
 """Does the model update its state as an algorithm does?
 
-:func:`updates` decodes the state of every candidate algorithm from the model's latents. It compares
+:func:`score_updates` decodes the state of every candidate algorithm from the model's latents. It compares
 how the decoded state changes over a round (a step) with the change that the algorithm computes
 (step R2). :data:`RULES` decide the claim: docs/method/comparing.md.
 """
@@ -197,7 +197,7 @@ class UpdatePart(Result):
         return pd.DataFrame(rows)
 
 
-def updates(
+def score_updates(
     subject: Participant,
     algorithms: Mapping[str, Algorithm],
     untrained: Sequence[Participant],
@@ -956,7 +956,7 @@ def _judge_update(compared: Compared) -> Measure:
 UPDATE = Question(
     "update",
     UpdatePart,
-    lambda compared: updates(
+    lambda compared: score_updates(
         compared.model, compared.candidates, compared.untrained, compared.budget
     ),
     claim="It updates its state as {} does",

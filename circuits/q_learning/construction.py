@@ -373,14 +373,14 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     # Gates are 0 at the tokens that look back, and 1 at all others, which attend to the sink.
     only_actions = constant - any_action + ids["Update"]  # c_a is an action and an Update, too
     only_select, only_reward = constant - ids["Select"], constant - ids["r"]
-    copies = to_select = to_reward = move(states, "id", "id")
+    to_actions = to_select = to_reward = move(states, "id", "id")
     context_block = "buf1"
     if is_linear:
         to_select = move(states, "id", "buf2")
         to_reward = tuple((ids[state], ids[state] + wiring.buf2[state]) for state in states)
         context_block = "buf3"
     # Tags of the two phases: current state (Qcurr) and next state (Qnext).
-    current, following = move(("Qcurr",), "id", "id"), move(("Qnext",), "id", "id")
+    current_tag, next_tag = move(("Qcurr",), "id", "id"), move(("Qnext",), "id", "id")
     same_action = wire.match(wiring.basis, wiring.actions, "id", "id")
     # The column of the own action scores 2, one for the action and one for being a column (a
     # key with Update). Columns themselves, which are actions with Update, do not look.
@@ -390,7 +390,12 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
     same_column = (*same_action, from_column)
     heads = [
         wire.fixed_offset(
-            "1.1 state to actions", layer=0, offset=1, moves=copies, gate=only_actions, sink=sink
+            "1.1 state to actions",
+            layer=0,
+            offset=1,
+            moves=to_actions,
+            gate=only_actions,
+            sink=sink,
         ),
         wire.fixed_offset(
             "1.2 state to Select", layer=0, offset=2, moves=to_select, gate=only_select, sink=sink
@@ -399,10 +404,15 @@ def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
             "1.3 state to reward", layer=0, offset=2, moves=to_reward, gate=only_reward, sink=sink
         ),
         wire.fixed_offset(
-            "1.4 current-phase tag", layer=0, offset=2, moves=current, gate=only_actions, sink=sink
+            "1.4 current-phase tag",
+            layer=0,
+            offset=2,
+            moves=current_tag,
+            gate=only_actions,
+            sink=sink,
         ),
         wire.content_chooser(
-            "1.5 next-phase tag", layer=0, wanted=to_next_phase, moves=following, sink=sink
+            "1.5 next-phase tag", layer=0, wanted=to_next_phase, moves=next_tag, sink=sink
         ),
         wire.content_chooser(
             "1.6 context fetch", layer=0, wanted=same_column, moves=column, sink=sink, theta=1.5
@@ -600,17 +610,19 @@ def _make_adding_heads(wiring: _Wiring) -> list[wire.Head]:
     states, move, alpha = wiring.states, wiring.move, wiring.alpha
     update, buf1, buf2 = wiring.ids["Update"], wiring.buf1, wiring.buf2
     is_linear = wiring.variant == "lin"
-    current: tuple[wire.Term, ...] = ((update, buf2["Qcurr"]),)
-    best: tuple[wire.Term, ...] = ((update, buf2["Select"]),)
-    factor_of_current = alpha  # The MLP of layer 2 writes -Q(s_t, a_t).
-    if is_linear:
+    # Each score is a term of the TD error, read at the key that holds it. The moves add the score,
+    # times a factor, to the Q-value of the state that the key holds, too.
+    current: tuple[wire.Term, ...] = ((update, buf2["Qcurr"]),)  # -Q(s_t, a_t)
+    best: tuple[wire.Term, ...] = ((update, buf2["Select"]),)  # max Q(s', a)
+    factor_of_current = alpha
+    if is_linear:  # Q(s_t, a_t) stands among those of all actions, with its own sign
         current = wire.match(wiring.basis, wiring.actions, "id", "buf2")
         best = wire.match(wiring.basis, states, "buf2", "buf3")
         factor_of_current = -alpha
-    subtracted = move(states, "id", "buf1", factor_of_current)
     reward = ((update, buf1["r"]),)
-    discounted = move(states, "buf1", "buf1", alpha * wiring.gamma)
+    subtracted = move(states, "id", "buf1", factor_of_current)
     added = move(states, "id", "buf1", alpha)
+    discounted = move(states, "buf1", "buf1", alpha * wiring.gamma)
     heads = [
         wire.Head(
             "4.1 subtract current value", layer=3, rule="linear", scores=current, moves=subtracted

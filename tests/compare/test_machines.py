@@ -18,7 +18,7 @@ from circuits.compare.question import (
     shared_sizes,
 )
 from circuits.compare.state import _map_latents, stitch
-from circuits.compare.update import updates
+from circuits.compare.update import score_updates
 from interp.results.measure import UNTRAINED
 from interp.stats.decoder import RIDGE
 from interp.tasks.experts.algorithms import weighted_majority
@@ -105,7 +105,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     assert torch.equal(mapped[:, :, 6], latents[:, :, 6].double())
     assert latents[0, :, 6, 0].tolist() == budget.at
     assert not torch.allclose(mapped[:, :, :2], latents[:, :, :2].double(), atol=1e-3)
-    (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], budget).updates
+    (first, *_) = score_updates(target, {"wm": weighted_majority(0.5)}, [], budget).updates
     assert np.isfinite(first.r2.estimate)
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_memory_stays_the_targets_own():
 def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
     """On the manifold and off it, one round on and several; log-weights that fade are updated in another way."""
     algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, decay=0.8)}
-    part = updates(subjects[name], algorithms, [subjects["untrained"]], SMALL)
+    part = score_updates(subjects[name], algorithms, [subjects["untrained"]], SMALL)
     scores = [u.r2 for u in part.of("wm")]
     assert len(scores) == 4
     assert all(r2.low > 0.99 for r2 in scores) if same else max(r2.high for r2 in scores) < 0.5

@@ -8,7 +8,7 @@ import interp
 from circuits.compare.driver import _prepare_comparison
 from circuits.compare.question import Budget, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
-from circuits.compare.update import updates
+from circuits.compare.update import score_updates
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from tests.refusals import refuses
@@ -57,12 +57,12 @@ def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
 def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
     """Step R2 above .95 for either algorithm's state; what the latents do not hold is named, not scored."""
     learned, wired, fresh = subjects
-    part = updates(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
+    part = score_updates(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
     assert {u.manifold for u in part.of("bayes")} == {"on", "off"}
     assert {u.horizon for u in part.updates} == {1, 4}
     assert all(u.r2.low > 0.95 and max(u.untrained) < 0.9 for u in part.updates)
     assert {u.state for u in part.of("bayes")} == {("counts", "elapsed")}
-    (first, *_) = updates(wired, {"bayes": bayes()}, [fresh], SMALL).updates
+    (first, *_) = score_updates(wired, {"bayes": bayes()}, [fresh], SMALL).updates
     assert first.state == ("counts",)
     assert first.missing == ("elapsed",)
 
@@ -73,7 +73,7 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.6)
     budget = replace(SMALL, known=16, test=8, rounds=12)
     subject = Participant(model, Samples.draw(model, budget, {"n_states": 2, "n_actions": 2}))
-    rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], budget).fitted
+    rules = score_updates(subject, {"q_learning": subject.task.explains(model)}, [], budget).fitted
     q_rule = next(rule for rule in rules if rule.key == "q_learning")
     assert q_rule in rules[:2]
     assert rules[-1].key == "no_bootstrap"  # a maximum that is hardly soft differs by rounding

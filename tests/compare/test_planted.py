@@ -9,7 +9,7 @@ from circuits.benchmark.known_machine import rotate_residual_stream
 from circuits.compare.question import Budget, Compared, Participant, Samples, modulo_sum
 from circuits.compare.response import ResponsePart, _compute_response_part
 from circuits.compare.state import is_hard, stitch
-from circuits.compare.update import Evidence, _fit_updates, judge, updates
+from circuits.compare.update import Evidence, _fit_updates, judge, score_updates
 from interp.results.measure import MISREAD
 from interp.support.session import session
 from interp.tasks.experts.algorithms import weighted_majority
@@ -46,7 +46,7 @@ def _updated(wired, machine, response=UNASKED):
     reference, fresh = wired
     algorithm = modulo_sum(MAJORITY, reference.samples.known)
     subject = Participant(machine, reference.samples)
-    part = updates(subject, {MAJORITY.key: algorithm}, [fresh], SMALL)
+    part = score_updates(subject, {MAJORITY.key: algorithm}, [fresh], SMALL)
     return part.updates, judge(Evidence(part.updates, response))
 
 
@@ -79,7 +79,7 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
         relabelled(learned, (2, 0, 3, 1), True): 0.01,
     }
     first_updates, *later_updates = (
-        updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL).updates
+        score_updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL).updates
         for m in (learned, *others)
     )
     for update, is_changed in zip(later_updates, others.values(), strict=True):

@@ -34,7 +34,7 @@ from circuits.compare.update import (
     _measure_nonlinear_r2,
     _Steps,
     draw_strange_states,
-    updates,
+    score_updates,
 )
 from interp.interventions.moves import Writer, transition
 from interp.model.transformer import untrained
@@ -63,7 +63,7 @@ def subjects():
 @pytest.fixture(scope="module")
 def part(subjects):
     model, *fresh = subjects
-    return updates(model, CANDIDATES, fresh, SMALL)
+    return score_updates(model, CANDIDATES, fresh, SMALL)
 
 
 CANDIDATES = {
@@ -163,7 +163,7 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     model, half = subjects[0], weighted_majority(0.15)
     half = modulo_sum(half, model.samples.known)
     writer, test = model.writer(half), model.samples.test
-    part = updates(model, {"wm": half}, [], SMALL)
+    part = score_updates(model, {"wm": half}, [], SMALL)
     steps = transition(model.model, test, writer, round=SMALL.at)
     total_missed = steps.under(half).missed.sum()
     families = interp.tasks.get("experts").update_families()

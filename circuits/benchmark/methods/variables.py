@@ -159,6 +159,7 @@ def _probe_site(
             _, _, cache = replay(model, run, names_filter=[place.hook])
             return cache[place.hook].double()
 
+        # [episode, round, ...], behind which the hook has its own axes; x is [episode, round, dimension].
         activation = material.compute_once(("activation", place.hook), replay_site)
         if place.kind.axes == "pos" and place.position is not None:
             x = activation[:, :, run.layout.position(place.position)]
@@ -174,10 +175,10 @@ def _probe_site(
             columns = slice(start, start + value.shape[-1])
             start = columns.stop
             probe = Affine(
-                fitted.centre,
-                fitted.middle[..., columns],
-                fitted.slopes[..., columns],
-                fitted.along[columns],
+                centre=fitted.centre,
+                middle=fitted.middle[columns],
+                slopes=fitted.slopes[:, columns],
+                along=fitted.along[columns],
             )
             probes[name] = probe, _compute_r2(errors[:, columns])
         return probes
