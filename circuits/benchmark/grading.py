@@ -394,7 +394,8 @@ def run(
     chosen = subjects if isinstance(subjects, Mapping) else _choose_subjects(subjects, is_quick)
     chosen_methods = _choose_methods(methods, questions, is_quick)
     parts = None if out is None else writable(Path(out) / "parts")
-    tasks = {  # name of a piece of work -> what a worker needs for it
+    # Name of a piece of work -> what a worker needs for it.
+    tasks = {
         f"{name} {seed}": (name, build, seed) for seed in seeds for name, build in chosen.items()
     }
     names = list(tasks)

@@ -356,6 +356,8 @@ def transform_residual_stream(
     back = columns.T if back is None else back
     changed = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
     weights = dict(model.named_parameters())
+    # What reads x W of the old stream x = x' back must read x' (back W); what writes y must write
+    # y columns.
     with torch.no_grad():
         for name, parameter in changed.named_parameters():
             _, _, last = name.rpartition(".")

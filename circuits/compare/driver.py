@@ -116,7 +116,8 @@ class Comparison(Measured):
         """The rounds in which the predictions of the model and its reference differ most, worst
         first; empty if there is no reference.
         """
-        return tuple(self.behaviour.failures)
+        failures: tuple[Failure, ...] = self.behaviour.failures
+        return failures
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:

@@ -490,7 +490,7 @@ def _centre(state: ArrayLike) -> NDArray[np.float64]:
     return state - state.mean(-1, keepdims=True)
 
 
-def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
+def remove_irrelevant_constants(algorithm: Algorithm, episodes: Any) -> Algorithm:
     """Return a copy of the algorithm without irrelevant constants in its state: a state variable is
     centred if adding a constant to all its elements changes no prediction.
 
@@ -511,6 +511,8 @@ def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
         has_elements = before.ndim == 3 and before.shape[-1] > 1
         if not has_elements or algorithm.variable(key).kind != "real":
             continue
+        # With a constant added before the round, the same constant must be added after it, and
+        # nothing else may change.
         after, shifted = algorithm.step({**state, key: before + 1.0}, inputs)
         expected = {k: values[NEXT + k] for k in algorithm.state}
         expected[key] = expected[key] + 1.0
@@ -644,7 +646,7 @@ class Compared:
         The last item is the algorithm that the task assigns to the reference, or to the model if
         there is no reference. If another algorithm predicts more like the model and carries a
         state, it is the first item. State variables are centred if adding a constant to all their
-        elements changes no prediction (:func:`modulo_sum`).
+        elements changes no prediction (:func:`remove_irrelevant_constants`).
         """
         closest = self.parts["algorithm"].algorithm
         explained = self.reference or self.model
@@ -653,7 +655,9 @@ class Compared:
         if closest is not None and closest.state and closest.key != expected.key:
             algorithms.insert(0, closest)
         known = self.model.samples.known
-        return {algorithm.key: modulo_sum(algorithm, known) for algorithm in algorithms}
+        return {
+            algorithm.key: remove_irrelevant_constants(algorithm, known) for algorithm in algorithms
+        }
 
 
 def make_row(record: object, **renamed: str) -> dict[str, Any]:

@@ -260,6 +260,7 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
         run_of_rows = base.select(edits.episode[rows])
         clean = run_of_rows.latents[:, t : t + 1]
         state_change = {key: change[rows, t : t + 1] for key, change in changes.items()}
+        # The change of the latents from which this change of the state is decoded.
         step = writer.step(state_change, (len(rows), 1)).to(clean)
         root_mean_square = (clean + step).square().mean().sqrt()
         normal = torch.randn(clean.shape, generator=generator).to(clean)
@@ -281,6 +282,7 @@ def _measure_responses_to_state(subject: Participant, algorithm: Algorithm, edit
         by_noise = np.stack(
             [of_step_plus_noise - of_step, of_step_minus_noise - of_step, of_noise, of_minus_noise]
         )
+        # A response to noise alone, or to the noise beside the step.
         is_tied = np.abs(by_noise).max((0, -1)) > _SMALLEST_RESPONSE
         result[rows, t] = np.where(is_tied[:, None], np.nan, of_step)
     return result

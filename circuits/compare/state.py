@@ -24,7 +24,6 @@ from circuits.compare.question import (
     N_BANDS,
     SAME,
     Budget,
-    Compared,
     Participant,
     Question,
     choose_penalty,
@@ -673,14 +672,10 @@ def _compute_distributions(target: Participant, predictions: Tensor) -> Array:
     return p / p.sum(-1, keepdims=True)
 
 
-def _compute_state(compared: Compared) -> StatePart:
-    return stitch(*compared.pair, compared.untrained, compared.budget)
-
-
 STATE = Question(
     "state",
     StatePart,
-    _compute_state,
+    lambda compared: stitch(*compared.pair, compared.untrained, compared.budget),
     claim="It has the same state as {}, by affine maps",
     yes="has the same state",
     no="has, by affine maps, another state",

@@ -212,7 +212,8 @@ def q_learning(
     one_back = two_back = labels
     if coordinates.one_hot:
         one_back, two_back = labels[:-1], labels[:-2]
-    groups = {  # words of the tables -> labels
+    # Words of the tables -> labels.
+    groups = {
         "ALL": labels,
         "ROWS": states,
         "CANDIDATES": actions,
@@ -760,12 +761,6 @@ def _get_unit(circuit: Circuit, values: Values, key: str) -> float:
     return max(_find_largest_value(values), bound / 16)
 
 
-def _has_rounded_zeros(circuit: Circuit) -> bool:
-    """Return whether pairs of softmax heads round Q-values of 0."""
-    arguments = circuit.arguments
-    return arguments["eta"] is not None and arguments["variant"] != "softmlp"
-
-
 def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
     """Find the choices that rounding errors can change, because the two best actions are nearly
     equal.
@@ -795,7 +790,9 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
         width = max(width, 40.0 / arguments["hardness"])
     lead = ranked[..., -1] - ranked[..., -2]
     is_close = lead < width
-    if not _has_rounded_zeros(circuit):
+    # Pairs of softmax heads round Q-values of 0; without them, zeros are exact.
+    has_pairs = arguments["eta"] is not None and arguments["variant"] != "softmlp"
+    if not has_pairs:
         is_close &= next_values.any(-1)
     undecided = {key: is_close for key in ("policy", "best_column") if key in circuit.sites}
     if "noise" in values:

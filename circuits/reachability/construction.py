@@ -102,7 +102,8 @@ def reachability(
     sources, targets = wire.number_labels("s", n_edges), wire.number_labels("t", n_edges)
     # Where an edge's source and target are combined.
     bound = wire.number_labels("e", n_edges) if marks else targets
-    groups = {  # words of the tables -> labels
+    # Words of the tables -> labels.
+    groups = {
         "ALL": labels,
         "NAMES": nodes,
         "SOURCES": sources,

@@ -108,7 +108,8 @@ def weighted_majority(
     heads = wire.softmax_only(exact_heads, eta, make_softmax_heads)
     labels = layout.labels
     experts = wire.number_labels("e", n_experts)
-    groups = {  # words of the tables -> labels
+    # Words of the tables -> labels.
+    groups = {
         "ALL": labels,
         "EXPERTS": experts,
         "VOTES": wire.number_labels("p", n_experts),

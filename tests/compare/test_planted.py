@@ -6,7 +6,13 @@ import pytest
 
 import interp
 from circuits.benchmark.known_machine import rotate_residual_stream
-from circuits.compare.question import Budget, Compared, Participant, Samples, modulo_sum
+from circuits.compare.question import (
+    Budget,
+    Compared,
+    Participant,
+    Samples,
+    remove_irrelevant_constants,
+)
 from circuits.compare.response import ResponsePart, _compute_response_part
 from circuits.compare.state import is_hard, stitch
 from circuits.compare.update import Evidence, _fit_updates, judge, score_updates
@@ -44,7 +50,7 @@ def wired():
 def _updated(wired, machine, response=UNASKED):
     """The updates of a machine beside an untrained copy, and what they say of it."""
     reference, fresh = wired
-    algorithm = modulo_sum(MAJORITY, reference.samples.known)
+    algorithm = remove_irrelevant_constants(MAJORITY, reference.samples.known)
     subject = Participant(machine, reference.samples)
     part = score_updates(subject, {MAJORITY.key: algorithm}, [fresh], SMALL)
     return part.updates, judge(Evidence(part.updates, response))

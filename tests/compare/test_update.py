@@ -17,9 +17,9 @@ from circuits.compare.question import (
     centre_states,
     centred_states,
     choose_penalty,
-    modulo_sum,
     pool_runs,
     pool_values,
+    remove_irrelevant_constants,
     score_maps,
 )
 from circuits.compare.update import (
@@ -161,7 +161,7 @@ def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(
 def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     """Against Weighted Majority of another gain, which is what a rule is fitted to be."""
     model, half = subjects[0], weighted_majority(0.15)
-    half = modulo_sum(half, model.samples.known)
+    half = remove_irrelevant_constants(half, model.samples.known)
     writer, test = model.writer(half), model.samples.test
     part = score_updates(model, {"wm": half}, [], SMALL)
     steps = transition(model.model, test, writer, round=SMALL.at)
@@ -288,11 +288,13 @@ def test_what_no_prediction_reads_of_a_state_is_not_asked_for():
     experts = interp.tasks.get("experts")
     mdps = interp.tasks.get("qlearning")
     episodes = experts.half(0).sample(8, 6, seed=0, n_experts=3)
-    assert centred_states(modulo_sum(weighted_majority(0.3), episodes)) == ("log_weights",)
-    assert centred_states(modulo_sum(bayes(), episodes)) == ()
+    assert centred_states(remove_irrelevant_constants(weighted_majority(0.3), episodes)) == (
+        "log_weights",
+    )
+    assert centred_states(remove_irrelevant_constants(bayes(), episodes)) == ()
     played = mdps.half(0).sample(8, 6, seed=0, n_states=3, n_actions=2)
     q_learning = mdps.update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
-    assert centred_states(modulo_sum(q_learning, played)) == ()
+    assert centred_states(remove_irrelevant_constants(q_learning, played)) == ()
 
 
 def test_a_centred_state_has_no_mean_and_predicts_the_same():

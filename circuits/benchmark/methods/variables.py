@@ -53,13 +53,14 @@ def _fit_probe(
         x, y = x - x.mean(0), y - y.mean(0)
     n_known = 2 * len(x) // 3
     known_x, known_y = x[:n_known], y[:n_known]
+    # A penalty has no scale where no activation varies.
     varies = bool(((known_x - known_x.mean((0, 1))).abs() > 1e-9).any())
     ridge = RIDGE if varies else 0.0
     fitted = Affine.fit(known_x.flatten(0, 1), known_y.flatten(0, 1), ridge)
     test_y = y[n_known:]
-    # [moment, episode, round, output]
-    missed = torch.stack([fitted(x[n_known:]) - test_y, test_y - known_y.mean((0, 1))])
-    return fitted, missed.square().sum((1, 2))
+    errors_of_probe = fitted(x[n_known:]) - test_y  # [episode, round, output]
+    errors_of_mean = known_y.mean((0, 1)) - test_y
+    return fitted, torch.stack([errors_of_probe, errors_of_mean]).square().sum((1, 2))
 
 
 def _compute_r2(errors: Float[Tensor, "moment output"]) -> float:
