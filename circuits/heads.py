@@ -285,7 +285,7 @@ def softmax_only(
     require(math.isfinite(eta) and eta > 0, f"eta must be a number > 0 or None, got {eta!r}")
     softened: list[Head] = []
     for head in heads:
-        if head.rule == "hard":
+        if head.rule == "hard":  # the larger eta, the nearer to attention to the highest score
             scores = tuple((eta * query, key) for query, key in head.scores)
             softened.append(replace(head, rule="softmax", scores=scores))
         elif head.rule == "linear":

@@ -212,15 +212,16 @@ def _grade_ranking(
     scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))
     n_true = int(is_true.sum())
     if n_true and is_false.any():
-        y, x = is_true[is_ranked], values[is_ranked]
-        # The share of true items among as many of the best; ties at the edge are broken at random, on average.
-        edge = np.sort(x)[-n_true]
-        is_above, is_level = x > edge, x == edge
+        is_hit, ranked = is_true[is_ranked], values[is_ranked]
+        # Hits among the n_true best items. Items level with the last of these share the places that
+        # are left, as they do on average if ties are broken at random.
+        lowest = np.sort(ranked)[-n_true]
+        is_above, is_level = ranked > lowest, ranked == lowest
         share_of_level = (n_true - is_above.sum()) / is_level.sum()
-        hits = (y & is_above).sum() + share_of_level * (y & is_level).sum()
+        hits = (is_hit & is_above).sum() + share_of_level * (is_hit & is_level).sum()
         scores = {
-            "auroc": float(roc_auc_score(y, x)),
-            "ap": float(average_precision_score(y, x)),
+            "auroc": float(roc_auc_score(is_hit, ranked)),
+            "ap": float(average_precision_score(is_hit, ranked)),
             "recall": float(hits) / n_true,
         }
     if chosen is not None:

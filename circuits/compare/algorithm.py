@@ -351,18 +351,20 @@ def explain(
     algorithm = part.algorithm
     if part.family is None or algorithm is None:
         return part
-    # The family explains the predictions on average. It must also do so in nearly every round, after
-    # changes of inputs, and better than its own small changes would.
+    # The family explains the predictions on average; three tests can still rule it out.
+    # First: in nearly all rounds its predictions must be near the model's.
     predict = predictor(subject)
     differences, _ = _measure_differences(predict, predictor(algorithm), sets)
     share_apart = _share_plainly_apart(differences, sets, seed)
     family = None if share_apart.high > _RARE_SHARE else part.family
     part = replace(part, apart=share_apart, family=family)
+    # Second: it must respond to changes of inputs as the model does.
     _, first_scored_on = next(iter(sets.values()))
     edits = edits or Edits.of(task, first_scored_on, Budget.quick().edits)
     part = _judge_responses(part, subject, edits)
-    is_complete = part.explained.low >= NEARLY_ALL or task.kind != "classes"
-    if part.family is None or is_complete:
+    # Third, where there is an error left: small changes of its update must not remove much of it.
+    is_exact = part.explained.low >= NEARLY_ALL
+    if part.family is None or is_exact or task.kind != "classes":
         return part
     remainder, change = _measure_remainder(predict, algorithm, sets, seed)
     family = None if remainder.low <= _LEAST_REMAINDER else part.family

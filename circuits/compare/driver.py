@@ -99,15 +99,16 @@ class Comparison(Measured):
         if there is no reference, the closest algorithm.
         """
         closest = self.algorithm.scores[self.algorithm.closest]
-        against = self.reference or closest.name
+        reference = self.reference or closest.name
         measures = list(self.measures)
-        # Only the first claim that is decided names the reference: "predicts the same as ...".
-        for word in ("yes", "no"):
-            decided = [i for i, measure in enumerate(measures) if measure.verdict == word]
+        # Only the claim that comes first in the sentence names the reference, as in "predicts the
+        # same as ...": the first "yes" or, if there is none, the first "no".
+        for verdict in ("yes", "no"):
+            decided = [i for i, measure in enumerate(measures) if measure.verdict == verdict]
             if decided:
                 first = measures[decided[0]]
-                yes = f"{first.yes.removesuffix(' likewise')} as {against}"
-                measures[decided[0]] = replace(first, yes=yes, no=f"{first.no} than {against}")
+                yes = f"{first.yes.removesuffix(' likewise')} as {reference}"
+                measures[decided[0]] = replace(first, yes=yes, no=f"{first.no} than {reference}")
                 break
         return sentence(self.model, measures)
 

@@ -574,7 +574,7 @@ def _fit_extension(
     free = [p for p in family.searched if p.name not in fixed and not p.enters]
     shared = {p.name: fixed[p.name] for p in family.searched if p.name in fixed}
 
-    def steps_of(member: Algorithm, episodes: Any) -> Transition:
+    def decode_steps(member: Algorithm, episodes: Any) -> Transition:
         writer = subject.writer(member, keys, subject.penalty(algorithm))
         return transition(subject.model, episodes, writer, round=budget.at)
 
@@ -583,10 +583,10 @@ def _fit_extension(
     for point in product(*(p.grid for p in free)):
         parameters = shared | dict(zip(names, point, strict=True))
         member = centre_states(_make_member(family, parameters), centred)
-        missed = steps_of(member, subject.samples.other).compute_residual_share(member)
+        missed = decode_steps(member, subject.samples.other).compute_residual_share(member)
         if missed < smallest:
             smallest, best, best_parameters = missed, member, parameters
-    steps = steps_of(best, subject.samples.test)
+    steps = decode_steps(best, subject.samples.test)
     errors = steps.under(best)
     return smallest, _make_fitted_update(
         family=family,

@@ -467,21 +467,21 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     Q-table that is updated to the token Update.
     """
     move, actions, states = wiring.move, wiring.actions, wiring.states
-    # `best` and `choice` are pairs (attention rule, score terms).
-    best = _make_selection(
+    best_rule, best_scores = _make_selection(
         wiring,
         rule="hard" if wiring.hardness is None else "softmax",
         sharpness=wiring.hardness or 1.0,
         tau=wiring.tau,
     )
-    choice = best
+    choice_rule, choice_scores = best_rule, best_scores
     if wiring.beta is not None:  # a softmax policy, in which ties share their probability
-        choice = _make_selection(wiring, rule="softmax", sharpness=wiring.beta, tau=0.0)
+        choice_rule, choice_scores = _make_selection(
+            wiring, rule="softmax", sharpness=wiring.beta, tau=0.0
+        )
     if wiring.draws:
-        choice_rule, choice_scores = choice
         sharpness = wiring.beta or wiring.hardness or 1.0
         bonus = _reward_drawn_action(wiring, choice_rule, sharpness)
-        choice = choice_rule, (*choice_scores, *bonus)
+        choice_scores = (*choice_scores, *bonus)
     if wiring.variant == "lin":
         maximum = move(states, "buf3", "buf3")
         column = move(states, "buf3", "buf1")
@@ -499,8 +499,10 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
         theta=1.5,
     )
     return [
-        wire.Head("3.1 action selection", 2, *choice, moves=action),
-        wire.Head("3.2 max extraction", 2, *best, moves=maximum),
+        wire.Head(
+            "3.1 action selection", layer=2, rule=choice_rule, scores=choice_scores, moves=action
+        ),
+        wire.Head("3.2 max extraction", layer=2, rule=best_rule, scores=best_scores, moves=maximum),
         inherit,
     ]
 
