@@ -530,11 +530,14 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
     algorithm change.
 
     Returns:
-        The absolute correlation in the worst of up to three groups of neighbouring rounds.
+        The absolute correlation in the worst of up to three groups of neighbouring rounds; NaN if no
+        scored round has a next round.
     """
     run, values = pool_runs(subject), pool_values(algorithm, subject.samples)
     first, last = subject.task.data.first_asked, run.n_rounds - 1
     rounds = range(first, last)
+    if not rounds:
+        return NO_NUMBER
     now, later = slice(first, last), slice(first + 1, last + 1)
     outputs = run_on(subject.model, run, rounds, horizon=1, latents=run.latents[:, later])
     # Of the only edit and of the round that reads the state: [episode, round, ...].

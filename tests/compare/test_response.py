@@ -305,3 +305,11 @@ def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_ch
     samples = Samples.draw(machine, budget, {"n_nodes": 28, "n_edges": 24})
     correlation = _correlate_with_next_state(Participant(machine, samples), breadth_first())
     assert low <= round(correlation.low, 9) <= round(correlation.high, 9) <= high
+
+
+def test_two_rounds_have_no_later_state_to_answer_from_where_the_first_is_not_asked():
+    machine = interp.load("reachability-handwired", n_nodes=4, n_edges=3)
+    budget = Budget(known=8, test=8, rounds=2, starts=1, horizon=1)
+    samples = Samples.draw(machine, budget, {"n_nodes": 4, "n_edges": 3})
+    correlation = _correlate_with_next_state(Participant(machine, samples), breadth_first())
+    assert np.isnan(correlation.estimate)
