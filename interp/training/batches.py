@@ -8,7 +8,7 @@ intervals; ``interp.evaluation`` measures how well a model performs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -67,17 +67,14 @@ class Batch:
         """
         length = n_rounds or self.n_rounds
         for start in range(0, self.n_rounds, length):
-            yield self.cut(slice(start, start + length))
+            stop = start + length
+            rounds = self.rounds.slice_rounds(start, stop)
+            yield replace(self, rounds=rounds, targets=self.targets[:, start:stop])
 
-    def cut(self, rounds: slice) -> Batch:
-        """Return a batch that has only the rounds in the slice ``rounds`` of every episode."""
-        return self.each(lambda tensor: tensor[:, rounds])
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Return a batch with the function ``change`` applied to every tensor, such as one that
-        moves it to another device.
-        """
-        return replace(self, rounds=self.rounds.map_tensors(change), targets=change(self.targets))
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch with all of its tensors on a device."""
+        rounds = self.rounds.map_tensors(lambda tensor: tensor.to(device))
+        return replace(self, rounds=rounds, targets=self.targets.to(device))
 
 
 def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
@@ -112,12 +109,17 @@ class EpisodeSource:
         self.task = catalog.get(config.task)
         self.goal = goal_of(self.task)
         self.goal.targets_of(config.targets)  # refuses a name that does not exist
-        order = self.goal.drawn or tuple(config.sizes)
+        sizes = config.sizes
+        # In the order in which sizes are drawn for a batch, which decides what a seed gives.
+        order = self.goal.drawn or tuple(sizes)
         require(
-            sorted(order) == sorted(config.sizes),
-            f"the goal of {config.task!r} draws {', '.join(order)}, but its record has sizes {', '.join(config.sizes)}",
+            sorted(order) == sorted(sizes),
+            f"the goal of {config.task!r} draws {', '.join(order)}, but its record has sizes {', '.join(sizes)}",
         )
-        self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
+        self.bounds: dict[str, tuple[int, int]] = {}  # name -> (smallest, largest) value
+        for name in order:
+            low, high = sizes[name]
+            self.bounds[name] = (low, high)
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
         """Sample and encode one training batch, or one process's part of it if several processes
@@ -131,7 +133,7 @@ class EpisodeSource:
             n_shards: number of processes, among which the batch is divided.
         """
         config = self.config
-        # All processes draw the stage alike, so that their episodes have the same length.
+        # All processes draw the stage with the same numbers, so that their episodes are equally long.
         rng = np.random.default_rng([config.seed, _TRAINING_STREAM, step, 0])
         chosen_stage = config.curriculum[stage]
         if stage and rng.random() < config.mix:
@@ -156,18 +158,21 @@ class EpisodeSource:
             n_episodes: number of episodes.
             stage: stage of the curriculum, which bounds the sizes.
         """
-        allowed = self._dataset
-        bounds = []
-        for size, own_bounds in self.bounds.items():
-            low, high = stage.bounds(size, *own_bounds)
-            bounds.append(f"{low} <= {size} <= {high}")
-            allowed = [episodes for episodes in allowed if low <= getattr(episodes, size) <= high]
+        allowed_batches = self._dataset
+        conditions = []
+        for size, run_bounds in self.bounds.items():
+            low, high = stage.bounds(size, *run_bounds)
+            conditions.append(f"{low} <= {size} <= {high}")
+            allowed_batches = [
+                batch for batch in allowed_batches if low <= getattr(batch, size) <= high
+            ]
         require(
-            len(allowed) > 0,
-            f"no batch of the data set has {' and '.join(bounds)}; raise dataset_episodes, or the stage's bounds",
+            len(allowed_batches) > 0,
+            f"no batch of the data set has {' and '.join(conditions)}; raise dataset_episodes, or the stage's bounds",
         )
-        episodes = allowed[rng.integers(len(allowed))]
-        rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
+        episodes = allowed_batches[rng.integers(len(allowed_batches))]
+        is_too_small = n_episodes > len(episodes)  # then some episodes are drawn more than once
+        rows = rng.choice(len(episodes), size=n_episodes, replace=is_too_small)
         drawn = episodes.select(rows)
         # Cut before targets are computed: a target may lie in the last round.
         if stage.n_rounds < episodes.n_rounds:
@@ -218,9 +223,9 @@ class EpisodeSource:
             fixed: sizes that are not drawn, by name.
         """
         options: dict[str, Any] = {"seed": int(rng.integers(2**31)), **fixed}
-        for name, own_bounds in self.bounds.items():
+        for name, run_bounds in self.bounds.items():
             if name not in fixed:
-                low, high = stage.bounds(name, *own_bounds)
+                low, high = stage.bounds(name, *run_bounds)
                 options[name] = int(rng.integers(low, high + 1))
         regimes = self.config.regimes
         if regimes:
@@ -325,12 +330,14 @@ class RoundsLoss(nn.Module):
         model = self.model
         payloads = None if layout.payload is None else values
         resid = model.embed_round(tokens, latents, payloads)
+        # The first position that `normed` has is that of the prediction; its last ones, from the
+        # update's on, decide the new state.
         if layout.choice_position is None or self.commit == "target":
-            # The last n_read positions, from the one of the prediction on.
             normed = model.ln_final(model.run_from(resid, n_read=layout.n_from_prediction))
             logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]
         else:
-            # Up to the prediction, then the rest with the choice in it; blocks keep keys and values.
+            # Run up to the prediction, write the choice into the tokens, and run the rest. Blocks
+            # keep the keys and values of the first part.
             n_prefix = layout.predict_position + 1
             past = [block.make_empty_past(len(tokens)) for block in model.blocks]
             normed = model.ln_final(model.run_from(resid[:, :n_prefix], past=past, n_read=1))
@@ -352,6 +359,7 @@ def _compute_loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout
     """
     if layout.kind != "classes":
         return layout.loss(layout.prediction(logits), targets[:, 0])
+    # The cross-entropy from the targets.
     return -(targets * logits.log_softmax(-1)).sum(-1)
 
 
@@ -367,7 +375,7 @@ def _compute_loss_of_prediction(prediction: Tensor, targets: Tensor, layout: Rou
     if layout.kind != "classes":
         return layout.loss(prediction, targets[:, 0])
     probabilities = layout.distribution(prediction)
-    smallest = torch.finfo(probabilities.dtype).eps
+    smallest = torch.finfo(probabilities.dtype).eps  # so that a probability of 0 has a finite loss
     return -(targets * probabilities.clamp_min(smallest).log()).sum(-1)
 
 

@@ -105,7 +105,9 @@ class Stage:
         ((2, 4), (3, 3), (2, 8))
         """
         bound = self.sizes.get(size) or high  # 0 is no bound
-        smallest, largest = (low, bound) if isinstance(bound, int) else bound
+        if isinstance(bound, int):
+            return low, min(bound, high)
+        smallest, largest = bound
         return min(max(smallest, low), high), min(largest, high)
 
     def ends_early(self, evaluation: Mapping[str, float]) -> bool:
@@ -137,9 +139,8 @@ class Stage:
             require_known("size", name, run_sizes)
             largest: Any = bound
             if not isinstance(bound, int):
-                is_range = len(bound) == 2 and 1 <= bound[0] <= bound[1]
                 require(
-                    is_range,
+                    _is_range(bound),
                     f"stage {index} has {name} {list(bound)}; give one number, or [low, high]",
                 )
                 largest = bound[1]
@@ -282,8 +283,7 @@ class TrainingConfig:
         sizes = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
         for name, bounds in self.sizes.items():
             require_known("size", name, sizes)
-            is_range = len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
-            require(is_range, f"{name} must be [low, high], got {list(bounds)}")
+            require(_is_range(bounds), f"{name} must be [low, high], got {list(bounds)}")
             sizes[name] = (bounds[0], bounds[1])
         return sizes
 
@@ -427,6 +427,11 @@ class TrainingConfig:
         for name in ("task", "stages"):
             require(name in values, f"a training configuration needs the field {name!r}")
         return cls(**values)
+
+
+def _is_range(bounds: Sequence[int]) -> bool:
+    """Return True for a pair (smallest, largest) of positive numbers."""
+    return len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
 
 
 def _make_stage(stage: Any) -> Stage:

@@ -103,19 +103,26 @@ def goal_of(task: Task) -> TrainingGoal:
     return task.training()
 
 
+def _list_goals() -> dict[str, TrainingGoal]:
+    """Return the goals of all tasks that can be trained, by key of the task."""
+    return {task.key: goal_of(task) for task in list_tasks() if task.training is not None}
+
+
 def preset(task: str, name: str) -> TrainingConfig:
     """Return the settings of a task's preset, such as ``preset("experts", "laptop")``."""
-    trained = {known.key: goal_of(known) for known in list_tasks() if known.training is not None}
-    require_known("task to train", task, trained)
-    require_known(f"preset of {task!r}", name, trained[task].presets)
-    return trained[task].presets[name]
+    goals = _list_goals()
+    require_known("task to train", task, goals)
+    known_presets = goals[task].presets
+    require_known(f"preset of {task!r}", name, known_presets)
+    return known_presets[name]
 
 
 def presets() -> str:
     """Return a text that lists the tasks that can be trained, one per line, with the names of their
     presets.
     """
-    trained = [task for task in list_tasks() if task.training is not None]
-    return "\n".join(
-        f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained
-    )
+    lines = []
+    for task, goal in _list_goals().items():
+        names = ", ".join(sorted(goal.presets)) or "none"
+        lines.append(f"{task}: {names}")
+    return "\n".join(lines)

@@ -32,6 +32,22 @@ def is_stack(name: str, parameter: Tensor) -> bool:
     return is_weight and name.startswith("blocks.") and parameter.ndim >= 2
 
 
+def split_parameters(
+    model: nn.Module,
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Split the parameters of a transformer into those that Muon trains (:func:`is_stack`), and all
+    others.
+    """
+    stacks = []
+    others = []
+    for name, parameter in model.named_parameters():
+        if is_stack(name, parameter):
+            stacks.append(parameter)
+        else:
+            others.append(parameter)
+    return stacks, others
+
+
 class Muon(torch.optim.Optimizer):
     """The optimizer Muon for matrices and stacks of matrices: momentum SGD that orthogonalises the
     update of each matrix.
@@ -64,7 +80,10 @@ class Muon(torch.optim.Optimizer):
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
         momentum = state["momentum"].mul_(_MOMENTUM).add_(gradient)
-        update = _orthogonalise(gradient + _MOMENTUM * momentum)
+        update = _orthogonalise(
+            gradient + _MOMENTUM * momentum
+        )  # Nesterov: one momentum step ahead
+        # An orthogonal [rows, columns] matrix has the root mean square 1 / sqrt(max(rows, columns)).
         rate = _ADAM_RMS * lr * max(parameter.shape[-2:]) ** 0.5
         parameter.mul_(1 - lr * weight_decay).add_(update, alpha=-rate)
 

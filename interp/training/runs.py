@@ -36,7 +36,7 @@ from interp.model.saved import content_of
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked, checked_result
 from interp.support.errors import InputError, require
-from interp.support.files import convert_read_errors, digest_of, read_json, write_atomic
+from interp.support.files import convert_read_errors, digest_of, read_json, write_atomic, write_text
 from interp.training.config import TrainingConfig
 
 STATE_FILE = "training.safetensors"
@@ -128,6 +128,7 @@ class RunState:
             InputError: only some moments of a parameter are stored, or one has another shape.
         """
         for key, parameter in model.named_parameters():
+            # Not strict: without Muon, its moments have no optimizer.
             for optimizer, entries in zip(optimizers, _MOMENTS_BY_OPTIMIZER, strict=False):
                 names = [f"{entry}.{key}" for entry in entries]
                 if not self.tensors.keys().isdisjoint(names):
@@ -211,6 +212,19 @@ def make_model(config: TrainingConfig, name: str) -> Any:
     trained.name = name
     trained.origin = {**machine.origin, "training": config.to_dict()}
     return trained
+
+
+def set_recurrence(model: Any, config: TrainingConfig, step: int) -> None:
+    """Set the factor of a latent's old value, for batch ``step`` of a transformer's run; other
+    models have no such factor (see :meth:`TrainingConfig.latent_kept`).
+
+    Args:
+        model: the model that is trained.
+        config: settings of the run.
+        step: index of the batch.
+    """
+    if isinstance(model, HookedLatentTransformer):
+        model.latent_kept = config.latent_kept(step)
 
 
 def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
@@ -308,7 +322,7 @@ def cut_metrics(folder: Path, step: int) -> None:
     with convert_read_errors(path):
         lines = [line for line, record in _read_records(path) if float(record["step"]) <= step]
     text = "".join(f"{line}\n" for line in lines)
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, text)
 
 
 def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -392,8 +406,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     progress = state.progress
     model = make_model(config, name)
     state.load_weights(model)
-    if isinstance(model, HookedLatentTransformer):
-        model.latent_kept = config.latent_kept(progress.step)
+    set_recurrence(model, config, progress.step)
     records = [record for _, record in _read_records(folder / METRICS_FILE)]
     metrics = pd.DataFrame(records, columns=None if records else _METRIC_COLUMNS)
     record_file = folder / RECORD_FILE
@@ -460,7 +473,7 @@ def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
     settings = [{**asdict(run.config), "seed": None} for run in runs]  # seeds do not count
     first = settings[0]
     differing = [name for name in first if any(values[name] != first[name] for values in settings)]
-    most_common_text = {}
+    most_common_text = {}  # name of a setting -> the text of its value in most runs
     for name in differing:
         counts = Counter(setting_text(name, values[name]) for values in settings)
         text, _ = counts.most_common(1)[0]
@@ -479,8 +492,9 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
     """Average learning curves over the seeds of each setting.
 
     The result has one row per setting and step. ``mean``, ``low`` and ``high`` are the mean, lowest
-    and highest ``excess`` (loss above the lowest that can be reached) over seeds, and ``n_seeds`` is
-    the number of seeds. Steps at which only some runs of a setting were evaluated are left out.
+    and highest ``excess`` (loss above the lowest that can be reached) over runs, and ``n_seeds`` is
+    the number of their seeds. Steps at which only some seeds of a setting were evaluated are left
+    out.
 
     >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
     >>> over_seeds(frame).to_dict("records")
@@ -489,8 +503,12 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
     Args:
         curves: the table of :func:`learning_curves`.
     """
-    by_step = curves.groupby(["setting", "step"], sort=False)["excess"]
-    spread = by_step.agg(mean="mean", low="min", high="max", n_seeds="size").reset_index()
+    spread = curves.groupby(["setting", "step"], sort=False, as_index=False).agg(
+        mean=("excess", "mean"),
+        low=("excess", "min"),
+        high=("excess", "max"),
+        n_seeds=("seed", "nunique"),
+    )
     n_seeds = curves.groupby("setting")["seed"].nunique()
     is_complete = spread["n_seeds"] == spread["setting"].map(n_seeds)
     return spread[is_complete].reset_index(drop=True)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.core.machine import Machine
 from interp.model.checkpoints import save_checkpoint
@@ -43,7 +43,7 @@ from interp.training.batches import Batch, EpisodeSource, RoundsLoss, measure_pr
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.hardware import choose_precision, this_machine
-from interp.training.muon import Muon, is_stack
+from interp.training.muon import Muon, split_parameters
 
 _FIELDS_BESIDE_WEIGHTS = ("name", "origin", "latent_update")
 """Fields in which two models may differ if one takes the weights of the other.
@@ -105,7 +105,7 @@ def train(
             run.train_until(stop_at or config.total_steps)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"stopped at step {run.at.step} of {config.total_steps}; the same command goes on from step "
+                f"stopped at step {run.progress.step} of {config.total_steps}; the same command goes on from step "
                 f"{run.saved_step}"
             ) from None
     return folder / "model"
@@ -153,7 +153,7 @@ class TrainingLoop:
 
     Attributes:
         model: the model that is trained.
-        at: how far the run has come (stage, number of batches, time).
+        progress: how far the run has come (stage, number of batches, time).
         saved_step: number of batches before the newest training checkpoint on disk; 0 if there is
             none.
     """
@@ -180,7 +180,7 @@ class TrainingLoop:
             _set_weights(self.model, config.start, self.source.goal)
         loss = RoundsLoss(self.model, config.commit, config.compile)
         self.loss, *self.optimizers = accelerator.prepare(loss, *self._make_optimizers())
-        self.at = runs.Progression()
+        self.progress = runs.Progression()
         self.saved_step = 0
         if any(stage.until for stage in config.curriculum):
             evaluation = self.evaluate()
@@ -205,13 +205,10 @@ class TrainingLoop:
         above 0.
         """
         config = self.config
-        uses_muon = config.muon_lr > 0 and not config.machine
-        by_adam, by_muon = [], []
-        for name, parameter in self.model.named_parameters():
-            if uses_muon and is_stack(name, parameter):
-                by_muon.append(parameter)
-            else:
-                by_adam.append(parameter)
+        by_muon: list[nn.Parameter] = []
+        by_adam = list(self.model.parameters())
+        if config.muon_lr > 0 and not config.machine:
+            by_muon, by_adam = split_parameters(self.model)
         beta_1, beta_2 = config.betas
         adam = torch.optim.AdamW(
             by_adam, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay
@@ -242,8 +239,8 @@ class TrainingLoop:
                 )
             state.load_weights(self.model)
             state.load_moments(self.model, self.optimizers)
-            self.at = state.progress
-            self.saved_step = self.at.step
+            self.progress = state.progress
+            self.saved_step = self.progress.step
         elif self.is_main:
             model = self.folder / "model"
             require(
@@ -259,7 +256,7 @@ class TrainingLoop:
             }
             write_json(self.folder / runs.RECORD_FILE, record)
         if self.is_main:
-            runs.cut_metrics(self.folder, self.at.step)
+            runs.cut_metrics(self.folder, self.progress.step)
 
     def save(self) -> None:
         """Write the training checkpoint (weights, optimizer moments, settings and progress) to the
@@ -267,10 +264,15 @@ class TrainingLoop:
         """
         if self.is_main:
             config = self.config.to_dict()
-            runs.write_state(self.folder, self.at, config, self.model, self.optimizers)
-            if self.keep_every and self.at.step % self.keep_every == 0:
-                runs.keep_state(self.folder, self.at.step)
-        self.saved_step = self.at.step
+            runs.write_state(self.folder, self.progress, config, self.model, self.optimizers)
+            if self._is_at_kept_step:
+                runs.keep_state(self.folder, self.progress.step)
+        self.saved_step = self.progress.step
+
+    @property
+    def _is_at_kept_step(self) -> bool:
+        """Whether the training checkpoint of the current step is stored for good."""
+        return self.keep_every > 0 and self.progress.step % self.keep_every == 0
 
     # The loop.
 
@@ -279,7 +281,7 @@ class TrainingLoop:
         the curriculum is over, save the final model.
         """
         path = self.folder / runs.METRICS_FILE
-        bar = display("training", self.config.total_steps, self.at.step, self.is_main)
+        bar = display("training", self.config.total_steps, self.progress.step, self.is_main)
         with (
             threads_for(self.model),
             convert_write_errors(path),
@@ -290,20 +292,20 @@ class TrainingLoop:
             stream = None
             if self.is_main:
                 stream = stack.enter_context(open(path, "a", buffering=1, encoding="utf-8"))
-            while self.at.step < last_step and not self._is_over:
+            while self.progress.step < last_step and not self._is_over:
                 record = self._train_batch()
                 if stream is not None:
                     stream.write(json.dumps(record) + "\n")
-                is_last = self._is_over or self.at.step >= last_step or interrupted()
-                is_kept = self.keep_every > 0 and self.at.step % self.keep_every == 0
-                if is_last or is_kept or self.at.step % self.config.checkpoint_every == 0:
+                is_last = self._is_over or self.progress.step >= last_step or interrupted()
+                is_due = self.progress.step % self.config.checkpoint_every == 0
+                if is_last or is_due or self._is_at_kept_step:
                     self.save()
                 if interrupted() and not self._is_over:
                     raise KeyboardInterrupt
                 text = f"loss {record['loss']:.4f}"
-                if "excess" in self.at.last_evaluation:
-                    text += f" excess {self.at.last_evaluation['excess']:.4f}"
-                update(completed=self.at.step, text=text)
+                if "excess" in self.progress.last_evaluation:
+                    text += f" excess {self.progress.last_evaluation['excess']:.4f}"
+                update(completed=self.progress.step, text=text)
         final = self.folder / "model"
         if self._is_over and self.is_main and not final.exists():
             save_checkpoint(self.model, final)
@@ -311,11 +313,11 @@ class TrainingLoop:
     @property
     def _is_over(self) -> bool:
         """Whether every stage of the curriculum is over."""
-        return self.at.stage >= len(self.config.curriculum)
+        return self.progress.stage >= len(self.config.curriculum)
 
     def _train_batch(self) -> dict[str, float]:
         """Train on one batch, evaluate if it is time to, and return the metrics of this batch."""
-        progress = self.at
+        progress = self.progress
         started = time.perf_counter()
         loss = self.step()
         progress.seconds += time.perf_counter() - started
@@ -337,23 +339,23 @@ class TrainingLoop:
     def step(self) -> float:
         """Train on the next batch of episodes, and return its mean loss."""
         shard = self.accelerator.process_index
-        device = self.accelerator.device
         batch = self.source.batch(
-            self.at.step, self.at.stage, shard, self.accelerator.num_processes
+            self.progress.step, self.progress.stage, shard, self.accelerator.num_processes
         )
-        batch = batch.each(lambda tensor: tensor.to(device))
+        batch = batch.to(self.accelerator.device)
         self._set_rates()
         self._set_recurrence()
         self.loss.train()
-        if self.config.machine:  # its own randomness, such as dropout, is a function of the step
-            sequence = np.random.SeedSequence([self.config.seed, self.at.step, shard])
+        # The randomness of a machine, such as dropout, is a function of the step, as the batch is.
+        if self.config.machine:
+            sequence = np.random.SeedSequence([self.config.seed, self.progress.step, shard])
             (seed_of_step,) = sequence.generate_state(1)
             torch.manual_seed(int(seed_of_step))
         total = self._backpropagate(batch)
         loss = float(self.accelerator.reduce(total, "mean"))
         if not math.isfinite(loss):
             raise InputError(
-                f"the loss became {loss} at step {self.at.step}; train in another folder with a lower lr (now "
+                f"the loss became {loss} at step {self.progress.step}; train in another folder with a lower lr (now "
                 f"{self.config.lr}): a run that is resumed keeps its configuration"
             )
         return loss
@@ -364,13 +366,13 @@ class TrainingLoop:
         A stage that ended early counts with all of its planned steps, so that rates still decay to
         zero.
         """
-        earlier_stages = self.config.curriculum[: self.at.stage]
-        planned_step = sum(stage.steps for stage in earlier_stages) + self.at.stage_step
-        share = _schedule(planned_step, self.config)
-        rates = (self.config.lr, self.config.muon_lr)
+        earlier_stages = self.config.curriculum[: self.progress.stage]
+        planned_step = sum(stage.steps for stage in earlier_stages) + self.progress.stage_step
+        factor = _schedule(planned_step, self.config)
+        rates = (self.config.lr, self.config.muon_lr)  # not strict below: there may be no Muon
         for optimizer, rate in zip(self.optimizers, rates, strict=False):
             for group in optimizer.param_groups:
-                group["lr"] = rate * share
+                group["lr"] = rate * factor
 
     def _backpropagate(self, batch: Batch) -> Tensor:
         """Backpropagate through a batch, window by window, step the optimizers, and return the
@@ -382,7 +384,7 @@ class TrainingLoop:
         carried = None
         total = torch.zeros((), device=device)
         for window in batch.windows(self.config.window):
-            share = window.n_rounds / batch.n_rounds  # of the batch's mean loss
+            share = window.n_rounds / batch.n_rounds  # weight of its loss in the batch's mean loss
             # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
             with torch.autocast(device.type, torch.bfloat16, in_bfloat16):
                 loss, carried = self.loss(window, carried)
@@ -406,8 +408,7 @@ class TrainingLoop:
         """Set the factor of a latent's old value when an update is written, for the next batch of a
         transformer (see ``TrainingConfig.anneal_latents``).
         """
-        if isinstance(self.model, HookedLatentTransformer):
-            self.model.latent_kept = self.config.latent_kept(self.at.step)
+        runs.set_recurrence(self.model, self.config, self.progress.step)
 
     def evaluate(self) -> dict[str, float]:
         """Measure the progress on episodes that are not trained on, and return {name of a number:
@@ -420,7 +421,8 @@ class TrainingLoop:
         """Count a batch with this loss. End the stage if it had all of its batches, or if its loss
         has stopped falling.
         """
-        progress, config = self.at, self.config
+        progress = self.progress
+        config = self.config
         progress.step += 1
         progress.stage_step += 1
         progress.epoch_loss += loss / config.epoch_steps
@@ -436,7 +438,7 @@ class TrainingLoop:
             self._begin_stage(progress.stage + 1)
 
     def _begin_stage(self, stage: int) -> None:
-        progress = self.at
+        progress = self.progress
         progress.stage = stage
         progress.stage_step = 0
         progress.stale_epochs = 0

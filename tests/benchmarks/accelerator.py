@@ -85,7 +85,7 @@ def step(task: str, precision: str, size: int) -> Row:
             run.step()
             patching.wait()
             begun = time.perf_counter()
-            for run.at.step in range(1, n_steps + 1):
+            for run.progress.step in range(1, n_steps + 1):
                 run.step()
             patching.wait()
             seconds = (time.perf_counter() - begun) / n_steps

@@ -89,7 +89,7 @@ def work(folder: Path, batch: int, steps: int, dtype: str) -> None:
 
 def _step(run: TrainingLoop) -> float:
     loss = run.step()
-    run.at.step += 1
+    run.progress.step += 1
     return loss
 
 

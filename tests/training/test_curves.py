@@ -82,6 +82,15 @@ def test_a_mean_is_over_every_seed(runs):
     assert (first["low"], first["high"], first["n_seeds"]) == (seeds.min(), seeds.max(), 2)
 
 
+def test_two_runs_of_one_seed_count_as_one_seed(runs):
+    """Such as on two machines: their setting stays in the table, with the mean of both."""
+    curves = learning_curves([runs[0]])
+    other_run = curves.assign(excess=curves["excess"] + 1)
+    spread = over_seeds(pd.concat([curves, other_run]))
+    assert (spread["n_seeds"] == 1).all()
+    assert list(spread["mean"]) == pytest.approx(list(curves["excess"] + 0.5))
+
+
 def test_the_command_writes_what_ships_with_a_model(runs, tmp_path):
     printed("curves", *runs, "--out", tmp_path)
     assert (tmp_path / "learning.svg").read_text().count("<svg") == 1

@@ -133,18 +133,18 @@ def _start_matching(model: HookedLatentTransformer) -> None:
         _copy_what_matches(block.attn)
         if block.mlp is not None:
             block.mlp.W_out.mul_(_SMALL)
-    model.unembed.weight.copy_(_name_nodes(model).T)
+    model.unembed.weight.copy_(_get_node_embeddings(model).T)
     if model.config.write_map:
-        _write_weights(model).copy_(_WRITTEN * torch.eye(model.config.d_model))
+        _get_write_weights(model).copy_(_WRITTEN * torch.eye(model.config.d_model))
 
 
-def _name_nodes(model: HookedLatentTransformer) -> Tensor:
+def _get_node_embeddings(model: HookedLatentTransformer) -> Tensor:
     """Return the token embeddings of the nodes, ``[node, d_model]``."""
     first = model.layout.token_ids["n_1"]
     return model.W_E[first : first + model.unembed.weight.shape[1]]
 
 
-def _write_weights(model: HookedLatentTransformer) -> Tensor:
+def _get_write_weights(model: HookedLatentTransformer) -> Tensor:
     """Return the model's matrix ``W_write``, which maps the residual stream to the update of the
     latent.
     """
@@ -159,7 +159,8 @@ def _start_factored(model: HookedLatentTransformer) -> None:
     generator = torch.Generator().manual_seed(0)
     codes: dict[str, Tensor] = {}
 
-    def code_of(name: str) -> Tensor:
+    def get_code(name: str) -> Tensor:
+        """Return the vector of a role or a group; it is drawn when it is first needed."""
         if name not in codes:
             drawn = torch.randn(model.config.d_model, generator=generator).to(model.W_pos)
             codes[name] = model.config.init_std * drawn
@@ -168,11 +169,11 @@ def _start_factored(model: HookedLatentTransformer) -> None:
     for position, label in enumerate(model.layout.max_layout.labels):
         role, _, number = label.partition("_")
         if label in _GROUPS or number:
-            role_code = code_of(role)
+            role_code = get_code(role)
             group = _GROUPS.get(label, f"edge {number}")
-            model.W_pos[position] = _ROLE * role_code + code_of(group)
+            model.W_pos[position] = _ROLE * role_code + get_code(group)
         if label == "<z>":
-            model.W_pos[position] = code_of("root") + code_of("question")
+            model.W_pos[position] = get_code("root") + get_code("question")
 
 
 def _start_apart(model: HookedLatentTransformer) -> None:
@@ -183,12 +184,12 @@ def _start_apart(model: HookedLatentTransformer) -> None:
     All heads copy content, and only content is written to the latent.
     """
     half = model.config.d_model // 2
-    n_by_place = model.config.n_heads // 2
+    n_by_place = model.config.n_heads // 2  # number of heads that match by position
     content = slice(half)
     places = slice(half, None)
-    _leave_empty(model.W_E, places)
-    _leave_empty(model.latents.table, places)
-    _leave_empty(model.W_pos, content)
+    _empty_half(model.W_E, places)
+    _empty_half(model.latents.table, places)
+    _empty_half(model.W_pos, content)
     _start_matching(model)
     for block in model.blocks:
         attn = block.attn
@@ -200,10 +201,10 @@ def _start_apart(model: HookedLatentTransformer) -> None:
             nn.init.orthogonal_(attn.W_V[head, content])
         _copy_what_matches(attn)
     if model.config.write_map:
-        _write_weights(model)[places] = 0.0
+        _get_write_weights(model)[places] = 0.0
 
 
-def _leave_empty(table: Tensor, columns: slice) -> None:
+def _empty_half(table: Tensor, columns: slice) -> None:
     """Set ``columns`` of an embedding table, half of all columns, to zero, and scale the rest so
     that vectors keep their length.
     """
@@ -227,19 +228,21 @@ def _start_bound(model: HookedLatentTransformer) -> None:
         "give 4 heads or more",
     )
     _start_apart(model)
-    names = slice(d_head)
-    copies = slice(d_head, 2 * d_head)
-    node_names = _name_nodes(model)
-    size = node_names.norm(dim=1).mean()
+    names = slice(d_head)  # dimensions of a token's own embedding
+    copies = slice(d_head, 2 * d_head)  # dimensions of another token's, copied by a head
+    embeddings = _get_node_embeddings(model)  # a view of W_E
+    length = embeddings.norm(dim=1).mean()
     model.W_E[:, :half] = 0.0
     model.latents.table.zero_()
-    node_names[:, names] = size * nn.init.orthogonal_(torch.empty_like(node_names[:, names]))
-    model.unembed.weight.copy_(node_names.T)
+    directions = nn.init.orthogonal_(torch.empty_like(embeddings[:, names]))
+    embeddings[:, names] = length * directions
+    model.unembed.weight.copy_(embeddings.T)
     for block in model.blocks:
         attn = block.attn
         for head in range(model.config.n_heads):
             copies_to = copies
-            if head >= model.config.n_heads // 2:  # matches by content
+            # The second half of the heads matches by content, and not by position.
+            if head >= model.config.n_heads // 2:
                 copies_to = names
                 queries = _draw_orthogonal(model.W_E, d_head)
                 attn.W_Q[head] = 0.0
@@ -252,10 +255,10 @@ def _start_bound(model: HookedLatentTransformer) -> None:
             attn.W_O[head, :, copies_to] = _COPIED * values.T
         attn.W_K.copy_(attn.W_Q)
     if model.config.write_map:
-        written = _write_weights(model)
-        written.zero_()
-        written[names, names] = _WRITTEN * torch.eye(d_head)
-        written[copies, names] = _WRITTEN * torch.eye(d_head)
+        write_weights = _get_write_weights(model)
+        write_weights.zero_()
+        write_weights[names, names] = _WRITTEN * torch.eye(d_head)
+        write_weights[copies, names] = _WRITTEN * torch.eye(d_head)
 
 
 def _draw_orthogonal(like: Tensor, size: int) -> Tensor:
