@@ -119,9 +119,10 @@ def _measure_checks(trial: Trial) -> list[Measure]:
     """
     content_measure = used.check_content(trial)
     is_used = content_measure.verdict == "yes"
-    measures = [used.check_use(trial, ALL), content_measure, shortcuts.check_side(trial)]
     return [
-        *measures,
+        used.check_use(trial, ALL),
+        content_measure,
+        shortcuts.check_side(trial),
         used.check_duration(trial),
         content.check_decoding(trial),
         content.check_directions(trial, is_used=is_used),
@@ -129,12 +130,12 @@ def _measure_checks(trial: Trial) -> list[Measure]:
 
 
 def _make_tables(trial: Trial) -> dict[str, pd.DataFrame]:
-    tabulate = {
-        "without": used.without,
-        "used": used.table,
-        "by_round": used.by_round,
-        "presence": used.presence,
+    return {
+        "without": used.without(trial),
+        "used": used.table(trial),
+        "by_round": used.by_round(trial),
+        "presence": used.presence(trial),
+        "directions": content.table(trial),
+        "doses": content.doses(trial),
+        "shortcuts": shortcuts.table(trial),
     }
-    tabulate |= {"directions": content.table, "doses": content.doses}
-    tabulate |= {"shortcuts": shortcuts.table}
-    return {name: make_table(trial) for name, make_table in tabulate.items()}

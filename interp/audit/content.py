@@ -92,7 +92,7 @@ def _measure_effects(
     """
     predictions = trial.rerun(torch.stack(list(states)), [round] * len(states), horizon=1)
     changed = trial.distribution(predictions)[:, :, round]
-    return trial.distance(changed, trial.plain[:, round])
+    return trial.distance(changed, trial.unchanged_distributions[:, round])
 
 
 class _ByRank(NamedTuple):
@@ -123,16 +123,15 @@ def _measure_effects_by_rank(trial: Trial, round: int) -> _ByRank:
         trial: the model with its episodes.
         round: index of the round that reads the changed states.
     """
-    states_read = trial.read([round])[0]
+    states_read = trial.select_states([round])[0]
     donor = change_states(trial, [round], Change.DONOR)[0]
     change = (donor - states_read).flatten(1).double()
     axes = _find_principal_directions(states_read)
     ranks = sorted({min(k, len(axes)) for k in (*_RANKS, len(axes))})
-    drawn = _draw_random_directions(change.shape[1], max(ranks), trial.budget.seed)
-    random = drawn.to(change)
+    random_axes = _draw_random_directions(change.shape[1], max(ranks), trial.budget.seed)
 
     states = []
-    for directions in (axes, random):
+    for directions in (axes, random_axes.to(change)):
         for k in ranks:
             part = _project(change, directions[:k]).to(states_read)
             states.append(states_read + part.unflatten(1, states_read.shape[1:]))
@@ -169,8 +168,12 @@ def table(trial: Trial) -> pd.DataFrame:
     for t in sorted({middle, trial.writes[-1]}):
         effects = _measure_effects_by_rank(trial, t)
         for i, k in enumerate(effects.ranks):
-            share = ratio_interval(effects.principal[i], effects.whole, participants=trial.whose)
-            random = ratio_interval(effects.random[i], effects.whole, participants=trial.whose)
+            share = ratio_interval(
+                effects.principal[i], effects.whole, participants=trial.participants
+            )
+            random = ratio_interval(
+                effects.random[i], effects.whole, participants=trial.participants
+            )
             row = {"round": t, "directions": k, **share.columns("share")}
             rows.append({**row, "random": random.estimate})
     return pd.DataFrame(rows)
@@ -190,7 +193,7 @@ def doses(trial: Trial) -> pd.DataFrame:
         ``share_high`` are the ends of its interval.
     """
     t = trial.writes[-1]
-    state_read = trial.read([t])[0]
+    state_read = trial.select_states([t])[0]
     donor = change_states(trial, [t], Change.DONOR)[0]
     effects = _measure_effects(
         trial, t, [state_read + dose * (donor - state_read) for dose in _DOSES]
@@ -198,7 +201,7 @@ def doses(trial: Trial) -> pd.DataFrame:
     whole = effects[_DOSES.index(1.0)]
     rows = []
     for dose, effect in zip(_DOSES, effects, strict=True):
-        share = ratio_interval(effect, whole, participants=trial.whose)
+        share = ratio_interval(effect, whole, participants=trial.participants)
         rows.append({"round": t, "dose": dose, **share.columns("share")})
     return pd.DataFrame(rows)
 
@@ -287,7 +290,7 @@ class _Losses(NamedTuple):
             trial: the model with its episodes. Their participants are the units of the interval.
         """
         saved = self.donor - self.principal
-        return ratio_interval(saved, self.donor - self.unchanged, participants=trial.whose)
+        return ratio_interval(saved, self.donor - self.unchanged, participants=trial.participants)
 
 
 def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
@@ -299,14 +302,17 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
         n_directions: number of directions that stay unchanged.
     """
     rounds = list(range(1, trial.shape[1]))
-    states = trial.read(rounds)
+    states = trial.select_states(rounds)
     own_states = states.flatten(2).double()  # [written, episode, number]
     donor_states = change_states(trial, rounds, Change.DONOR).flatten(2).double()
-    random = _draw_random_directions(own_states.shape[2], n_directions, trial.budget.seed).to(
-        own_states
-    )
+    n_numbers = own_states.shape[2]
+    drawn = _draw_random_directions(n_numbers, n_directions, trial.budget.seed)
+    random_axes = drawn.to(own_states)
 
     def sum_losses(changed: Float[Tensor, "written episode number"]) -> Array:
+        """Return the loss of each episode, ``[episode]``: of every round in a run of its own, in
+        which this round alone reads a changed state.
+        """
         states_read = changed.to(states).unflatten(2, states.shape[2:])
         predictions = trial.rerun(states_read, rounds, horizon=1)
         losses = [trial.losses(predictions[i])[:, t] for i, t in enumerate(rounds)]
@@ -316,11 +322,11 @@ def _measure_losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     with_random = donor_states.clone()
     for i, state in enumerate(states):
         to_own = own_states[i] - donor_states[i]
-        with_principal[i] += _project(to_own, _find_principal_directions(state)[:n_directions])
-        with_random[i] += _project(to_own, random)
-    own_losses = trial.own_losses[:, 1:].sum(1)
+        principal_axes = _find_principal_directions(state)[:n_directions]
+        with_principal[i] += _project(to_own, principal_axes)
+        with_random[i] += _project(to_own, random_axes)
     return _Losses(
-        unchanged=own_losses,
+        unchanged=trial.unchanged_losses[:, 1:].sum(1),
         donor=sum_losses(donor_states),
         principal=sum_losses(with_principal),
         random=sum_losses(with_random),
@@ -362,7 +368,7 @@ def check_decoding(trial: Trial) -> Measure:
     algorithm = trial.algorithm
     assert algorithm is not None
     n_episodes, n_rounds = trial.shape
-    wide_trial = trial
+    wide_trial = trial  # for untrained copies, which need more episodes
     if n_episodes < PLATEAU:
         larger = replace(trial.budget, episodes=PLATEAU)
         wide_trial = Trial.of(trial.model, larger, seed=_WIDE_SEED, n_rounds=n_rounds)
@@ -370,16 +376,15 @@ def check_decoding(trial: Trial) -> Measure:
     memory = flatten_elements(algorithm.run(trial.episodes)[algorithm.memory])[:, 1:]
     memory_wide = flatten_elements(algorithm.run(wide_trial.episodes)[algorithm.memory])[:, 1:]
     number = _score_decoding(trial, memory)
-    unless = _doubt_unread(trial, memory, number)
+    unless = _doubt_low_score(trial, memory, number)
 
     def score_copy(copy: Trial) -> Interval | None:
         return _score_decoding(copy, memory_wide) if _has_varying_states(copy) else None
 
     controls = wide_trial.score_copies(score_copy)
     donor = draw_donors(n_episodes, trial.budget.seed)
-    controls["the memory of other episodes"] = Control(
-        _score_decoding(trial, memory[donor]).estimate
-    )
+    other_memory = _score_decoding(trial, memory[donor])
+    controls["the memory of other episodes"] = Control(other_memory.estimate)
     return Measure(
         key="decoded",
         claim=claim,
@@ -411,12 +416,12 @@ def _describe_lack(trial: Trial) -> str:
         return "no algorithm with a memory to look for"
     if not _has_varying_states(trial):
         return "no state that differs between episodes"
-    if trial.whose.max() + 1 < N_FOLDS:
+    if trial.n_participants < N_FOLDS:
         return f"no {N_FOLDS} participants, of whom one part after the other is read"
     return ""
 
 
-def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict, str]:
+def _doubt_low_score(trial: Trial, memory: Array, number: Interval) -> dict[Verdict, str]:
     """Return a reason not to report that the memory cannot be decoded, if more episodes might raise
     R2 above the threshold.
 
@@ -432,13 +437,13 @@ def _doubt_unread(trial: Trial, memory: Array, number: Interval) -> dict[Verdict
         there is no such doubt.
     """
     # NaN if there are too few participants to halve: `expected` is then NaN, and the doubt remains.
-    half = np.nan
-    if trial.whose.max() + 1 >= 2 * N_FOLDS:
-        half = _score_decoding(trial, memory, trial.first_half).estimate
-    expected = 2 * number.estimate - half
+    r2_of_half = np.nan
+    if trial.n_participants >= 2 * N_FOLDS:
+        r2_of_half = _score_decoding(trial, memory, trial.first_half).estimate
+    expected = 2 * number.estimate - r2_of_half
     if expected <= THRESHOLDS["decoded"].value:
         return {}
-    return {"no": f"{FEW}: from half of them R2 is {half:.2f}; more of them might read it"}
+    return {"no": f"{FEW}: from half of them R2 is {r2_of_half:.2f}; more of them might read it"}
 
 
 def _score_decoding(
@@ -455,10 +460,11 @@ def _score_decoding(
     # The states that rounds 1, 2, ... read, as one latent: [episode, round, 1, number].
     features = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2)
     target = memory[rows]
-    participants = trial.whose[rows]
+    participants = trial.participants[rows]
     predicted = predict_across_folds(
         features, target, ridge=RIDGE, seed=trial.budget.seed, participants=participants
     )
-    missed = ((predicted.numpy(force=True) - target) ** 2).sum((1, 2))
-    varied = ((target.mean(0) - target) ** 2).sum((1, 2))
-    return ratio_interval(missed, varied, participants=participants).complement
+    # R2 = 1 - error / variation, both summed over rounds and numbers of the memory, [episode].
+    error = ((predicted.numpy(force=True) - target) ** 2).sum((1, 2))
+    variation = ((target.mean(0) - target) ** 2).sum((1, 2))
+    return ratio_interval(error, variation, participants=participants).complement

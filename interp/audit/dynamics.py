@@ -110,10 +110,11 @@ def fixed_points(
     n_episodes, n_rounds = trial.shape
     (held_round,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
     require(0 <= episode < n_episodes, f"episode is 0 to {n_episodes - 1}, got {episode}")
-    require(
-        not trial.grows,
-        f"{model.name!r} has no fixed points: its channel {trial.grows!r} grows with every round",
-    )
+    for channel in model.channels:
+        require(
+            not channel.grows,
+            f"{model.name!r} has no fixed points: its channel {channel.name!r} grows with every round",
+        )
     n_numbers = int(carried_mask(model).sum())
     require(
         n_numbers <= _MAX_DIMENSIONS,
@@ -148,7 +149,7 @@ class _HeldRound:
     Attributes:
         model: the model, in float64 if it can be copied.
         run: a rollout of that round only.
-        live: Bool[number], the entries of the flattened state that carry information.
+        is_carried: Bool[number], the entries of the flattened state that carry information.
         template: a state that provides the other entries.
         unit: typical distance between states of different episodes.
         delta: step of finite differences, in the state's own units.
@@ -156,7 +157,7 @@ class _HeldRound:
 
     model: Machine
     run: Rollout
-    live: Tensor
+    is_carried: Tensor
     template: Float[Tensor, "row width"]
     unit: float
     delta: float
@@ -172,38 +173,39 @@ class _HeldRound:
         """
         model = trial.model
         run = trial.run
-        of_episode = slice(episode, episode + 1)
-        fed = run.fed.map_tensors(lambda part: part[of_episode][:, [round]])
+        # A slice and a list, so that both axes are kept, with length 1.
+        rows = slice(episode, episode + 1)
+        fed = run.fed.map_tensors(lambda part: part[rows][:, [round]])
         with suppress(Exception):  # a machine that cannot be copied is taken as it is
             model = copy.deepcopy(trial.model).to(torch.float64)
             fed = model.prepare(fed)
-        # A run of one round has two states, before and after it; edits replace the first.
-        latents = run.latents[of_episode][:, [round, round]].to(model.dtype)
-        predictions = run.predictions[of_episode][:, [round]].to(model.dtype)
+        # A run of one round has two states, before and after it. Edits replace the first, and
+        # nothing reads the second.
+        latents = run.latents[rows][:, [round, round]].to(model.dtype)
+        predictions = run.predictions[rows][:, [round]].to(model.dtype)
         unit = _measure_spread(run.latents[:, 1:])
         # About the cube root of the rounding error, the best step of central differences.
-        relative = 1e-5 if model.dtype == torch.float64 else 1e-3
-        live = carried_mask(trial.model).flatten()
+        relative_step = 1e-5 if model.dtype == torch.float64 else 1e-3
         # Any state of the run: only entries that are not carried, such as padding, are read from it.
         template = run.latents[0, 1].to(model.dtype)
         run_of_round = replace(run, predictions=predictions, latents=latents, fed=fed)
         return cls(
             model=model,
             run=run_of_round,
-            live=live,
+            is_carried=carried_mask(trial.model).flatten(),
             template=template,
             unit=unit,
-            delta=relative * unit,
+            delta=relative_step * unit,
         )
 
     def flatten(
         self, states: Float[Tensor, "state row width"]
     ) -> Float[np.ndarray, "state number"]:
         """Return states as points, ``[state, number]``: flattened, and divided by ``unit``."""
-        numbers = states.flatten(1)[:, self.live].double().numpy(force=True)
+        numbers = states.flatten(1)[:, self.is_carried].double().numpy(force=True)
         return np.asarray(numbers / self.unit)
 
-    def place(self, point: Float[np.ndarray, " number"]) -> Float[Tensor, "row width"]:
+    def unflatten(self, point: Float[np.ndarray, " number"]) -> Float[Tensor, "row width"]:
         """Return the state that a point stands for, ``[row, width]``. The inverse of
         :meth:`flatten`.
 
@@ -211,29 +213,36 @@ class _HeldRound:
             point: a state, flattened and divided by ``unit``.
         """
         state = self.template.flatten().clone()
-        state[self.live] = torch.from_numpy(point * self.unit).to(state)
+        state[self.is_carried] = torch.from_numpy(point * self.unit).to(state)
         return state.view_as(self.template)
 
-    def leave(self, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
+    def run_from(
+        self, states: Float[Tensor, "state row width"]
+    ) -> Float[Tensor, "state row width"]:
         """Run the round from each of several states, and return the states after the round,
         ``[state, row, width]``.
         """
         edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
-        rounds = [0] * len(states)
+        rounds = [0] * len(
+            states
+        )  # each state is written before the only round, in a run of its own
         experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
         outputs = next(batches(experiment))  # of the only edit
         # carried is [edit, episode, round edited, read, row, width]; each state is a "round edited".
         return outputs.carried[0, 0, :, 0]
 
-    def move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
+    def compute_move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
         """Return the difference that the round makes, ``[number]``: the point after the round minus
         ``point``. A point is a state, flattened and divided by ``unit``.
         """
-        state = self.place(point).unsqueeze(0)
-        left_behind = self.flatten(self.leave(state))[0]
-        return np.asarray(left_behind - self.flatten(state)[0])
+        state = self.unflatten(point).unsqueeze(0)
+        (after,) = self.flatten(self.run_from(state))
+        (before,) = self.flatten(state)
+        return np.asarray(after - before)
 
-    def jacobian(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
+    def compute_jacobian(
+        self, point: Float[np.ndarray, " number"]
+    ) -> Float[np.ndarray, "out into"]:
         """Compute the Jacobian of the round at a point by central differences, ``[number after the
         round, number before it]``.
 
@@ -243,14 +252,14 @@ class _HeldRound:
         Args:
             point: a state, flattened and divided by ``unit``.
         """
-        index = self.live.nonzero()[:, 0]
+        index = self.is_carried.nonzero()[:, 0]
         n_numbers = len(index)
         # [2 * n_numbers, row * width]: each number of the state moved up, then each moved down
-        state = self.place(point)
+        state = self.unflatten(point)
         nearby = state.flatten().repeat(2 * n_numbers, 1)
         nearby[torch.arange(n_numbers), index] += self.delta
         nearby[torch.arange(n_numbers, 2 * n_numbers), index] -= self.delta
-        after = self.leave(nearby.unflatten(1, state.shape)).flatten(1)[:, index]
+        after = self.run_from(nearby.unflatten(1, state.shape)).flatten(1)[:, index]
         differences = after[:n_numbers] - after[n_numbers:]  # [number before, number after]
         slopes = differences / (2 * self.delta)
         return np.asarray(slopes.T.double().numpy(force=True))
@@ -298,26 +307,34 @@ def _search_points(held_round: _HeldRound, starts: Float[np.ndarray, "start numb
     """
     from scipy.optimize import least_squares  # a quarter of a second: only where it is used
 
-    def slope(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
-        return held_round.jacobian(point) - np.eye(len(point))
+    def compute_slope(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
+        """Return the Jacobian of the move, F(point) - point."""
+        return held_round.compute_jacobian(point) - np.eye(len(point))
 
-    points, speeds = [], []
+    points = []
+    speeds = []
     for start in starts:
-        end = least_squares(held_round.move, start, slope, method="lm", **_TOLERANCES)
-        speed = float(np.linalg.norm(end.fun))  # of the move at the end point, end.x
+        # Of the result, x is the point where the search ended, and fun the move from there.
+        end = least_squares(
+            held_round.compute_move, start, jac=compute_slope, method="lm", **_TOLERANCES
+        )
+        speed = float(np.linalg.norm(end.fun))
         if speed <= _MAX_SLOW_SPEED:
             points.append(end.x)
             speeds.append(speed)
     slowest_first = np.argsort(speeds, kind="stable")
-    ordered = np.array(points).reshape(-1, starts.shape[1])[slowest_first]
-    clusters = _cluster(ordered, _CLUSTER_RADIUS)
+    ordered_points = np.array(points).reshape(-1, starts.shape[1])[slowest_first]
+    ordered_speeds = np.array(speeds)[slowest_first]
+    clusters = _cluster(ordered_points, _CLUSTER_RADIUS)
     # The first point of a cluster is its slowest one.
     _, first_of_cluster, sizes = np.unique(clusters, return_index=True, return_counts=True)
     largest_first = np.argsort(-sizes, kind="stable")
     chosen = first_of_cluster[largest_first]
-    speeds_in_order = np.array(speeds)[slowest_first]
-    shares = sizes[largest_first] / max(sizes.sum(), 1)
-    return _Points(points=ordered[chosen], speeds=speeds_in_order[chosen], shares=shares)
+    return _Points(
+        points=ordered_points[chosen],
+        speeds=ordered_speeds[chosen],
+        shares=sizes[largest_first] / max(sizes.sum(), 1),
+    )
 
 
 def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np.ndarray, " point"]:
@@ -354,7 +371,7 @@ def _compute_eigenvalues(
     """
     eigenvalues = np.zeros(points.shape, complex)
     for i, point in enumerate(points):
-        values = np.linalg.eigvals(held_round.jacobian(point))
+        values = np.linalg.eigvals(held_round.compute_jacobian(point))
         eigenvalues[i] = values[np.argsort(-np.abs(values), kind="stable")]
     return eigenvalues
 
@@ -368,16 +385,18 @@ def _tabulate(
     distances = np.linalg.norm(points.points[:, None] - visited, axis=-1)
     is_leaving = modulus > 1 + _MODULUS_TOLERANCE
     is_marginal = np.abs(modulus - 1) <= _MODULUS_TOLERANCE
-    # Of the largest eigenvalue. A state may have no numbers: the sum over this axis is then 0.
+    # [point, 1], of the largest eigenvalue; [point, 0] for a state without numbers, whose sum is 0.
     angles = np.abs(np.angle(eigenvalues[:, :1]))
     columns = {
         "kind": np.where(points.speeds <= _MAX_FIXED_SPEED, "fixed", "slow"),
         "speed": points.speeds,
         "share": points.shares,
+        "leaving": is_leaving.sum(-1),
+        "marginal": is_marginal.sum(-1),
+        "modulus": modulus.max(-1, initial=0),
+        "turn": angles.sum(-1),
+        "nearest": distances.min(-1, initial=np.inf),
     }
-    columns |= {"leaving": is_leaving.sum(-1), "marginal": is_marginal.sum(-1)}
-    columns |= {"modulus": modulus.max(-1, initial=0), "turn": angles.sum(-1)}
-    columns["nearest"] = distances.min(-1, initial=np.inf)
     return pd.DataFrame(columns)
 
 

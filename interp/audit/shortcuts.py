@@ -70,8 +70,9 @@ class Adversarial:
         """
         losses = self._compute_losses(model or self.trials[0].model)
         distance_to_heuristic = np.abs(losses - self.heuristic)
-        closeness = distance_to_heuristic - np.abs(losses - self.algorithm)
-        sides = np.where(np.abs(closeness) < _TIE, 0.5, 1.0 * (closeness > 0))
+        distance_to_algorithm = np.abs(losses - self.algorithm)
+        lead = distance_to_heuristic - distance_to_algorithm  # of the algorithm; 0 is a tie
+        sides = np.where(np.abs(lead) < _TIE, 0.5, lead > 0)
         participants = participants_of(*(trial.episodes for trial in self.trials))
         return mean_interval(sides, participants=participants)
 
@@ -83,12 +84,10 @@ class Adversarial:
         parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
         joined = EncodedRounds.join(parts)
         predictions = sequential(model, joined, layout, commit="own").predictions
+        sizes = [len(trial.episodes) for trial in self.trials]
         losses = []
-        first = 0
-        for trial in self.trials:
-            part = predictions[first : first + len(trial.episodes)]
+        for trial, part in zip(self.trials, predictions.split(sizes), strict=True):
             losses.append(trial.losses(part)[:, -1])
-            first += len(trial.episodes)
         return np.concatenate(losses)
 
 
@@ -124,38 +123,35 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
         """
         return last_losses(batch, heuristic) - last_losses(batch, algorithm)
 
-    regimes = ["", *trial.regimes][:_MAX_REGIMES]
-    largest_excess = max(
-        float(measure_excess(_sample_batch(trial, regime, 0)).max()) for regime in regimes
-    )
-    if largest_excess * _MIN_EXCESS_SHARE < _TIE:
+    regimes = ["", *trial.regimes][:_MAX_REGIMES]  # "" is the task's default one
+    largest_excesses = [measure_excess(_sample_batch(trial, name, 0)).max() for name in regimes]
+    min_excess = _MIN_EXCESS_SHARE * max(largest_excesses)
+    if min_excess < _TIE:
         return None
-    wanted = min(_MAX_FOUND, trial.budget.episodes)
+    n_wanted = min(_MAX_FOUND, trial.budget.episodes)
     chosen_trials: list[Trial] = []
     n_chosen = n_drawn = 0
     n_draws = 1 if trial.task.data.halves else _MAX_DRAWS  # recorded episodes are drawn once
     for regime in regimes:
         for i in range(n_draws):
             is_hopeless = i >= 2 and n_chosen == 0  # two batches without a single one
-            if n_chosen >= wanted or is_hopeless:
+            if n_chosen >= n_wanted or is_hopeless:
                 break
             batch = _sample_batch(trial, regime, i)
             n_drawn += len(batch.episodes)
-            is_adversarial = measure_excess(batch) > largest_excess * _MIN_EXCESS_SHARE
-            rows = np.flatnonzero(is_adversarial)[: wanted - n_chosen]
+            is_adversarial = measure_excess(batch) > min_excess
+            rows = np.flatnonzero(is_adversarial)[: n_wanted - n_chosen]
             if len(rows):
                 chosen_trials.append(Trial(trial.model, batch.episodes.select(rows), trial.budget))
                 n_chosen += len(rows)
     if n_chosen < _MIN_FOUND:
         return None
-    of_algorithm = [last_losses(part, algorithm) for part in chosen_trials]
-    of_heuristic = [last_losses(part, heuristic) for part in chosen_trials]
     return Adversarial(
         name=heuristic.name,
         trials=tuple(chosen_trials),
         drawn=n_drawn,
-        algorithm=np.concatenate(of_algorithm),
-        heuristic=np.concatenate(of_heuristic),
+        algorithm=np.concatenate([last_losses(part, algorithm) for part in chosen_trials]),
+        heuristic=np.concatenate([last_losses(part, heuristic) for part in chosen_trials]),
     )
 
 
@@ -244,13 +240,14 @@ def _measure_further_share(trial: Trial, algorithm: Algorithm, heuristic: Algori
         algorithm: the algorithm that the model is compared with.
         heuristic: an algorithm that carries no state.
     """
-    predicted = _subtract_mean(trial.plain)
-    known = _subtract_mean(trial.predicted_by(algorithm))
-    also = _subtract_mean(trial.predicted_by(heuristic))
-    varied = max(float((predicted**2).sum()), 1e-12)
-    alone = _compute_error(trial, predicted, [known])
-    together = _compute_error(trial, predicted, [known, also])
-    return (alone - together) / varied
+    of_model = _subtract_mean(trial.unchanged_distributions)
+    of_algorithm = _subtract_mean(trial.predicted_by(algorithm))
+    of_heuristic = _subtract_mean(trial.predicted_by(heuristic))
+    # A share is 1 - error / variation, so that the difference of two shares is that of two errors.
+    variation = max(float((of_model**2).sum()), 1e-12)
+    error = _compute_error(trial, of_model, [of_algorithm])
+    error_with_heuristic = _compute_error(trial, of_model, [of_algorithm, of_heuristic])
+    return (error - error_with_heuristic) / variation
 
 
 def _subtract_mean(distributions: Float[np.ndarray, "episode round outcome"]) -> Array:
@@ -268,15 +265,14 @@ def _compute_error(trial: Trial, predictions: Array, features: list[Array]) -> f
         predictions: the model's predictions, centred.
         features: predictions of algorithms, centred.
     """
-    missed = 0.0
+    x = np.stack(features, -1)  # [episode, round, outcome, feature]
+    error = 0.0
     for fitted_on in (trial.first_half, ~trial.first_half):
-        held_out = ~fitted_on
-        x = np.stack([feature[fitted_on].ravel() for feature in features], -1)
-        x_held_out = np.stack([feature[held_out].ravel() for feature in features], -1)
-        slopes = np.linalg.lstsq(x, predictions[fitted_on].ravel(), rcond=None)[0]
-        residuals = predictions[held_out].ravel() - x_held_out @ slopes
-        missed += float((residuals**2).sum())
-    return missed
+        fitted_rows = x[fitted_on].reshape(-1, len(features))
+        slopes, *_ = np.linalg.lstsq(fitted_rows, predictions[fitted_on].ravel(), rcond=None)
+        residuals = predictions[~fitted_on] - x[~fitted_on] @ slopes
+        error += float((residuals**2).sum())
+    return error
 
 
 def check_side(trial: Trial) -> Measure:
@@ -292,20 +288,17 @@ def check_side(trial: Trial) -> Measure:
         measure's number is the smallest share of all heuristics.
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
-    bound = THRESHOLDS["side"].value
-    sides = {}
-    for key, adversarial in adversarial_by_heuristic(trial).items():
-        if adversarial is not None:
-            sides[key] = (adversarial.side(), adversarial)
-    if not sides:
+    threshold = THRESHOLDS["side"].value
+    found = [adversarial for adversarial in adversarial_by_heuristic(trial).values() if adversarial]
+    if not found:
         lacking = "no heuristic of its task whose answers differ from the algorithm's"
         return Measure(key="side", claim=claim, lacking=lacking)
-    worst_key = min(sides, key=lambda key: sides[key][0].estimate)
-    number, worst = sides.pop(worst_key)
-    note = (
-        f"The heuristic is {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
-    )
-    others = [f"{adversarial.name} {share}" for share, adversarial in sides.values()]
+    shares = [adversarial.side() for adversarial in found]
+    i_worst = int(np.argmin([share.estimate for share in shares]))
+    number, worst = shares.pop(i_worst), found.pop(i_worst)
+    n_adversarial = len(worst.algorithm)
+    note = f"The heuristic is {worst.name}, on {n_adversarial} of {worst.drawn} episodes drawn."
+    others = [f"{other.name} {share}" for other, share in zip(found, shares, strict=True)]
     if others:
         note += f" Others: {'; '.join(others)}."
     controls = trial.score_copies(lambda copy: worst.side(copy.model))
@@ -313,8 +306,8 @@ def check_side(trial: Trial) -> Measure:
         key="side",
         claim=claim,
         number=number,
-        threshold=bound,
-        no_threshold=1 - bound,
+        threshold=threshold,
+        no_threshold=1 - threshold,
         unit="share of episodes on the algorithm's side, in the last round",
         controls=controls,
         yes="sides with the algorithm where heuristics fail",

@@ -118,10 +118,9 @@ class Trial:
             evenly spaced from the second round to the last.
         channels: name of a channel (part of the state, such as h of an LSTM) -> indices of its rows
             of the state. The first item, with the name :data:`ALL`, is the whole state.
-        grows: name of the first channel that grows with every round, such as a cache; empty if none
-            grows.
-        whose: for each episode, the index of its participant, ``[episode]``; if there are no
+        participants: for each episode, the index of its participant, ``[episode]``; if there are no
             participants, the index of the episode. Intervals resample participants.
+        n_participants: number of participants.
         first_half: True for episodes that belong to the first half of the participants,
             ``[episode]``.
         algorithm: the algorithm that should explain the model's predictions; None if neither the
@@ -135,8 +134,9 @@ class Trial:
     def __post_init__(self) -> None:
         """Compute the attributes that need no run of the model."""
         refuse_missing("an audit", self.episodes)
-        self.whose = participants_of(self.episodes)
-        self.first_half = self.whose < (self.whose.max() + 1) // 2
+        self.participants = participants_of(self.episodes)
+        self.n_participants = int(self.participants.max()) + 1
+        self.first_half = self.participants < self.n_participants // 2
         self.task = catalog.of(self.model)
         self.layout = self.model.layout.fit(self.episodes)
         self.shape = (len(self.episodes), self.episodes.n_rounds)
@@ -144,8 +144,6 @@ class Trial:
         n_writes = min(self.budget.writes, last_round)
         evenly = np.linspace(1, last_round, n_writes).round()
         self.writes = tuple(sorted(set(evenly.astype(int).tolist())))  # rounding may repeat one
-        growing = (channel.name for channel in self.model.channels if channel.grows)
-        self.grows = next(growing, "")
         self.channels = _list_rows_by_channel(self.model)
         self.algorithm = self._find_algorithm()
 
@@ -154,8 +152,8 @@ class Trial:
         model's behaviour; None if there is none.
         """
         algorithms = self.task.algorithms
-        named = getattr(self.model, "algorithm", None)
-        if algorithms.records() or algorithms.hypothesis is not None or named:
+        own_algorithm = getattr(self.model, "algorithm", None)
+        if algorithms.records() or algorithms.hypothesis is not None or own_algorithm:
             return self.task.explains(self.model)
         return None
 
@@ -190,15 +188,14 @@ class Trial:
         that the model supports.
         """
 
-        def serves(regime: str) -> bool:
-            with suppress(InputError):
-                drawn = self.task.sample_for(
+        possible = []
+        for regime in self.task.data.regimes():
+            with suppress(InputError):  # the regime has no episodes of the model's sizes
+                self.task.sample_for(
                     self.model, n_episodes=1, n_rounds=2, seed=self.budget.seed, regime=regime
                 )
-                return len(drawn) == 1
-            return False  # the sampler refused the model's sizes
-
-        return tuple(filter(serves, self.task.data.regimes()))
+                possible.append(regime)
+        return tuple(possible)
 
     @cached_property
     def run(self) -> Rollout:
@@ -215,16 +212,16 @@ class Trial:
         return {key: algorithm for key, algorithm in algorithms.items() if not algorithm.state}
 
     @property
-    def scored(self) -> slice:
+    def scored_rounds(self) -> slice:
         """Slice of the rounds that count in losses: all rounds with a scored prediction, except the
         first round of the episode, which reads no earlier round's state.
         """
         return slice(max(1, self.task.data.first_asked), None)
 
     @property
-    def horizon(self) -> str:
+    def scored_in_words(self) -> str:
         """The rounds that count in losses, in words, such as "in rounds 1 to 11"."""
-        return f"in rounds {self.scored.start} to {self.shape[1] - 1}"
+        return f"in rounds {self.scored_rounds.start} to {self.shape[1] - 1}"
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
         """Return the distributions that ``algorithm`` predicts on the trial's episodes, ``[episode,
@@ -246,18 +243,18 @@ class Trial:
         return np.asarray(distribution.numpy(force=True))
 
     @cached_property
-    def plain(self) -> Float[np.ndarray, "episode round outcome"]:
+    def unchanged_distributions(self) -> Float[np.ndarray, "episode round outcome"]:
         """The distributions that the model predicts with its state unchanged, ``[episode, round,
         outcome]``.
         """
         return self.distribution(self.run.predictions)
 
     @cached_property
-    def own_losses(self) -> Float[np.ndarray, "episode round"]:
+    def unchanged_losses(self) -> Float[np.ndarray, "episode round"]:
         """The losses of the model's predictions with its state unchanged, ``[episode, round]``."""
         return self.losses(self.run.predictions)
 
-    def distance(self, one: Array, other: Array) -> Array:
+    def distance(self, first: Array, second: Array) -> Array:
         """Return the distance between predicted distributions, from 0 to 1, ``[...]``.
 
         For classes it is the total variation distance. For real numbers it is |difference of the
@@ -265,29 +262,30 @@ class Trial:
         that the model predicts for the trial's episodes with its state unchanged.
 
         Args:
-            one, other: the two distributions, or arrays of them, ``[..., outcome]``. The last axis
-                has the probability of each outcome; for real numbers the mean, or mean and log
+            first, second: the two distributions, or arrays of them, ``[..., outcome]``. The last
+                axis has the probability of each outcome; for real numbers the mean, or mean and log
                 variance.
         """
         if self.run.layout.kind == "classes":
-            differences = np.abs(one - other)
+            differences = np.abs(first - second)
             return np.asarray(0.5 * differences.sum(-1))
-        width = 2 * float(self.plain[..., 0].std()) or 1.0  # equal means: any unit will do
-        differences = np.abs(one[..., 0] - other[..., 0])
+        means = self.unchanged_distributions[..., 0]
+        width = 2 * float(means.std()) or 1.0  # equal means: any unit will do
+        differences = np.abs(first[..., 0] - second[..., 0])
         return np.minimum(differences / width, 1.0)
 
-    def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
+    def losses(self, predictions: Tensor) -> Array:
         """Return the losses of a model's predictions on the trial's episodes. The task defines the
         loss, such as the probability of a mistake.
 
         Args:
             predictions: predictions as a rollout has them, ``[*batch, episode, round, ...]``.
-            rounds: slice of the trial's rounds to which the predictions belong.
 
         Returns:
             Losses ``[*batch, episode, round]``.
         """
-        losses = self.task.data.losses(predictions, self.episodes, rounds)
+        every_round = slice(None)
+        losses = self.task.data.losses(predictions, self.episodes, every_round)
         return np.asarray(losses.double().numpy(force=True))
 
     def rerun(
@@ -318,15 +316,14 @@ class Trial:
         run = self.run
         n_further = run.n_rounds if horizon is None else horizon
         continuation = run_on(self.model, run, rounds, n_further, changed.transpose(0, 1), again)
-        unchanged = run.predictions.unsqueeze(0)
-        # [written, episode, round, ...]
-        predictions = unchanged.repeat(len(rounds), *[1] * run.predictions.ndim)
+        unchanged = run.predictions.expand(len(rounds), *run.predictions.shape)
+        predictions = unchanged.clone()  # [written, episode, round, ...]
         for i, t in enumerate(rounds):
             later = predictions[i, :, t : t + n_further]  # [episode, lag, ...], fewer at the end
             later.copy_(continuation.predictions[0, :, i, : later.shape[1]])
         return predictions
 
-    def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
+    def select_states(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
         """Return the states that the rounds ``rounds`` read in the trial's run, ``[written,
         episode, row, width]``.
 
@@ -345,9 +342,10 @@ class Trial:
         predictions or states that are not finite are left out.
         """
         finite: list[Trial] = []
+        n_wanted = self.budget.copies
         first = self.budget.seed
-        for seed in range(first, first + self.budget.copies + _MAX_SPARE_COPIES):
-            if len(finite) == self.budget.copies:
+        for seed in range(first, first + n_wanted + _MAX_SPARE_COPIES):
+            if len(finite) == n_wanted:
                 break
             copy = replace(self, model=untrained(self.model, seed))
             predictions_finite = copy.run.predictions.isfinite().all()
@@ -355,23 +353,23 @@ class Trial:
                 finite.append(copy)
         return tuple(finite)
 
-    def score_copies(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
+    def score_copies(self, score: Callable[[Trial], Interval | None]) -> dict[str, Control]:
         """Compute the number of a check for each untrained copy of the model, and return the best
         number as a control.
 
         Args:
-            number: function that computes the check's number for a copy. It returns None if the
+            score: function that computes the check's number for a copy. It returns None if the
                 check does not apply to the copy; this counts as 0.
 
         Returns:
             ``{"an untrained copy": control}`` with the largest number of all copies; empty if there
             are no copies.
         """
-        scores = []
+        numbers = []
         for copy in self.copies:
-            score = number(copy)
-            scores.append(0.0 if score is None else score.estimate)
-        return {UNTRAINED: merge_copies(scores)} if scores else {}
+            number = score(copy)
+            numbers.append(0.0 if number is None else number.estimate)
+        return {UNTRAINED: merge_copies(numbers)} if numbers else {}
 
 
 def _list_rows_by_channel(model: Machine) -> dict[str, list[int]]:
@@ -383,13 +381,14 @@ def _list_rows_by_channel(model: Machine) -> dict[str, list[int]]:
         rows, comes first.
     """
     rows: dict[str, list[int]] = {}
-    first = 0
+    n_rows = 0
     for channel in model.channels:
-        rows[channel.name] = list(range(first, first + channel.rows))
-        first += channel.rows
-    for name in list(rows):  # a cache's length belongs to the cache
+        rows[channel.name] = list(range(n_rows, n_rows + channel.rows))
+        n_rows += channel.rows
+    # The length of a cache, a channel such as "cache_length", belongs to the cache.
+    for name in list(rows):
         cache = name.removesuffix("_length")
         if cache != name and cache in rows:
             rows[cache] += rows.pop(name)
-    every = {ALL: list(range(first))}
-    return {**every, **rows} if len(rows) > 1 else every
+    whole_state = {ALL: list(range(n_rows))}
+    return {**whole_state, **rows} if len(rows) > 1 else whole_state

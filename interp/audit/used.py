@@ -84,7 +84,7 @@ def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
     return donor
 
 
-def draw_donors_alike(
+def draw_donors_with_same_label(
     labels: Int[np.ndarray, " episode"], seed: int
 ) -> tuple[Int[np.ndarray, " episode"], Bool[np.ndarray, " episode"]]:
     """Draw, for each episode, another episode (its donor) with the same label, to take a state
@@ -124,7 +124,7 @@ def change_states(
         The states, ``[written, episode, row, width]``. The axis ``written`` has one entry for each round
         in ``rounds``, in the same order.
     """
-    states = trial.read(rounds)
+    states = trial.select_states(rounds)
     rows = trial.channels[channel]
     state = states.clone()
     state[:, :, rows] = _make_states(trial, rounds, change, states)[:, :, rows]
@@ -155,17 +155,19 @@ def _make_states(trial: Trial, rounds: Sequence[int], change: str, unchanged: Te
         answers = trial.run.choices.numpy(force=True)
         states = []
         for i, t in enumerate(rounds):
-            donor, _ = draw_donors_alike(answers[:, t], seed)
+            donor, _ = draw_donors_with_same_label(answers[:, t], seed)
             states.append(unchanged[i, torch.from_numpy(donor)])
         return torch.stack(states)
-    if change == Change.NOISE:  # a Gaussian combination of deviations has their covariance
+    if change == Change.NOISE:
+        # sum_j g_j d_j / sqrt(n - 1), with standard normal g_j and the episodes' deviations d_j from
+        # their mean, has the sample covariance sum_j d_j d_j^T / (n - 1).
         generator = torch.Generator().manual_seed(seed)
         draws = torch.randn(n_episodes, n_episodes, generator=generator).to(unchanged)
         noise = torch.einsum("ij,sjrw->sirw", draws, unchanged - mean)
-        return mean + noise / max(n_episodes - 1, 1) ** 0.5  # as in a sample covariance
+        return mean + noise / max(n_episodes - 1, 1) ** 0.5
     if change == Change.LATE:
-        return trial.read([max(t - 1, 0) for t in rounds])
-    return mean.expand_as(unchanged)
+        return trial.select_states([max(t - 1, 0) for t in rounds])
+    return mean.expand_as(unchanged)  # Change.MEAN
 
 
 class _Influence(NamedTuple):
@@ -203,10 +205,12 @@ def measure_influence(trial: Trial, channel: str, change: str) -> _Influence:
         same answer.
     """
     predictions = trial.rerun(change_states(trial, trial.writes, change, channel), trial.writes)
-    effect = trial.distance(trial.distribution(predictions), trial.plain)
-    cost = trial.losses(predictions) - trial.own_losses
+    effect = trial.distance(trial.distribution(predictions), trial.unchanged_distributions)
+    cost = trial.losses(predictions) - trial.unchanged_losses
     counted = _has_change(trial, change)
-    return _Influence(_move_by_lag(trial, effect, counted), _move_by_lag(trial, cost, counted))
+    return _Influence(
+        effect=_shift_to_lags(trial, effect, counted), cost=_shift_to_lags(trial, cost, counted)
+    )
 
 
 def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
@@ -224,11 +228,11 @@ def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
     if trial.run.layout.kind != "classes":
         return np.zeros((len(trial.writes), trial.shape[0]), bool)
     answers = trial.run.choices.numpy(force=True)
-    drawn = [draw_donors_alike(answers[:, t], trial.budget.seed) for t in trial.writes]
+    drawn = [draw_donors_with_same_label(answers[:, t], trial.budget.seed) for t in trial.writes]
     return np.stack([has_donor for _, has_donor in drawn])
 
 
-def _move_by_lag(
+def _shift_to_lags(
     trial: Trial,
     values: Float[np.ndarray, "write episode round"],
     counted: Bool[np.ndarray, "write episode"],
@@ -258,7 +262,7 @@ def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -
             state; NaN where the change cannot be made.
     """
     counts = np.isfinite(values).sum(0)
-    return ratio_interval(np.nansum(values, 0), counts, participants=trial.whose)
+    return ratio_interval(np.nansum(values, 0), counts, participants=trial.participants)
 
 
 def predict_with(
@@ -275,7 +279,10 @@ def predict_with(
     """
     rows = trial.channels[channel]
 
-    def change_again(_: object, t: int, state: Tensor) -> Tensor:
+    def replace_rows(_: object, t: int, state: Tensor) -> Tensor:
+        """Return the state that a later round t reads: ``state``, with the channel's rows
+        replaced.
+        """
         changed = state.clone()
         (state_of_round,) = change_states(trial, [t], change, channel)  # [episode, row, width]
         changed[:, rows] = state_of_round[:, rows]
@@ -283,7 +290,7 @@ def predict_with(
 
     # One run, in which round 1 is the first that reads another round's state.
     first = change_states(trial, [1], change, channel)
-    (predictions,) = trial.rerun(first, [1], again=change_again)
+    (predictions,) = trial.rerun(first, [1], again=replace_rows)
     return predictions
 
 
@@ -366,7 +373,7 @@ def measure_worth(trial: Trial, change: str, channel: str = ALL) -> _Worth:
         ``change``, the replacement; ``share``; and ``effect``, the mean distance between
         predictions with the replaced and with the unchanged state. The last two have intervals.
     """
-    return share_of_loss(trial, predict_with(trial, change, channel), change, trial.scored)
+    return share_of_loss(trial, predict_with(trial, change, channel), change, trial.scored_rounds)
 
 
 def share_of_loss(
@@ -395,16 +402,17 @@ def share_of_loss(
         changed and the unchanged state. The last two have intervals over participants, or over
         episodes if the trial has no participants.
     """
+    losses = trial.losses(changed)[:, rounds]
     # Of real numbers with a variance, the loss is minus a log density, which may be negative.
-    changed_loss = np.abs(trial.losses(changed)[:, rounds]).sum(1)
+    changed_loss = np.abs(losses).sum(1)
     share = Interval(0.0, 0.0, 0.0)
     if changed_loss.any():
-        saved = (trial.losses(changed) - trial.own_losses)[:, rounds].sum(1)
+        saved = (losses - trial.unchanged_losses[:, rounds]).sum(1)
         if change in _WITHOUT_CONTENT:
             saved = saved - _measure_saved_by_chance(trial, changed, rounds)
-        share = ratio_interval(saved, changed_loss, participants=trial.whose)
-    distances = trial.distance(trial.distribution(changed), trial.plain)[:, rounds]
-    effect = mean_interval(distances.mean(1), participants=trial.whose)
+        share = ratio_interval(saved, changed_loss, participants=trial.participants)
+    distances = trial.distance(trial.distribution(changed), trial.unchanged_distributions)
+    effect = mean_interval(distances[:, rounds].mean(1), participants=trial.participants)
     return _Worth(change, share, effect)
 
 
@@ -452,30 +460,22 @@ def check_use(trial: Trial, channel: str) -> Measure:
         A measure, with controls and verdict. Its number is the share of the loss under the
         replacement that the unchanged state removes. Its ``unit`` names the replacement.
     """
-    what = "what it carries" if channel == ALL else f"its {channel}"
+    is_whole = channel == ALL
+    what = "what it carries" if is_whole else f"its {channel}"
     worth = measure_worth_of_state(trial, channel)
-    number_of = f"share of the loss {trial.horizon} that it takes away"
-    denial = _choose_denial(
-        worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
-    )
-    controls = trial.score_copies(lambda copy: measure_worth(copy, worth.change, channel).share)
-    threshold = THRESHOLDS["worth"].value
-    channel_or_none = "" if channel == ALL else channel
-    note = f"Predictions move by {worth.effect} with {worth.change}."
-    unit = f"{number_of}, compared with {worth.change}"
-    return Measure(
+    return _make_measure(
+        worth,
         key="used",
         claim="What is carried lowers the loss",
-        number=worth.share,
-        threshold=threshold,
-        unit=unit,
-        controls=controls,
-        about=channel_or_none,
+        unit=f"share of the loss {trial.scored_in_words} that it takes away",
+        controls=trial.score_copies(lambda copy: measure_worth(copy, worth.change, channel).share),
+        about="" if is_whole else channel,
         yes=f"uses {what}",
-        no=denial,
+        unused=f"does not use {what}",
+        unpaid=f"predicts no better for {what}",
         rests_on=("without", "used", "by_round"),  # tables of the audit
         caution="what is used of the state: another episode's differs in everything",
-        note=note,
+        note=_describe_effect(worth),
     )
 
 
@@ -492,45 +492,53 @@ def check_content(trial: Trial) -> Measure:
         replacements that the unchanged state removes, for the replacement with the larger share
         (:func:`measure_worth_of_content`).
     """
-    threshold = THRESHOLDS["worth"].value
     initial = measure_worth(trial, Change.INITIAL).share
     worth = measure_worth_of_content(trial)
-    note = f"Predictions move by {worth.effect} with {worth.change}."
+    note = _describe_effect(worth)
     # Then it is no information that a round needs, only some state that is not the initial one.
-    if initial.low >= threshold > worth.share.high:
+    if initial.low >= THRESHOLDS["worth"].value > worth.share.high:
         note += " It is a pause: the initial state costs answers, other states do not."
-    denial = _choose_denial(
-        worth.effect,
-        unused="does not use the content of its state",
-        unpaid="predicts no better for the content of its state",
-    )
-    unit = f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}"
-    controls = trial.score_copies(lambda copy: measure_worth(copy, worth.change).share)
-    return Measure(
+    return _make_measure(
+        worth,
         key="content",
         claim="The content of its state counts, not its mere presence",
-        number=worth.share,
-        threshold=threshold,
-        unit=unit,
-        controls=controls,
+        unit=f"share of the loss {trial.scored_in_words} that it takes away",
+        controls=trial.score_copies(lambda copy: measure_worth(copy, worth.change).share),
         yes="uses the content of its state",
-        no=denial,
+        unused="does not use the content of its state",
+        unpaid="predicts no better for the content of its state",
         rests_on=("without", "presence"),  # tables of the audit
         caution="what is used of the content: another episode's differs in everything",
         note=note,
     )
 
 
-def _choose_denial(effect: Interval, *, unused: str, unpaid: str) -> str:
-    """Return the predicate of the sentence for a state that does not lower the loss, such as "does
-    not use the content of its state".
+def _describe_effect(worth: _Worth) -> str:
+    """Return a sentence that says how far predictions move with a replaced state."""
+    return f"Predictions move by {worth.effect} with {worth.change}."
+
+
+def _make_measure(
+    worth: _Worth, *, unit: str, unused: str, unpaid: str, **described: Any
+) -> Measure:
+    """Make the measure of a check from the worth of a state, the share of the loss that it removes.
 
     Args:
-        effect: mean distance between changed and unchanged predictions.
-        unused: the predicate if predictions do not change.
-        unpaid: the predicate if predictions change without getting better.
+        worth: the share, and the effect of the replacement on predictions.
+        unit: what the share is of; the replacement is added.
+        unused: the predicate for the verdict "no" if predictions do not change, such as "does not
+            use the content of its state".
+        unpaid: the predicate for the verdict "no" if predictions change without getting better.
+        described: other fields of :class:`~interp.results.measure.Measure`.
     """
-    return unused if effect.high < THRESHOLDS["worth"].value else unpaid
+    threshold = THRESHOLDS["worth"].value
+    return Measure(
+        number=worth.share,
+        threshold=threshold,
+        unit=f"{unit}, compared with {worth.change}",
+        no=unused if worth.effect.high < threshold else unpaid,
+        **described,
+    )
 
 
 def check_duration(trial: Trial) -> Measure:
@@ -546,31 +554,21 @@ def check_duration(trial: Trial) -> Measure:
         - its loss after the unchanged state) / its loss after a changed state.
     """
     claim = "The effect of its state lasts"
-    threshold = THRESHOLDS["worth"].value
     has_later = trial.shape[1] >= 3  # round 1 reads another state, round 2 is the later one
-    if not has_later or measure_worth_of_content(trial).share.high < threshold:
+    if not has_later or measure_worth_of_content(trial).share.high < THRESHOLDS["worth"].value:
         lacking = "no state whose replacement costs answers"
         return Measure(key="lasts", claim=claim, lacking=lacking)
     worths = [_measure_worth_later(trial, change) for change in _WITHOUT_CONTENT]
     worth = max(worths, key=lambda later: later.share.low)
-    denial = _choose_denial(
-        worth.effect,
-        unused="makes its state anew in every round",
-        unpaid="predicts no better for its state one round later",
-    )
-    unit = (
-        f"share of the loss one round later that its state takes away, compared with {worth.change}"
-    )
-    controls = trial.score_copies(lambda copy: _measure_worth_later(copy, worth.change).share)
-    return Measure(
+    return _make_measure(
+        worth,
         key="lasts",
         claim=claim,
-        number=worth.share,
-        threshold=threshold,
-        unit=unit,
-        controls=controls,
+        unit="share of the loss one round later that its state takes away",
+        controls=trial.score_copies(lambda copy: _measure_worth_later(copy, worth.change).share),
         yes="carries its state on",
-        no=denial,
+        unused="makes its state anew in every round",
+        unpaid="predicts no better for its state one round later",
         rests_on=("used",),  # a table of the audit
         note=_describe_decay(trial),
     )
@@ -603,13 +601,13 @@ def _describe_decay(trial: Trial) -> str:
     """
     effect = measure_influence(trial, ALL, Change.DONOR).effect
     parts = []
-    for lag in _LAGS[1:]:  # the first is 0: at once
+    for lag in _LAGS[1:]:  # the first is 0, the round that reads the changed state
         if lag >= trial.shape[1] - trial.writes[0]:
             continue
         later = effect[..., lag]
-        # Of the same changes: those of late rounds have no later effect, which is NaN.
-        at_once = effect[..., 0][np.isfinite(later)].sum()
-        remaining = np.nansum(later) / max(at_once, 1e-12)  # 0 if there is no effect at all
+        # The first effect of the same changes: those of late rounds have no later one, but NaN.
+        first = effect[..., 0][np.isfinite(later)].sum()
+        remaining = np.nansum(later) / max(first, 1e-12)  # 0 if there is no effect at all
         parts.append(f"{remaining:.2f} after {lag}")
     return f"Of the effect on predictions, by rounds: {', '.join(parts)}."
 
@@ -630,12 +628,12 @@ def table(trial: Trial) -> pd.DataFrame:
         reads a changed state.
     """
     rows = []
+    _, n_rounds = trial.shape
+    lags = [lag for lag in _LAGS if lag < n_rounds]
     for channel in trial.channels:
         for change in Change if channel == ALL else EITHER:
             changed = measure_influence(trial, channel, change)
-            for lag in _LAGS:
-                if lag >= trial.shape[1]:
-                    continue
+            for lag in lags:
                 effect = changed.effect[..., lag]
                 is_seen = np.isfinite(effect)
                 if not is_seen.any():
@@ -664,7 +662,7 @@ def by_round(trial: Trial) -> pd.DataFrame:
     for channel in trial.channels:
         effects = measure_influence(trial, channel, Change.DONOR).effect[..., 0]  # at lag 0
         for t, effect in zip(trial.writes, effects, strict=True):
-            interval = mean_interval(effect, participants=trial.whose)
+            interval = mean_interval(effect, participants=trial.participants)
             rows.append({"channel": channel, "round": t, **interval.columns("effect")})
     return pd.DataFrame(rows)
 
@@ -718,7 +716,7 @@ def presence(trial: Trial) -> pd.DataFrame:
         ``loss_low`` and ``loss_high`` are the ends of its interval.
     """
     last = [trial.shape[1] - 1]
-    state = trial.read(last)
+    state = trial.select_states(last)
     mean = state.mean(1, keepdim=True).expand_as(state)
     initial = trial.run.latents[:, 0].unsqueeze(0)
     states = {
@@ -731,6 +729,6 @@ def presence(trial: Trial) -> pd.DataFrame:
     for (content_of, present), changed in states.items():
         (predictions,) = trial.rerun(changed, last)  # of one run
         loss = trial.losses(predictions)[:, -1]
-        interval = mean_interval(loss, participants=trial.whose)
+        interval = mean_interval(loss, participants=trial.participants)
         rows.append({"content": content_of, "presence": present, **interval.columns("loss")})
     return pd.DataFrame(rows)

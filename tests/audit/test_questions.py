@@ -10,7 +10,7 @@ from torch import nn
 import interp
 from interp.audit import Budget, audit, content, fixed_points, shortcuts, used
 from interp.audit.trial import ALL, Trial
-from interp.audit.used import Change, change_states, draw_donors, draw_donors_alike
+from interp.audit.used import Change, change_states, draw_donors, draw_donors_with_same_label
 from interp.stats.intervals import Interval
 from interp.stats.refit import PLATEAU
 from interp.support.session import session
@@ -40,10 +40,10 @@ def majority():
 def test_every_change_is_what_it_is_called(majority):
     starts, run = majority.writes, majority.run
     state = {change: change_states(majority, starts, change) for change in Change}
-    states = majority.read(starts)
+    states = majority.select_states(starts)
     assert all(part.shape == states.shape for part in state.values())
     assert torch.equal(state[Change.INITIAL][0], run.latents[:, 0])
-    one_round_before = majority.read([t - 1 for t in starts])
+    one_round_before = majority.select_states([t - 1 for t in starts])
     assert torch.equal(state[Change.LATE], one_round_before)
     donors = draw_donors(len(states[0]), majority.budget.seed)
     assert (donors != np.arange(len(donors))).all()
@@ -53,7 +53,7 @@ def test_every_change_is_what_it_is_called(majority):
     mean_state = states[1].mean(0).expand_as(states[1])
     assert torch.allclose(state[Change.MEAN][1], mean_state)
     labels = run.choices[:, starts[1]].numpy()
-    same, has_donor = draw_donors_alike(labels, majority.budget.seed)
+    same, has_donor = draw_donors_with_same_label(labels, majority.budget.seed)
     assert (labels[same] == labels).all()
     episodes = np.arange(len(labels))
     assert (same[has_donor] != episodes[has_donor]).all()
@@ -64,7 +64,7 @@ def test_every_change_is_what_it_is_called(majority):
 def test_noise_has_the_covariance_of_the_states(majority):
     """Over many draws; a covariance of 48 episodes alone is 15 % off."""
     starts = majority.writes[-1:]
-    states = majority.read(starts)[0].flatten(1).double()
+    states = majority.select_states(starts)[0].flatten(1).double()
     replaced = []
     for seed in range(20):
         trial = replace(majority, budget=replace(majority.budget, seed=seed))
@@ -79,9 +79,9 @@ def test_noise_has_the_covariance_of_the_states(majority):
 
 
 def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no_effect(majority):
-    own_states = majority.read(majority.writes)
+    own_states = majority.select_states(majority.writes)
     back = majority.distribution(majority.rerun(own_states, majority.writes))
-    assert majority.distance(back, majority.plain).max() < 1e-12
+    assert majority.distance(back, majority.unchanged_distributions).max() < 1e-12
     machine = of(cached())
     assert set(machine.channels) == {ALL, "cache", "thought"}
     thought = used.measure_influence(machine, "thought", Change.DONOR)
@@ -98,7 +98,9 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     donors = torch.from_numpy(draw_donors(majority.shape[0], majority.budget.seed))
     swap = [("hook_latents", lambda latents, hook: latents[donors])]
     hooked = interp.rollout(majority.model, majority.episodes, fwd_hooks={start: swap})
-    effect = majority.distance(majority.distribution(hooked.predictions), majority.plain)
+    effect = majority.distance(
+        majority.distribution(hooked.predictions), majority.unchanged_distributions
+    )
     influence = used.measure_influence(majority, ALL, Change.DONOR)
     of_start = influence.effect[majority.writes.index(start)]
     n_later = majority.shape[1] - start
