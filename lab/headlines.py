@@ -69,18 +69,18 @@ def _measure_experts(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         seed: seed of the episodes.
     """
     main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
-    regimes = [*main, *_SHIFTED]
+    regimes = list(dict.fromkeys([*main, *_SHIFTED]))  # a model may be trained on a shifted one
     scored = by_regime.evaluate(model, regimes, n_episodes=n_episodes, seed=seed)["regimes"]
     rows = []
     for regime in main:
         rows += _list_losses(scored, regime, has_prior=len(main) > 1)
     for regime in regimes:
-        numbers = {
-            name: scored.get(regime, key, "regret").estimate for name, key in _BASELINES.items()
-        }
-        beside = ", ".join(f"{name} {regret:.2f}" for name, regret in numbers.items())
+        baselines = []
+        for name, key in _BASELINES.items():
+            baseline_regret = scored.get(regime, key, "regret").estimate
+            baselines.append(f"{name} {baseline_regret:.2f}")
         regret = scored.get(regime, MODEL, "regret")
-        rows.append(_make_row(f"{regime}: regret after 100 rounds", regret, beside))
+        rows.append(_make_row(f"{regime}: regret after 100 rounds", regret, ", ".join(baselines)))
     rows += _list_late_losses(model, max(2, n_episodes // 8), seed)
     episodes = sample(max(2, n_episodes // 4), 100, by_regime.n_experts_of(model), seed=seed + 1)
     control = latent_control(model, episodes, seed=seed)
@@ -128,7 +128,8 @@ def _list_late_losses(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         n_episodes: how many.
         seed: seed of the episodes.
     """
-    (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
+    first, *late = WINDOWS
+    _, n_rounds = WINDOWS[-1]
     lack = describe_lacking_room(model, n_rounds)
     if lack:
         return [_make_row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, lack)]
@@ -203,18 +204,21 @@ def _list_returns(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     Args:
         model, n_episodes, seed: as in :func:`_measure_qlearning`.
     """
-    horizons, n_played = returns.HORIZONS, max(6, n_episodes // 8)
-    played = returns.evaluate(model, _PLAYED, n_episodes=n_played, horizons=horizons, seed=seed)[
-        "returns"
-    ]
+    horizons = returns.HORIZONS
+    n_played = max(6, n_episodes // 8)
+    played = returns.evaluate(model, _PLAYED, n_episodes=n_played, horizons=horizons, seed=seed)
+    scores = played["returns"]
     rows = []
     for regime, horizon in product(_PLAYED, horizons):
-        score = {key: played.get(regime, key, horizon, "score") for key in returns.PLAYERS}
+        score = {key: scores.get(regime, key, horizon, "score") for key in returns.PLAYERS}
+        earned = {key: f"{value.estimate:.3f}" for key, value in score.items()}
         what = f"{regime}: normalised return over {horizon} rounds"
-        greedy, random = score["greedy"].estimate, score["random"].estimate
-        rows.append(_make_row(what, score[MODEL], f"greedy {greedy:.3f}, random {random:.3f}"))
-        exploring, tied = score["epsilon-greedy"].estimate, score["random-ties"].estimate
-        beside = f"epsilon-greedy {exploring:.3f}, breaking ties at random {tied:.3f}"
+        beside = f"greedy {earned['greedy']}, random {earned['random']}"
+        rows.append(_make_row(what, score[MODEL], beside))
+        beside = (
+            f"epsilon-greedy {earned['epsilon-greedy']}, "
+            f"breaking ties at random {earned['random-ties']}"
+        )
         rows.append(_make_row(f"{what}, exploring", score[returns.EXPLORING], beside))
     return rows
 
@@ -229,26 +233,25 @@ def _measure_reachability(model: Machine, n_episodes: int, seed: int) -> list[Ro
         seed: seed of the episodes.
     """
     read, write = reachability.make_reader_and_writer(model, seed)
-    episodes = reachability.episodes_for(model, reachability.REGIMES[0], n_episodes, seed)
+    episodes = reachability.episodes_for(model, "matched", n_episodes, seed)
     frame = reachability.answers(model, episodes, read, write, seed)
     rows: list[Row] = []
     for depth in sorted(frame["depth"].unique()):
         by_key = frame[frame["depth"] == depth].set_index(["key", "round"])
         when = {f"round {depth}": depth, "a round too early": depth - 1}
         for words, t in when.items():
-            others = {
-                key: by_key.loc[(key, t), "estimate"]
-                for key in ("breadth_first", "more_ancestors", "cut")
-            }
-            beside = ", ".join(f"{key} {accuracy:.2f}" for key, accuracy in others.items())
-            accuracy = reachability.interval(by_key.loc[(MODEL, t)])
-            rows.append(_make_row(f"accuracy, depth {depth}, {words}", accuracy, beside))
+            others = []
+            for key in ("breadth_first", "more_ancestors", "cut"):
+                others.append(f"{key} {by_key.loc[(key, t), 'estimate']:.2f}")
+            accuracy = reachability.read_interval(by_key.loc[(MODEL, t)])
+            what = f"accuracy, depth {depth}, {words}"
+            rows.append(_make_row(what, accuracy, ", ".join(others)))
     after = reachability.measure_moved_sets(model, episodes, read, write, seed)
     for move in (reachability.PARENT, reachability.OTHER):
         is_later = (after["move"] == move) & (after["later"] == 1)
-        value = after[is_later].iloc[0]
-        number = reachability.interval(value, "model")
-        beside = f"search {value['search']:.2f}"
+        (row,) = after[is_later].to_dict("records")
+        number = reachability.read_interval(row, "model")
+        beside = f"search {row['search']:.2f}"
         rows.append(_make_row(f"P(target), {move}, a round later", number, beside))
     return rows
 

@@ -74,10 +74,11 @@ def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         A mapping {name of such a table: its note, a sentence that says why the table does not
         apply}.
     """
-    without_numbers = {
-        name: frame for name, frame in tables.items() if list(frame) == [_NOTE_COLUMN]
-    }
-    return {name: str(frame[_NOTE_COLUMN].iloc[0]) for name, frame in without_numbers.items()}
+    found = {}
+    for name, frame in tables.items():
+        if list(frame) == [_NOTE_COLUMN]:
+            found[name] = str(frame[_NOTE_COLUMN].iloc[0])
+    return found
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
@@ -131,8 +132,10 @@ def round_attention(
     labels = run.layout.labels
     rows = []
     for layer, name in enumerate(names):
-        seen = run.cache[name].double()
-        average = seen.mean if run.missing is None else seen.nanmean
+        weights = run.cache[
+            name
+        ].double()  # [episode, round, head, query, key]; NaN in missing rounds
+        average = weights.mean if run.missing is None else weights.nanmean
         mean = average((0, 1)).numpy(force=True)  # [head, query, key]
         for head, query, key in np.ndindex(mean.shape):
             if key <= query:  # attention is causal
@@ -142,15 +145,15 @@ def round_attention(
     return pd.DataFrame(rows, columns=["layer", "head", "query", "key", "attention"])
 
 
-def table_or_note(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def table_or_note(note: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """Return a table if it applies to a model. Otherwise return a note in its place: a table with
-    one column, "note", and one row, the sentence ``said``.
+    one column, "note", and one row, the sentence ``note``.
 
     Args:
-        said: sentence that says why the table does not apply; "" if it applies.
+        note: sentence that says why the table does not apply; "" if it applies.
         table: function without arguments that computes the table; only called if the table applies.
     """
-    return pd.DataFrame({_NOTE_COLUMN: [said]}) if said else table()
+    return pd.DataFrame({_NOTE_COLUMN: [note]}) if note else table()
 
 
 def lacks_attention(model: Machine) -> str:

@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -134,12 +133,16 @@ def score_decoded_sets(
         A table with one row per ``round`` from the second on (index 1): ``estimate`` is the share,
         ``low`` and ``high`` are the ends of its 95 % interval.
     """
-    latents = rollout(model, episodes).latents[:, 1:-1]
+    latents = rollout(model, episodes).latents[:, 1:-1]  # those that rounds 1, 2, ... read
     decoded = read(latents).numpy(force=True) > 0.5
-    right = (decoded == (_compute_sets(episodes)[:, 1:] > 0.5)).all(-1)
-    mean_of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
-    shares = [mean_of(right[:, t]) for t in range(right.shape[1])]
-    return pd.DataFrame([{"round": t, **vars(share)} for t, share in enumerate(shares, 1)])
+    reached = _compute_sets(episodes)[:, 1:] > 0.5
+    is_right = (decoded == reached).all(-1)  # [episode, round]
+    participants = participants_of(episodes)
+    rows = []
+    for t, is_right_in_round in enumerate(is_right.T, start=1):
+        share = mean_interval(is_right_in_round, seed=seed, participants=participants)
+        rows.append({"round": t, **vars(share)})
+    return pd.DataFrame(rows)
 
 
 # Is the recurrence needed?
@@ -264,8 +267,10 @@ def _list_set_changes(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tu
         Name of a change -> (nodes that are added, nodes that are removed), each 1 or 0, ``[episode,
         node]``.
     """
-    one_hot, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
-    target, negative = one_hot[episodes.targets], one_hot[episodes.negatives]
+    one_hot = np.eye(episodes.n_nodes)
+    rows = np.arange(len(episodes))
+    target = one_hot[episodes.targets]
+    negative = one_hot[episodes.negatives]
     nothing = np.zeros_like(target)
     # [episode, from, to]: an edge, and a path of any length
     matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
@@ -363,7 +368,7 @@ def measure_moved_sets(
         possible = (added + removed).any(-1) | (name == "nothing")
         if not possible.any():
             continue
-        wanted = np.clip(before + added - removed, 0, 1)
+        wanted = np.clip(before + added - removed, 0, 1)  # the set to write, [episode, node]
         change = {
             int(t): [(_LATENTS_HOOK, partial(move, t=int(t), wanted=wanted))]
             for t in np.unique(depths)
@@ -408,12 +413,10 @@ def make_reader_and_writer(
         seed: seed of the episodes to fit on.
         n_episodes: number of these episodes; reduced to 256 if it is larger.
     """
+    if has_state_direction(model):
+        return codec(model)
     n_fitted = min(n_episodes, _N_FITTED)
-    fitted = (
-        None
-        if has_state_direction(model)
-        else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
-    )
+    fitted = episodes_for(model, "matched", n_fitted, seed + _FITTED_SEED)
     return codec(model, fitted)
 
 
@@ -448,19 +451,14 @@ def answers(
     }
     rows = []
     for key, predictions in predicted.items():
-        right = episodes.correct(np.asarray(predictions, dtype=np.float64))
-        for depth, t in product(np.unique(episodes.depths), range(episodes.n_rounds)):
-            is_deep = episodes.depths == depth
-            labels = {
-                "regime": episodes.regime,
-                "key": key,
-                "depth": int(depth),
-                "round": t,
-                "n": int(is_deep.sum()),
-            }
-            participants = participants_of(episodes)[is_deep]
-            number = mean_interval(right[is_deep, t], seed=seed, participants=participants)
-            rows.append(labels | vars(number))
+        right = episodes.correct(np.asarray(predictions, dtype=np.float64))  # [episode, round]
+        for depth in np.unique(episodes.depths):
+            at_depth = episodes.depths == depth
+            participants = participants_of(episodes)[at_depth]
+            for t in range(episodes.n_rounds):
+                number = mean_interval(right[at_depth, t], seed=seed, participants=participants)
+                row = {"regime": episodes.regime, "key": key, "depth": int(depth), "round": t}
+                rows.append({**row, "n": len(participants), **vars(number)})
     return pd.DataFrame(rows)
 
 
@@ -475,8 +473,8 @@ def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> Rea
         seed: seed of the episodes.
     """
     layout = model.layout
-    # The number of rounds is replaced below, when the depths are known.
-    drawn = sample(n_episodes, 5, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
+    n_rounds = 5  # replaced below, when the depths are known
+    drawn = sample(n_episodes, n_rounds, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
     return replace(drawn, n_rounds=int(drawn.depths.max()) + 2)
 
 
@@ -486,23 +484,18 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
     Args:
         model: the model.
-        part: name of a regime, or :data:`_SETS`.
+        part: name of a regime, or :data:`_SETS_PART`.
         n_episodes: number of episodes.
         seed: seed of the episodes.
 
     Returns:
-        A table for a regime; the tables "moved" and "sets" for :data:`_SETS`.
+        A table for a regime; the tables "moved" and "sets" for :data:`_SETS_PART`.
     """
     read, write = make_reader_and_writer(model, seed)
     if part in REGIMES:
-        return answers(
-            model,
-            episodes_for(model, part, n_episodes, seed + REGIMES.index(part)),
-            read,
-            write,
-            seed,
-        )
-    matched = episodes_for(model, REGIMES[0], n_episodes, seed)
+        episodes = episodes_for(model, part, n_episodes, seed + REGIMES.index(part))
+        return answers(model, episodes, read, write, seed)
+    matched = episodes_for(model, "matched", n_episodes, seed)
     return {
         "moved": measure_moved_sets(model, matched, read, write, seed),
         "sets": score_decoded_sets(model, matched, read, seed),
@@ -515,7 +508,7 @@ def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.Da
 
     Args:
         model: the model; not used.
-        measured: name of a part -> what :func:`_measure` returned.
+        measured: name of a part -> what :func:`_measure_part` returned.
     """
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last_round = frame.groupby("regime")["round"].transform("max")
@@ -529,15 +522,15 @@ def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.Da
     }
 
 
-def interval(value: Any, of: str = "estimate") -> Interval:
-    """Read an :class:`~interp.stats.intervals.Interval` from a row of a table: its number from one
-    column, and its ends from the columns ``low`` and ``high``.
+def read_interval(row: Any, column: str = "estimate") -> Interval:
+    """Return the number in a column of a table's row, with the ends ``low`` and ``high`` of its
+    interval.
 
     Args:
-        value: the row, {column: value}.
-        of: name of the column with the number.
+        row: the row, {column: value}.
+        column: name of the column with the number.
     """
-    return Interval(float(value[of]), float(value["low"]), float(value["high"]))
+    return Interval(float(row[column]), float(row["low"]), float(row["high"]))
 
 
 _EXPLAINED = (
@@ -551,9 +544,9 @@ def plan() -> EvaluationPlan:
     each regime, and the sets of nodes in the latent), and how tables are made from them.
     """
     return EvaluationPlan(
-        lambda model: [*REGIMES, _SETS_PART],
-        _measure_part,
-        _make_tables,
+        parts=lambda model: [*REGIMES, _SETS_PART],
+        measure=_measure_part,
+        tables=_make_tables,
         min_episodes=16,
         explained=_EXPLAINED,
     )

@@ -75,7 +75,7 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
     depth = judged["depth"].max()
     # A search that goes one step deeper in every round finds these targets now, not before.
     first_possible = trained[(trained["depth"] == depth) & (trained["round"] == depth)]
-    scores = {row["key"]: measured.interval(row) for row in first_possible.to_dict("records")}
+    scores = {row["key"]: measured.read_interval(row) for row in first_possible.to_dict("records")}
     rivals = [key for key in _DRAWN if key in scores and key not in _SEARCHES]
     best_key = max(rivals, key=lambda key: scores[key].estimate)
     best_rival = scores[best_key]
@@ -105,7 +105,7 @@ def _measure_last(last: pd.DataFrame) -> Measure:
     for rival in ascending[is_rival].tail(1).to_dict("records"):  # the strongest, if there is any
         controls[rival["key"].replace("_", " ")] = Control(rival["estimate"])
     depth = f"depth {worst['depth']}, its worst"
-    return claim("solves", measured.interval(worst), controls=controls, about=depth)
+    return claim("solves", measured.read_interval(worst), controls=controls, about=depth)
 
 
 _SEARCHES = (MODEL, "breadth_first")

@@ -5,6 +5,7 @@ import pytest
 import interp
 from interp.evaluation.qlearning import returns
 from interp.tasks.qlearning.layout import QLearningRound
+from lab import headlines
 from lab.headlines import headline
 from tests.evaluation.test_machines import leader
 from tests.machines import cached, transformer
@@ -33,6 +34,15 @@ def test_a_machine_without_room_for_long_episodes_says_so():
     long = "uniform: episodes of 1,000 rounds"
     assert frame["beside"][long] == "not applicable: cached has room for 100 rounds, not for 1,000"
     assert frame["estimate"].drop(long).notna().all()
+
+
+def test_a_model_that_was_trained_on_a_shifted_regime_has_each_row_once(monkeypatch):
+    monkeypatch.setattr(headlines, "WINDOWS", ((5, 10), (20, 30)))
+    model = leader()
+    model.origin = {"training": {"regimes": ["stratified"]}}
+    rows = headlines.headline(model, n_episodes=4)["what"]
+    assert rows.is_unique
+    assert "stratified: regret after 100 rounds" in set(rows)
 
 
 def test_a_task_without_cards_is_refused():

@@ -43,15 +43,17 @@ from interp.tasks.experts.predictors import (
 )
 
 _PerRound = Float[np.ndarray, "episode round"]
-_ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
+_ETAS: list[float] = np.geomspace(0.02, 5.0, 24).tolist()
 BASELINES = (
-    *(
-        "weighted_majority_best",
-        "weighted_majority_horizon",
-        "follow_the_leader",
-        "follow_previous_winners",
-    ),
-    *("majority_vote", "random", "bayes", "bayes_training", "oracle"),
+    "weighted_majority_best",
+    "weighted_majority_horizon",
+    "follow_the_leader",
+    "follow_previous_winners",
+    "majority_vote",
+    "random",
+    "bayes",
+    "bayes_training",
+    "oracle",
 )
 """Keys of the baselines; two of them depend on the episodes or on the model's training."""
 _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
@@ -66,10 +68,8 @@ def training_prior(model: Machine) -> list[str]:
     counts as trained on "uniform".
     """
     training = model.origin.get("training", {})
-    trained = training.get("regimes") or ["uniform"]
-    regimes = list(dict.fromkeys(trained))
-    switching = {name for name, regime in REGIMES.items() if regime.switch_every is not None}
-    steady = [name for name in regimes if name not in switching]
+    regimes = list(dict.fromkeys(training.get("regimes") or ["uniform"]))  # each once
+    steady = [name for name in regimes if name not in REGIMES or not REGIMES[name].switch_every]
     return steady or regimes[:1]  # a prior needs at least one regime
 
 
@@ -103,10 +103,9 @@ def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
         reference: probability of label 1 that the reference predicts, ``[episode, round]``.
         predictions: the predicted probability of label 1, ``[episode, round]``.
     """
-    p, q = reference, predictions
-    of_one = special.rel_entr(p, q)
-    of_zero = special.rel_entr(1 - p, 1 - q)
-    return of_one + of_zero
+    label_1 = special.rel_entr(reference, predictions)  # p log(p / q)
+    label_0 = special.rel_entr(1 - reference, 1 - predictions)
+    return label_1 + label_0
 
 
 def fitting_regimes(model: Machine) -> list[str]:
@@ -175,8 +174,8 @@ def evaluate(
     curves = []
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
-        runs = {MODEL: (model.name, ExpertRun(predict(model, episodes)))}
-        runs |= _run_baselines(episodes, prior)
+        of_model = ExpertRun(predict(model, episodes))
+        runs = {MODEL: (model.name, of_model), **_run_baselines(episodes, prior)}
         _, reference = runs["bayes"]  # the limit, from which excess and divergence are measured
         reference_name = "bayes"
         if reference.approximation:
@@ -196,12 +195,11 @@ def evaluate(
                 beside[record.name, key, metric] = scored.beside[metric,]
             curve = _compute_regret_curve(run, episodes, seed)
             curves.append(curve.assign(regime=record.name, key=key, name=name))
-        _, of_model = runs[MODEL]
         divergences = divergence(reference.predictions, of_model.predictions).mean(axis=1)
         if np.isfinite(divergences).all():
             numbers[record.name, MODEL, "divergence"] = mean_interval(divergences, seed=seed)
-            described = beside[record.name, MODEL, "excess_log_loss"]
-            beside[record.name, MODEL, "divergence"] = described
+            excess_cells = beside[record.name, MODEL, "excess_log_loss"]
+            beside[record.name, MODEL, "divergence"] = excess_cells
     settings = provenance(
         model,
         training_prior=prior,

@@ -9,10 +9,10 @@ where a head looks, not what it moves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from interp.core.algorithm import participants_of, refuse_missing
 from interp.core.machine import Machine
@@ -53,27 +53,26 @@ def latent_control(
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
-    runs = {"intact": clean} | {
-        name: rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
-        for name, hook in (("cut", cut(model)), ("swapped", SWAP))
+    predictions = {"intact": predictions_of(clean)}
+    for name, hook in (("cut", cut(model)), ("swapped", SWAP)):
+        changed = rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
+        predictions[name] = predictions_of(changed)
+    predictions["majority_vote"] = PREDICTORS["majority_vote"].run(episodes).predictions
+    predictions["bayes"] = bayes(episodes).predictions
+    accuracies = {  # [episode] each
+        name: 1 - np.nanmean(regret.mistakes(predicted, episodes), axis=1)
+        for name, predicted in predictions.items()
     }
-    predictions = {name: predictions_of(run) for name, run in runs.items()}
-    majority = PREDICTORS["majority_vote"].run(episodes)
-    predictions |= {
-        "majority_vote": majority.predictions,
-        "bayes": bayes(episodes).predictions,
-    }
-    right = {
-        name: 1 - np.nanmean(regret.mistakes(p, episodes), axis=1)
-        for name, p in predictions.items()
-    }
+    measured = {f"accuracy, {name}": accuracy for name, accuracy in accuracies.items()}
+    for name in ("cut", "swapped"):
+        measured[f"lost when {name}"] = accuracies["intact"] - accuracies[name]
+    measured["cut minus majority vote"] = accuracies["cut"] - accuracies["majority_vote"]
+    participants = participants_of(episodes)
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    for name, values in measured.items():
+        numbers[name,] = mean_interval(values, seed=seed, participants=participants)
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "n_experts", "seed")}
     settings = provenance(model, n_episodes=len(episodes), **drawn, bootstrap_seed=seed)
-    lost = {f"lost when {name}": right["intact"] - right[name] for name in ("cut", "swapped")}
-    measured = {f"accuracy, {name}": values for name, values in right.items()} | lost
-    measured["cut minus majority vote"] = right["cut"] - right["majority_vote"]
-    mean_of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
-    numbers = {(name,): mean_of(values) for name, values in measured.items()}
     return Scores(("quantity",), numbers, settings)
 
 
@@ -114,17 +113,19 @@ def attention_to_experts(
     positions = {reader: run.layout.position(reader) for reader in _READERS}
     shares: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
-    _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
-    _, _, seen_when_cut = replay(
+    _, _, patterns_by_name = replay(model, run, rounds=chosen, names_filter=names)
+    _, _, cut_patterns_by_name = replay(
         model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024
     )
+
+    def sum_by_target(weights: Tensor) -> np.ndarray:
+        attention = weights.double().numpy(force=True)
+        return _sum_by_target(attention, episodes, positions, chosen)
+
     targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
     for layer, name in enumerate(names):
-        with_history = _sum_by_target(
-            seen[name].double().numpy(force=True), episodes, positions, chosen
-        )
-        cut_off = seen_when_cut[name].double().numpy(force=True)
-        without_history = _sum_by_target(cut_off, episodes, positions, chosen).mean(0)
+        with_history = sum_by_target(patterns_by_name[name])
+        without_history = sum_by_target(cut_patterns_by_name[name]).mean(0)
         mean, low, high = bootstrap_mean(
             with_history, seed=seed, participants=participants_of(episodes)
         )

@@ -28,9 +28,9 @@ def plan() -> EvaluationPlan:
     attend to.
     """
     return EvaluationPlan(
-        lambda model: [*by_regime.fitting_regimes(model), _LONG_PART, _BATCH_PART],
-        _measure_part,
-        _make_tables,
+        parts=lambda model: [*by_regime.fitting_regimes(model), _LONG_PART, _BATCH_PART],
+        measure=_measure_part,
+        tables=_make_tables,
         min_episodes=30,
         explained=_EXPLAINED,
     )
@@ -52,7 +52,7 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
     Args:
         model: the model.
-        part: name of a regime, :data:`_LONG` or :data:`_BATCH`.
+        part: name of a regime, :data:`_LONG_PART` or :data:`_BATCH_PART`.
         n_episodes: number of episodes per regime; long episodes use half of it.
         seed: seed of the episodes.
 
@@ -60,10 +60,10 @@ def _measure_part(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         A table, or several tables by name.
     """
     if part == _LONG_PART:
-        few = max(2, n_episodes // 2)
-        lack = describe_lacking_room(model, by_regime.LONGEST)
+        n_long = max(2, n_episodes // 2)
         return table_or_note(
-            lack, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
+            describe_lacking_room(model, by_regime.LONGEST),
+            lambda: by_regime.over_lengths(model, n_episodes=n_long, seed=seed + 1).to_frame(),
         )
     if part == _BATCH_PART:
         return _measure_batch(model, n_episodes, seed)
@@ -76,11 +76,9 @@ def describe_lacking_room(model: Machine, n_rounds: int) -> str:
     rounds its state has room. Return "" if the model can run for ``n_rounds`` rounds.
     """
     n_possible = limit_rounds(model, n_rounds)
-    return (
-        ""
-        if n_possible >= n_rounds
-        else f"not applicable: {model.name} has room for {n_possible} rounds, not for {n_rounds:,}"
-    )
+    if n_possible >= n_rounds:
+        return ""
+    return f"not applicable: {model.name} has room for {n_possible} rounds, not for {n_rounds:,}"
 
 
 def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
@@ -97,17 +95,14 @@ def _measure_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.D
     """
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
-    few = episodes.select(slice(_N_ATTENDED))
-    known = run if len(few) == len(episodes) else None
-    control = latent_control(model, episodes, seed, run)
+    first_episodes = episodes.select(slice(_N_ATTENDED))
+    run_of_first = run if len(first_episodes) == len(episodes) else None  # None: run them again
     attention = table_or_note(
         lacks_attention(model),
-        lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame(),
+        lambda: attention_to_experts(model, first_episodes, seed=seed, run=run_of_first).to_frame(),
     )
-    return {
-        "latent_control": control.to_frame(),
-        "attention": attention,
-    }
+    control = latent_control(model, episodes, seed, run)
+    return {"latent_control": control.to_frame(), "attention": attention}
 
 
 def _make_tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -116,24 +111,22 @@ def _make_tables(model: Machine, parts: Mapping[str, Any]) -> dict[str, pd.DataF
 
     Args:
         model: the model; not used.
-        parts: name of a part -> what :func:`_measure` returned.
+        parts: name of a part -> what :func:`_measure_part` returned.
     """
-    by_name = [part for name, part in parts.items() if name not in (_LONG_PART, _BATCH_PART)]
-    frame = pd.concat([part["regimes"] for part in by_name], ignore_index=True)
+    of_regimes = [part for name, part in parts.items() if name not in (_LONG_PART, _BATCH_PART)]
+    scores = pd.concat([part["regimes"] for part in of_regimes], ignore_index=True)
+    curves = pd.concat([part["regret_curves"] for part in of_regimes], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
-    regret = frame[frame["metric"] == "regret"].pivot(
-        index="regime", columns="key", values="estimate"
-    )
-    is_own = (frame["metric"] == "accuracy") & (frame["key"] == MODEL)
-    accuracy = frame[is_own].set_index("regime")["estimate"]
-    order = [MODEL, *(key for key in by_regime.BASELINES if key in regret)]
-    table = regret.loc[frame["regime"].unique(), order].assign(accuracy=accuracy)
-    curves = [part["regret_curves"] for part in by_name]
-    summary = table.rename_axis(index="regime", columns=None)
+    is_regret = scores["metric"] == "regret"
+    regret = scores[is_regret].pivot(index="regime", columns="key", values="estimate")
+    is_own_accuracy = (scores["metric"] == "accuracy") & (scores["key"] == MODEL)
+    accuracy = scores[is_own_accuracy].set_index("regime")["estimate"]
+    in_order = regret.loc[scores["regime"].unique(), [MODEL, *by_regime.BASELINES]]
+    summary = in_order.assign(accuracy=accuracy).rename_axis(index="regime", columns=None)
     return {
         "summary": summary.reset_index(),
-        "regimes": frame,
-        "regret_curves": pd.concat(curves, ignore_index=True),
+        "regimes": scores,
+        "regret_curves": curves,
         "lengths": parts[_LONG_PART],
         **parts[_BATCH_PART],
     }

@@ -29,9 +29,8 @@ from interp.tasks.experts.predictors import Decision
 _PerRound = Float[np.ndarray, "episode round"]
 
 _TIE = 1e-12  # a prediction within this distance of one half is a tie: half a mistake
-_ROUNDING = (
-    1e-6  # a probability may lie outside [0, 1] by this float32 rounding error; it is clipped
-)
+# A probability may lie outside [0, 1] by this rounding error of float32; it is clipped.
+_ROUNDING = 1e-6
 
 
 def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
@@ -46,9 +45,9 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
     require(p.shape == episodes.labels.shape, f"predictions have shape {p.shape} but {wanted}")
     p = np.where(episodes.counted, p, 0.5)  # what is not counted may be anything
-    wrong = ~((p >= -_ROUNDING) & (p <= 1 + _ROUNDING))
+    wrong = ~((p >= -_ROUNDING) & (p <= 1 + _ROUNDING))  # also NaN
     if wrong.any():
-        where = ", ".join(str(i) for i in np.argwhere(wrong)[0])
+        where = ", ".join(map(str, np.argwhere(wrong)[0]))
         raise InputError(
             f"predictions must be probabilities in [0, 1], got {p[wrong][0]} at [{where}]"
         )
@@ -179,7 +178,8 @@ def score(
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
-        number = Interval(np.inf, np.inf, np.inf)  # one certain and wrong prediction is enough
+        # Of an infinite log-loss: one prediction that is certain and wrong is enough.
+        number = Interval(np.inf, np.inf, np.inf)
         if np.isfinite(values).all():
             number = mean_interval(values, seed=seed, participants=participants_of(episodes))
         numbers[metric,] = number  # a key is a tuple, here of one name

@@ -84,8 +84,8 @@ def sample(
     )
     sizes = _list_sizes(model)
     rng = np.random.default_rng([seed, 0])
-    spread = np.linspace(low, high, len(sizes)).round()
-    lengths = rng.permutation(spread.astype(int))
+    evenly_spaced = np.linspace(low, high, len(sizes)).round()
+    lengths = rng.permutation(evenly_spaced.astype(int))
     seeds = rng.integers(2**31, size=len(sizes))
     per_size = -(-n_episodes // len(sizes))  # rounded up
     batches = []
@@ -263,20 +263,18 @@ def _make_tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.Da
 
     Args:
         model: the model; not used.
-        measured: name of a part -> what :func:`_measure` returned.
+        measured: name of a part -> what :func:`_measure_part` returned.
     """
     agreed = pd.concat([measured[regime] for regime in _EVALUATED_REGIMES], ignore_index=True)
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
-    earned, reward_rates = (
-        pd.concat([part[name] for part in played], ignore_index=True)
-        for name in ("returns", "reward_rates")
-    )
+    earned = pd.concat([part["returns"] for part in played], ignore_index=True)
+    rates = pd.concat([part["reward_rates"] for part in played], ignore_index=True)
     return {
         "summary": _summarise(agreed, earned),
         "agreement": agreed,
         "followed_discount": measured[_DISCOUNT],
         "returns": earned,
-        "reward_rates": reward_rates,
+        "reward_rates": rates,
     }
 
 
@@ -307,7 +305,11 @@ def plan() -> EvaluationPlan:
     and how tables are made from them.
     """
     return EvaluationPlan(
-        _list_parts, _measure_part, _make_tables, min_episodes=30, explained=_EXPLAINED
+        parts=_list_parts,
+        measure=_measure_part,
+        tables=_make_tables,
+        min_episodes=30,
+        explained=_EXPLAINED,
     )
 
 
