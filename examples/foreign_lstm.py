@@ -58,7 +58,7 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     loudness = syllables * is_voiced.repeat(CHUNK, 1)
     sound = 0.003 * noise
     for k in range(1, 30):
-        strength = weigh_harmonic(k * mean_pitch)
+        strength = compute_strength(k * mean_pitch)
         sound += 0.1 * strength * np.sin(k * phase) * loudness
     padded = np.pad(sound, ((0, 0), (BEFORE, 0)))
     starts = CHUNK * np.arange(n_rounds)
@@ -66,12 +66,12 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     return padded[:, samples].astype(np.float32), is_voiced
 
 
-def weigh_harmonic(frequency: np.ndarray) -> np.ndarray:
+def compute_strength(frequency: np.ndarray) -> np.ndarray:
     """Return the strength of a harmonic of this frequency in the vowel."""
-    strength = 0
+    strength = np.zeros(frequency.shape)
     for formant, width, height in VOWEL:
         distance = (frequency - formant) / width
-        strength = strength + height * np.exp(-(distance**2))
+        strength += height * np.exp(-(distance**2))
     return 0.02 + strength
 
 
@@ -102,9 +102,8 @@ class Detector(nn.Module):
     def features(self, sound: Tensor) -> Tensor:
         """Return the input of the LSTM cell in a round, ``[batch, 128]``."""
         padded = nn.functional.pad(sound, (0, BEFORE), mode="reflect")
-        spectrum = self.stft_conv(padded[:, None])
-        power = spectrum[:, :129].square() + spectrum[:, 129:].square()
-        x = power.sqrt()
+        real, imaginary = self.stft_conv(padded[:, None]).chunk(2, dim=1)
+        x = (real.square() + imaginary.square()).sqrt()
         for convolution in (self.conv1, self.conv2, self.conv3, self.conv4):
             x = convolution(x).relu()
         return x.squeeze(-1)

@@ -39,14 +39,14 @@ STILL = 0.01
 """A state counts as fixed if it moves by less than this share of its typical norm."""
 
 
-def close(reached: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def is_closed(reached: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return True where no edge ``[episode, edge, 2]`` leaves a set of nodes ``[episode, round,
     node]``.
     """
     rows = np.arange(len(reached))[:, None]
-    from_set = reached[rows, :, edges[..., 0]]
-    to_set = reached[rows, :, edges[..., 1]]
-    return ~(from_set & ~to_set).any(1)
+    starts_in_set = reached[rows, :, edges[..., 0]]  # [episode, edge, round]
+    ends_in_set = reached[rows, :, edges[..., 1]]
+    return ~(starts_in_set & ~ends_in_set).any(1)
 
 
 def reach(edges: np.ndarray, roots: np.ndarray, n_rounds: int) -> np.ndarray:
@@ -55,30 +55,42 @@ def reach(edges: np.ndarray, roots: np.ndarray, n_rounds: int) -> np.ndarray:
     rows = np.arange(len(edges))[:, None]
     sets = []
     for _ in range(n_rounds):
-        active = reached[rows, edges[..., 0]]
+        starts_in_set = reached[rows, edges[..., 0]]  # [episode, edge]
         reached = reached.copy()
-        episodes, places = np.nonzero(active)
-        reached[episodes, edges[episodes, places, 1]] = True
+        reached[np.nonzero(starts_in_set)[0], edges[starts_in_set][:, 1]] = True
         sets.append(reached)
     return np.stack(sets, 1)
 
 
 class Halting(nn.Module):
-    """The handwired search with a gate; after the gate has fired, its state no longer changes."""
+    """The handwired search with a gate; after the gate has fired, its state no longer changes.
+
+    Args:
+        rule: when the gate fires: "in time", "late" or "early".
+    """
 
     def __init__(self, rule: str) -> None:
         super().__init__()
         self.search = interp.load("reachability-handwired", n_nodes=N_NODES, n_edges=N_EDGES)
         self.rule = rule
 
-    def is_done(self, before: Tensor, after: Tensor, leaves: Tensor, waited: Tensor) -> Tensor:
+    def is_done(
+        self, before: Tensor, after: Tensor, has_way_out: Tensor, n_closed: Tensor
+    ) -> Tensor:
+        """Return True for the episodes in which the rule says that the search is done.
+
+        Args:
+            before, after: the sets of nodes before and after the round, ``[episode, node]``.
+            has_way_out: True if an edge leaves the set after the round, ``[episode]``.
+            n_closed: number of rounds in a row after which no edge left the set, ``[episode]``.
+        """
         if self.rule == "early":  # at most one node was new
             return (after - before).sum(1) <= 1
-        patience = 2 if self.rule == "late" else 0
-        return ~leaves & (waited >= patience)
+        n_needed = 3 if self.rule == "late" else 1
+        return ~has_way_out & (n_closed >= n_needed)
 
 
-def halting(rule: str) -> Any:
+def make_halting(rule: str) -> Any:
     """Return the handwired machine with a gate that fires "in time", "late" or "early"."""
     module = Halting(rule)
     layout = module.search.layout
@@ -94,11 +106,11 @@ def halting(rule: str) -> Any:
         set_after = module.search.read_state(after).round()
         is_source_in = set_after.gather(1, fed.tokens[:, sources] - node)
         is_target_in = set_after.gather(1, fed.tokens[:, targets] - node)
-        leaves = (is_source_in > is_target_in).any(1)
-        waited = torch.where(leaves, 0, carried["waited"][:, 0] + 1)
-        done = module.is_done(set_before, set_after, leaves, waited - 1).to(halted)
+        has_way_out = (is_source_in > is_target_in).any(1)
+        n_closed = torch.where(has_way_out, 0, carried["waited"][:, 0] + 1)
+        done = module.is_done(set_before, set_after, has_way_out, n_closed).to(halted)
         gate = torch.maximum(halted, done.unsqueeze(1))
-        return prediction, {"set": after[:, 0], "gate": gate, "waited": waited.unsqueeze(1)}
+        return prediction, {"set": after[:, 0], "gate": gate, "waited": n_closed.unsqueeze(1)}
 
     channels = [
         interp.Channel("set", (module.search.config.d_model,)),
@@ -132,9 +144,10 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     roots = nodes[:, 0]
     reached = reach(edges, roots, N_NODES)[:, -1]
     rng = np.random.default_rng(seed + 1)
-    order = rng.random((n_episodes, N_NODES))
+    random_keys = rng.random((n_episodes, N_NODES))
     wants_reached = rng.random((n_episodes, 1)) < 0.5
-    question_nodes = np.argmin(order + 0.5 * (reached != wants_reached), 1)
+    # Mostly a node with the wanted answer, since .5 is added to the keys of the others.
+    question_nodes = np.argmin(random_keys + 0.5 * (reached != wants_reached), 1)
     adjacency = np.zeros((n_episodes, N_NODES, N_NODES))
     adjacency[np.arange(n_episodes)[:, None], edges[..., 1], edges[..., 0]] = 1
     marks = np.stack([np.eye(N_NODES)[roots], np.eye(N_NODES)[question_nodes]], 2)
@@ -152,9 +165,10 @@ def draw_graphs(n_episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     names = rng.permuted(np.tile(np.arange(N_NODES), (n_episodes, 1)), axis=1)
     first = np.arange(N_NODES - 1)
-    is_break = first == rng.integers(1, N_NODES, (n_episodes, 1))
-    source = np.where(is_break, first + 1, first)
-    target = np.where(is_break, first, first + 1)
+    # The edge at which the path from the root ends points backwards. At N_NODES - 1 there is none.
+    is_end = first == rng.integers(1, N_NODES, (n_episodes, 1))
+    source = np.where(is_end, first + 1, first)
+    target = np.where(is_end, first, first + 1)
     path = np.stack([source, target], 2)
     n_back = N_EDGES - N_NODES + 1
     back = np.sort(rng.integers(0, N_NODES, (n_episodes, n_back, 2)), 2)[..., ::-1]
@@ -218,12 +232,12 @@ def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
         heard = torch.tensor(question).float().reshape(64, N_NODES, N_HEARD)
         target = torch.tensor(truth[:, 0])
         z = torch.zeros(64, N_NODES, WIDTH)
-        p_running = torch.ones(64)
+        p_running = torch.ones(64)  # probability that the gate has not stopped yet
         loss = torch.zeros(())
         for t in range(N_ROUNDS):
             z = loop.core(torch.cat([z, heard], 2))
             wrong = nn.functional.cross_entropy(loop.answer(z, heard), target, reduction="none")
-            p_stop = p_running
+            p_stop = p_running  # in the last round, it stops in any case
             if t < N_ROUNDS - 1:
                 p_stop = p_running * loop.is_done(z)
             loss = loss + (p_stop * (wrong + ponder * t)).mean()
@@ -235,7 +249,7 @@ def train(steps: int = 1200, ponder: float = 0.003) -> Loop:
     return loop
 
 
-def learned(loop: Loop) -> Any:
+def make_learned(loop: Loop) -> Any:
     """Return the loop as a machine; one round of the machine is one recurrence of the loop."""
     register(TASK)
     labels = [f"x_{i + 1}" for i in range(N_NODES * N_HEARD)]
@@ -281,7 +295,9 @@ def stands_still(states: np.ndarray) -> np.ndarray:
     return moves <= STILL * typical_norm
 
 
-def hear_witnesses(name: str, right: np.ndarray, witnesses: dict[str, np.ndarray]) -> pd.DataFrame:
+def tabulate_witnesses(
+    name: str, right: np.ndarray, witnesses: dict[str, np.ndarray]
+) -> pd.DataFrame:
     """Return a row per witness: how late it is, how often it is right, and how often it never says
     "done".
 
@@ -304,7 +320,7 @@ def hear_witnesses(name: str, right: np.ndarray, witnesses: dict[str, np.ndarray
             "never": is_never.mean(),
             "mean": late.mean(),
         }
-        clipped = np.clip(late, -4, 4)
+        clipped = np.clip(late, LAGS[0], LAGS[-1])
         for lag in LAGS:
             row[lag] = (clipped == lag).mean()
         rows.append(row)
@@ -317,7 +333,7 @@ def try_handwired(rule: str) -> pd.DataFrame:
     roots = nodes[:, 0]
     ends = nodes[:, [1, -1]]
     episodes = reachability.ReachabilityEpisodes(edges, roots, ends, N_NODES, N_ROUNDS)
-    machine = halting(rule)
+    machine = make_halting(rule)
     run = interp.rollout(machine, episodes)
     carried = unpack(machine.channels, run.latents)
     decoded = machine.module.search.read_state(carried["set"].unsqueeze(2))
@@ -325,11 +341,11 @@ def try_handwired(rule: str) -> pd.DataFrame:
     gates = carried["gate"].numpy()[:, 1:, 0]
     witnesses = {
         "gate": find_first(gates > 0.5),
-        "readout": find_first(close(sets, edges)),
+        "readout": find_first(is_closed(sets, edges)),
         "fixed point": find_first(stands_still(carried["set"].numpy())),
     }
-    right = find_first(close(reach(edges, roots, N_ROUNDS), edges))
-    return hear_witnesses(rule, right, witnesses)
+    right = find_first(is_closed(reach(edges, roots, N_ROUNDS), edges))
+    return tabulate_witnesses(rule, right, witnesses)
 
 
 @dataclass(frozen=True)
@@ -370,23 +386,22 @@ def run_loop(machine: Any, seed: int) -> LoopRun:
 
 def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
     """Compare the witnesses on the trained loop; the readout is fitted on other graphs."""
-    machine = learned(loop)
+    machine = make_learned(loop)
     fitted_on = run_loop(machine, 1)
     run = run_loop(machine, 2)
     readout = LogisticRegression(max_iter=500)
     known_states = fitted_on.states[:, 1:].reshape(-1, WIDTH)
     readout.fit(known_states, fitted_on.reached.ravel())
-    read = readout.predict(run.states[:, 1:].reshape(-1, WIDTH))
-    decoded = read.reshape(run.reached.shape)
+    decoded = readout.predict(run.states[:, 1:].reshape(-1, WIDTH)).reshape(run.reached.shape)
 
     p_running = np.cumprod(1 - run.gates, 1)
     flat_states = run.states.reshape(N_EPISODES, N_ROUNDS + 1, -1)
     witnesses = {
         "gate": find_first(1 - p_running >= 0.5),
-        "readout": find_first(close(decoded, run.edges)),
+        "readout": find_first(is_closed(decoded, run.edges)),
         "fixed point": find_first(stands_still(flat_states)),
     }
-    right = find_first(close(run.reached, run.edges))
+    right = find_first(is_closed(run.reached, run.edges))
 
     is_correct = run.choices == run.outcomes
     stops = np.minimum(witnesses["gate"], N_ROUNDS - 1)
@@ -398,7 +413,7 @@ def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
         "nodes decoded rightly": (decoded == run.reached).mean(),
         "correlation of the gate's round with the right one": correlation,
     }
-    return hear_witnesses("learned", right, witnesses), numbers
+    return tabulate_witnesses("learned", right, witnesses), numbers
 
 
 def main(picture: str = "", steps: int = 1200) -> pd.DataFrame:

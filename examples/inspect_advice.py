@@ -36,8 +36,9 @@ from interp.support.errors import InputError, require
 from interp.support.files import file_to_write, json_values, write_atomic
 
 _RECORDS = "interp-llm-records"
-# Inspect's words for why an answer ended, as OpenAI's protocol has them.
-_ENDS = {"max_tokens": "length"}
+"""Key of the records in a sample's store."""
+_FINISH_REASONS = {"max_tokens": "length"}
+"""Inspect's word for why an answer ended -> the word of OpenAI's protocol, where they differ."""
 
 
 def _require_inspect() -> None:
@@ -86,10 +87,11 @@ def expert_advice(
             input=f"{condition}, {instance}", id=f"{condition}/{instance}", metadata=metadata
         )
         samples.append(sample)
-    return Task(dataset=samples, solver=_player(), scorer=_final_regret(), name="expert_advice")
+    return Task(dataset=samples, solver=_make_player(), scorer=_make_scorer(), name="expert_advice")
 
 
-def _player() -> Any:
+def _make_player() -> Any:
+    """Return the solver of the task, which plays one instance round by round."""
     from inspect_ai.model import (
         ChatMessageAssistant,
         ChatMessageSystem,
@@ -120,15 +122,14 @@ def _player() -> Any:
                     messages.append(make(content=message["content"]))
                 output = await get_model().generate(messages, config=GenerateConfig(seed=seed))
                 if output.stop_reason == "model_length":
-                    at = {"round": request.round, "turn": request.turn}
-                    records.append(
-                        {"end": "overflow", **at, "error": output.error or "model_length"}
-                    )
+                    place = {"round": request.round, "turn": request.turn}
+                    error = output.error or "model_length"
+                    records.append({"end": "overflow", **place, "error": error})
                     break
-                reply = _reply(output)
+                reply = _convert_reply(output)
                 answer = session.feed(reply.text, reply.finish_reason)
                 records.append(trace_record(request, seed, reply, answer))
-            else:
+            else:  # no answer was too long for the model
                 records.append({"end": "complete"})
             state.store.set(_RECORDS, records)
             state.output.completion = f"{len(session.predictions)} rounds"
@@ -139,7 +140,7 @@ def _player() -> Any:
     return player()
 
 
-def _reply(output: Any) -> Reply:
+def _convert_reply(output: Any) -> Reply:
     """Convert an answer of Inspect to the toolkit's :class:`Reply`."""
     counts = output.usage
     usage = None
@@ -149,12 +150,13 @@ def _reply(output: Any) -> Reply:
             "completion_tokens": counts.output_tokens,
             "cached_tokens": counts.input_tokens_cache_read or 0,
         }
-    finish_reason = _ENDS.get(output.stop_reason, output.stop_reason)
+    finish_reason = _FINISH_REASONS.get(output.stop_reason, output.stop_reason)
     seconds = round(float(output.time or 0.0), 4)
     return Reply(output.completion, finish_reason, output.model, usage=usage, seconds=seconds)
 
 
-def _final_regret() -> Any:
+def _make_scorer() -> Any:
+    """Return the scorer of the task, which computes the final regret from the stored records."""
     from inspect_ai.scorer import Score, mean, scorer, stderr
 
     @scorer(metrics=[mean(), stderr()], name="final_regret")
@@ -164,21 +166,23 @@ def _final_regret() -> Any:
             for record in state.store.get(_RECORDS, []):
                 if "reply" in record:
                     session.feed(record["reply"], record["finish_reason"], record["problem"])
-            return Score(value=_regret(session), explanation=f"{len(session.predictions)} rounds")
+            return Score(
+                value=_compute_regret(session), explanation=f"{len(session.predictions)} rounds"
+            )
 
         return score
 
     return final_regret()
 
 
-def _regret(session: Session) -> float:
+def _compute_regret(session: Session) -> float:
     """Return the mistakes (missing predictions included) minus those of the best expert, in the
     played rounds.
     """
-    n = len(session.predictions)
-    labels = session.labels[:n]
+    n_played = len(session.predictions)
+    labels = session.labels[:n_played]
     mistakes = (np.array(session.predictions) != labels).sum()
-    expert_mistakes = (session.advice[:n] != labels[:, None]).sum(0)
+    expert_mistakes = (session.advice[:n_played] != labels[:, None]).sum(0)
     return float(mistakes - expert_mistakes.min())
 
 
@@ -215,10 +219,10 @@ def write_traces(log: str | Path, folder: str | Path) -> list[Path]:
         header = dict(sample.metadata)
         sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "max_tokens")}
         header["settings"] = {**header["settings"], **sampling, "model": model}
-        place = Path(folder) / folder_of(model) / f"{sample.id}.jsonl"
+        path = Path(folder) / folder_of(model) / f"{sample.id}.jsonl"
         lines = [line_of(json_values(line)) for line in (header, *records)]
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write = partial(Path.write_bytes, data=b"".join(lines))
-        written.append(write_atomic(file_to_write(place), write))
+        written.append(write_atomic(file_to_write(path), write))
     require(bool(written), f"{str(log)!r} holds no finished sample")
     return written

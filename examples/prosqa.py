@@ -114,8 +114,11 @@ def measure(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
     read, write = make_reader_and_writer(model, seed)
     accuracies = answers(model, episodes, read, write, seed)
     in_time = accuracies[accuracies["round"] == accuracies["depth"]]
-    cells = [f"{row.estimate:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in in_time.itertuples()]
-    columns = [f"depth {row.depth} (n = {row.n})" for row in in_time.itertuples()]
+    cells = []
+    columns = []
+    for row in in_time.itertuples():
+        cells.append(f"{row.estimate:.2f} [{row.low:.2f}, {row.high:.2f}]")
+        columns.append(f"depth {row.depth} (n = {row.n})")
     labelled = in_time.assign(cell=cells, column=columns)
     wide = labelled.pivot(index="key", columns="column", values="cell")
     return wide.reindex(in_time["key"].unique()).rename_axis(index=name, columns=None)

@@ -316,18 +316,17 @@ def compare_with_hooks(machine: Any, key: str, part: str, which: int) -> tuple[f
 # One question each.
 
 
-def ask_sweep(machine: Any, sites: list[str], lag: int = 1) -> str:
+def ask_sweep(machine: Any, sites: list[str]) -> str:
     """Answer: at which sites does the difference between two histories pass?
 
     Args:
         machine: the machine.
-        sites: the sites to patch.
-        lag: number of rounds after patching at which the prediction is read.
+        sites: the sites to patch in round 2; the prediction is read one round later.
     """
     task = interp.tasks.of(machine)
     build = task.corruption(task.analysis.default_corruption).build
     clean, corrupted = build(task.sample_for(machine, 32, 5, 1), round=2)
-    swept = patching.sweep(machine, clean, corrupted, round=2, read_round=2 + lag, sites=sites)
+    swept = patching.sweep(machine, clean, corrupted, round=2, read_round=3, sites=sites)
     return swept.sentence
 
 

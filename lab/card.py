@@ -119,7 +119,7 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
     machine = record.get("machine") or this_machine()
     command_line = command(config, name)
     metrics_table = _metrics_table(metrics)
-    losses = _table(_loss_curve(run))
+    losses = format_table(_loss_curve(run))
     limits = _limits(goal_of(task).limits)
     template = Path(__file__).with_suffix(".md").read_text("utf-8")
     text = template.format(
@@ -153,6 +153,7 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
     return re.sub(r"(?m)^- \*\*.*\*\*: \n", "", text)  # what does not apply
 
 
+_N_POINTS = 12  # most evaluations in the table of losses
 _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
 
@@ -203,7 +204,9 @@ def _metrics_table(metrics: pd.DataFrame) -> str:
     """Return the main metrics with their intervals, as a Markdown table."""
     pairs = zip(metrics.low, metrics.high, strict=True)
     intervals = [f"{low:.4g} to {high:.4g}" for low, high in pairs]
-    return _table(metrics.assign(**{"95 %": intervals})[["what", "estimate", "95 %", "beside"]])
+    return format_table(
+        metrics.assign(**{"95 %": intervals})[["what", "estimate", "95 %", "beside"]]
+    )
 
 
 def _limits(limits: tuple[str, ...]) -> str:
@@ -222,17 +225,15 @@ def _truncation(config: TrainingConfig) -> str:
     return f"a step every {config.window} rounds"
 
 
-def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
-    """Return at most ``points`` evaluations of a run, evenly spaced in time: minutes, step and
-    losses.
-    """
+def _loss_curve(run: TrainedRun) -> pd.DataFrame:
+    """Return at most 12 evaluations of a run, evenly spaced in time: minutes, step and losses."""
     evaluated = run.metrics.dropna()
     if not len(evaluated):
         return pd.DataFrame({"minutes": [], "step": []})
     seconds = evaluated["seconds"]
     nearest = set()
-    for i in range(1, points + 1):
-        distance = (seconds - seconds.max() * i / points).abs()
+    for i in range(1, _N_POINTS + 1):
+        distance = (seconds - seconds.max() * i / _N_POINTS).abs()
         nearest.add(int(distance.idxmin()))
     chosen = evaluated.loc[sorted(nearest)]
     frame = chosen.drop(columns=["stage", "seconds", "loss", "step"])
@@ -303,7 +304,7 @@ def _span(low: int, high: int) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _table(frame: pd.DataFrame) -> str:
+def format_table(frame: pd.DataFrame) -> str:
     """Return a data frame as a Markdown table, with four significant digits."""
     rows = [list(map(str, frame.columns)), ["---"] * len(frame.columns)]
     for cells in frame.to_numpy(object):

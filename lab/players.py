@@ -29,6 +29,7 @@ from interp.choices.players import explain_each, fit_participants
 from interp.core.algorithm import Algorithm, Family
 from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
+from lab.card import format_table
 
 Range = tuple[float, float]
 
@@ -125,7 +126,7 @@ def play(players: Sequence[Player], n_rounds: int, first_seed: int) -> BanditEpi
     )
 
 
-def judge(player: Player, found: ChoiceExplanation, fitted: pd.Series) -> dict[str, Any]:
+def judge(player: Player, explanation: ChoiceExplanation, fitted: pd.Series) -> dict[str, Any]:
     """Return a record of what was found for a player, beside its true family.
 
     A constant guess counts as a fixed bias, since on two arms they are the same. ``asked`` is the
@@ -134,33 +135,30 @@ def judge(player: Player, found: ChoiceExplanation, fitted: pd.Series) -> dict[s
 
     Args:
         player: the player.
-        found: the explanation of its choices.
+        explanation: the explanation of its choices.
         fitted: the fit of its true family to its choices, a row of
             :func:`interp.choices.players.fit_participants`.
     """
     key = player.algorithm.key
-    same = {key, "constant"} if key == "fixed_bias" else {key}
-    parameters = player.algorithm.parameters
-    n_asked = 0
-    n_covered = 0
+    true_keys = {key, "constant"} if key == "fixed_bias" else {key}
+    are_covered = []
     for name in ("rate", "inverse_temperature"):
-        if name in parameters:
-            n_asked += 1
-            is_covered = fitted[f"{name}_low"] <= parameters[name] <= fitted[f"{name}_high"]
-            n_covered += int(is_covered)
-    members = found.confidence_set
+        value = player.algorithm.parameters.get(name)
+        if value is not None:
+            are_covered.append(fitted[f"{name}_low"] <= value <= fitted[f"{name}_high"])
+    members = explanation.confidence_set
     return {
         "family": key,
         "kind": player.kind,
-        "in_set": not same.isdisjoint(members),
+        "in_set": not true_keys.isdisjoint(members),
         "size": len(members),
-        "verdict": found.verdict,
-        "closest": found.closest,
+        "verdict": explanation.verdict,
+        "closest": explanation.closest,
         "set": " ".join(members),
-        "nats": found.nats.estimate,
-        "floor_nats": found.floor_nats.estimate,
-        "covered": n_covered,
-        "asked": n_asked,
+        "nats": explanation.nats.estimate,
+        "floor_nats": explanation.floor_nats.estimate,
+        "covered": sum(are_covered),
+        "asked": len(are_covered),
     }
 
 
@@ -174,27 +172,23 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
         every: play only each ``every``-th player of the list.
     """
     players = list_players()
-    rows: list[dict[str, Any]] = []
+    families = bandit.TASK.rivals()
+    rows: list[dict[Any, Any]] = []
     if out.exists():
         earlier = pd.read_csv(out)
-        records = earlier[~earlier["rounds"].isin(lengths)].to_dict("records")
-        rows = [{str(column): value for column, value in record.items()} for record in records]
+        rows = earlier[~earlier["rounds"].isin(lengths)].to_dict("records")
     for n_rounds in lengths:
         start = time.process_time()
         episodes = play(players, n_rounds, first_seed=SEED + 1000 * n_rounds)
-        families = bandit.TASK.rivals()
         numbers_played = range(0, len(players), every)
-        for key, numbers in groupby(
-            numbers_played, key=lambda number: players[number].algorithm.key
-        ):
-            of_family = list(numbers)
-            part = episodes.select(of_family)
-            explanations = explain_each(part, part.choices).found.values()
-            fitted = fit_participants(families[key], part, part.choices)
-            for place, (number, explanation) in enumerate(
-                zip(of_family, explanations, strict=True)
-            ):
-                judged = judge(players[number], explanation, fitted.iloc[place])
+        by_family = groupby(numbers_played, key=lambda number: players[number].algorithm.key)
+        for key, group in by_family:
+            numbers = list(group)
+            part = episodes.select(numbers)
+            explanations = list(explain_each(part, part.choices).found.values())
+            fits = fit_participants(families[key], part, part.choices)
+            for i, number in enumerate(numbers):
+                judged = judge(players[number], explanations[i], fits.iloc[i])
                 rows.append({"rounds": n_rounds, "player": number, **judged})
             pd.DataFrame(rows).to_csv(out, index=False, float_format="%.4g")
         seconds = time.process_time() - start
@@ -223,11 +217,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
 def table(path: Path = TABLE) -> str:
     """Return these rates as a Markdown table."""
-    frame = rates(pd.read_csv(path))
-    lines = [f"| {' | '.join(frame.columns)} |", f"|{' --- |' * len(frame.columns)}"]
-    for row in frame.itertuples(index=False):
-        lines.append(f"| {' | '.join(str(value) for value in row)} |")
-    return "\n".join(lines)
+    return format_table(rates(pd.read_csv(path)))
 
 
 def main() -> None:

@@ -153,10 +153,10 @@ def resolutions(frame: pd.DataFrame) -> list[Resolution]:
         sizes = [size for size in records[str(key)].sizes if size in n_runs]
         require(bool(sizes), f"no row of {key!r} has one of its sizes; measure it again")
         for question in QUESTIONS:
-            words = rows[question]
-            if (words == "not applicable").all():
+            verdicts = rows[question]
+            if (verdicts == "not applicable").all():
                 continue
-            shares = words.eq("no").groupby(rows["size"]).mean()
+            shares = verdicts.eq("no").groupby(rows["size"]).mean()  # of runs, by size
             resolution = Resolution(
                 deviation=str(key),
                 question=question,
@@ -230,23 +230,21 @@ def sentence(task: str, quick: bool) -> str:
     For each deviation it names the question that detects it best.
     """
     records = deviations()
-    best: dict[str, Resolution] = {}
-    n_runs = []
-    for resolution in seen(task, quick):
-        if resolution.most is None:
-            continue
-        n_runs.append(resolution.runs)
-        rank = records[resolution.deviation].sizes.index
-        leader = best.setdefault(resolution.deviation, resolution)
-        if rank(resolution.most) < rank(leader.most):
-            best[resolution.deviation] = resolution
-    if not best:
+    detected = [resolution for resolution in seen(task, quick) if resolution.most is not None]
+    if not detected:
         return ""
+    best: dict[str, Resolution] = {}
+    for resolution in detected:
+        from_smallest = records[resolution.deviation].sizes.index
+        leader = best.setdefault(resolution.deviation, resolution)
+        if from_smallest(resolution.most) < from_smallest(leader.most):
+            best[resolution.deviation] = resolution
     deviations_seen = []
     for key, resolution in best.items():
         size = f"{resolution.most:g}"
         deviations_seen.append(f"{records[key].words.format(size)} ({resolution.question})")
-    runs = "one run" if min(n_runs) == 1 else f"{min(n_runs)} runs"
+    n_runs = min(resolution.runs for resolution in detected)
+    runs = "one run" if n_runs == 1 else f"{n_runs} runs"
     return (
         f"Measured on machines that depart from the handwired one, {runs} of each size: "
         f"this comparison would have seen {', '.join(deviations_seen)}."

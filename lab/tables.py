@@ -104,18 +104,25 @@ def digest_rules() -> dict[str, str]:
     deviations, since other source gives other verdicts.
     """
     digest = hashlib.sha256()
-    comparisons = Path(str(compare.__file__))
-    machines = Path(__file__)
-    for folder in (comparisons.parent, machines.parent):
-        for path in sorted(folder.rglob("*.py")):
+    for module_file in (str(compare.__file__), __file__):  # of circuits.compare, and of lab
+        for path in sorted(Path(module_file).parent.rglob("*.py")):
             digest.update(path.read_bytes())
     return {"rules": digest.hexdigest()}
 
 
 TABLES: dict[str, Table] = {
-    "machines": Table(list_machines, compare_machine, scores.summary, digest_rules),
-    "unseen": Table(list_unseen, compare_unseen, scores.summary, digest_rules),
-    "resolution": Table(list_deviations, compare_deviation, resolution.summary, digest_rules),
+    "machines": Table(
+        parts=list_machines, make=compare_machine, summary=scores.summary, depends=digest_rules
+    ),
+    "unseen": Table(
+        parts=list_unseen, make=compare_unseen, summary=scores.summary, depends=digest_rules
+    ),
+    "resolution": Table(
+        parts=list_deviations,
+        make=compare_deviation,
+        summary=resolution.summary,
+        depends=digest_rules,
+    ),
 }
 """The tables of ``python -m lab calibrate``, by name."""
 
@@ -143,13 +150,13 @@ class Work:
         settings = {"quick": self.quick, **table.depends()}
         finished = Finished(self.folder / "parts", settings)
 
-        def make() -> pd.DataFrame:
+        def compute() -> pd.DataFrame:
             with bar(f"{name} {part}", total=1) as advance:
                 frame = table.make(self.quick, part)
                 advance(1)
             return frame
 
-        return finished.part(f"{name} {part}", pd.DataFrame, make)
+        return finished.part(f"{name} {part}", pd.DataFrame, compute)
 
     def join(self, name: str, table: Table) -> str:
         """Write a table whose parts are all finished; return its path and summary."""
@@ -187,13 +194,13 @@ def write(
     work = Work(writable(folder), quick)
     items = [(name, table, part) for name, table in tables.items() for part in table.parts(quick)]
     n_left = Counter(name for name, _, _ in items)
-    mine = share(items, shard)
-    for name in run_on_workers(_make_part, work, mine, n_jobs=n_jobs, scheduler=scheduler):
+    chosen = share(items, shard)
+    for name in run_on_workers(_make_part, work, chosen, n_jobs=n_jobs, scheduler=scheduler):
         n_left[name] -= 1
         if n_left[name] == 0 and not shard:
             yield work.join(name, tables[name])
     if shard:
-        yield f"{shard}: {len(mine)} of {len(items)} parts are in {work.folder / 'parts'}"
+        yield f"{shard}: {len(chosen)} of {len(items)} parts are in {work.folder / 'parts'}"
 
 
 def _make_part(work: Work, item: tuple[str, Table, str]) -> str:

@@ -38,7 +38,8 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import require
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.training.muon import Muon, is_stack
+from interp.training.batches import RoundsLoss
+from interp.training.muon import Muon, split_parameters
 from interp.training.runs import Progression, read_state, write_state
 
 _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
@@ -124,12 +125,12 @@ def single_rounds(
         largest: largest scale of a table's values.
     """
     shape = (n_rounds, n_states, n_actions)
-    a_round = (n_rounds, 1, 1)
-    scale = np.exp(rng.uniform(np.log(0.05), np.log(largest), a_round))
+    per_round = (n_rounds, 1, 1)
+    scale = np.exp(rng.uniform(np.log(0.05), np.log(largest), per_round))
     values = scale * rng.random(shape)
-    is_filled = rng.random(shape) < rng.random(a_round)
+    is_filled = rng.random(shape) < rng.random(per_round)
     noise = 0.03 * rng.standard_normal(shape)
-    is_noisy = rng.random(a_round) < 1 / 3
+    is_noisy = rng.random(per_round) < 1 / 3
     tables = values * is_filled + noise * is_noisy
     states, next_states = rng.integers(n_states, size=(2, n_rounds, 1))
     actions = rng.integers(n_actions, size=(n_rounds, 1))
@@ -175,9 +176,7 @@ def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: np.ndarra
     """
     target = torch.from_numpy(wanted).to(scores)
     if model.config.output == "logits":
-        negative_entropy = torch.special.xlogy(target, target)
-        cross_entropy = -target * scores.log_softmax(-1)
-        terms = negative_entropy + cross_entropy
+        terms = nn.functional.kl_div(scores.log_softmax(-1), target, reduction="none")
     else:
         terms = (scores - target).square() / (2 * target.clamp_min(_SMALLEST_TARGET))
     return terms.sum(-1).mean()
@@ -189,41 +188,31 @@ def boltzmann(values: np.ndarray) -> np.ndarray:
 
 
 def run_round(
-    model: HookedLatentTransformer,
-    layout: RoundLayout,
-    tokens: Tensor,
-    latents: Tensor,
-    values: Tensor,
-    slots: Tensor,
+    model: HookedLatentTransformer, layout: RoundLayout, fed: EncodedRounds, latents: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Run one round; return its logits and the next latents.
-
-    In the last layer only the positions that are read are computed.
 
     Args:
         model: the model.
         layout: layout of the round.
-        tokens, latents, values, slots: inputs of the round.
+        fed: the encoded round, ``[batch, pos]``.
+        latents: the state before the round.
     """
-    resid = model.run_from(
-        model.embed_round(tokens, latents, values), n_read=layout.n_from_prediction
-    )
-    read = model.ln_final(resid)
-    logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
-    update = model.update(read[:, -layout.n_from_update], tokens.shape[1])
-    return logits, model.write(latents, update, slots)
+    forward_round = RoundsLoss(model, commit="target").forward_round
+    logits, update = forward_round(fed.tokens, fed.values, latents, layout)
+    return logits, model.write(latents, update, fed.slots)
 
 
 def run_rounds(
     model: HookedLatentTransformer, rounds: EncodedRounds, layout: RoundLayout
 ) -> Float[Tensor, "episode round outcome"]:
     """Run whole episodes; return the logits of every round, with gradients."""
-    latents = model.initial(len(rounds.tokens), layout)
+    n_episodes, n_rounds, _ = rounds.tokens.shape
+    latents = model.initial(n_episodes, layout)
     logits = []
-    for t in range(rounds.tokens.shape[1]):
-        tokens, values, slots = rounds.tokens[:, t], rounds.values[:, t], rounds.slots[:, t]
-        scores, latents = run_round(model, layout, tokens, latents, values, slots)
-        logits.append(scores)
+    for t in range(n_rounds):
+        logits_of_round, latents = run_round(model, layout, rounds.at(t), latents)
+        logits.append(logits_of_round)
     return torch.stack(logits, 1)
 
 
@@ -245,24 +234,26 @@ def losses(
         rng: draws the choices that the model reads.
     """
     layout, encoded = _encode(model, rounds, rng)
+    fed = encoded.at(0)
     directions = directions[: rounds.n_states]
     tables = torch.from_numpy(rounds.q_tables).float()
     before = tables[:, 0]
     after = tables[:, 1]
     latents = model.initial(len(rounds), layout) + before.mT @ directions
-    tokens, values, slots = encoded.tokens[:, 0], encoded.values[:, 0], encoded.slots[:, 0]
-    scores, next_latents = run_round(model, layout, tokens, latents, values, slots)
+    scores, next_latents = run_round(model, layout, fed, latents)
     wanted_move = (after - before).mT @ directions
-    missed = next_latents - latents - wanted_move
-    missed = missed[torch.arange(len(rounds)), slots] / _ALPHA
-    squared = missed.square().sum(-1)
+    errors = next_latents - latents - wanted_move
+    # Of the chosen action's latent. Divided by alpha, it is in units of a TD error.
+    error = errors[torch.arange(len(rounds)), fed.slots] / _ALPHA
+    squared_error = error.square().sum(-1)
     largest = before.abs().amax((1, 2))
-    unit = (largest / (1.1 * _VALUES[0])).clamp_min(1.0)
+    # 1 for all tables of the first steps, whose values may exceed _VALUES[0] by noise.
+    scale = (largest / (1.1 * _VALUES[0])).clamp_min(1.0)
     policy = boltzmann(rounds.next_values_before[:, 0])
     return {
         "policy": divergence(model, scores, policy),
-        "update": (squared / unit**2).mean(),
-        "distance": (squared + 1e-12).sqrt().mean(),
+        "update": (squared_error / scale**2).mean(),
+        "distance": (squared_error + 1e-12).sqrt().mean(),  # the slope of sqrt at 0 is infinite
     }
 
 
@@ -284,10 +275,10 @@ class Run:
         self.settings = {"seed": seed, "steps": n_steps, "imitating": imitating}
         self.model = untaught(seed)
         self.code = code(seed)
-        self.optimizers = _optimizers(self.model)
+        self.optimizers = _make_optimizers(self.model)
         self.step = 0
         self.seconds = 0.0
-        self.first = max(1, 9 * n_steps // 11)
+        self.n_first = max(1, 9 * n_steps // 11)  # steps of the first phase
         state = read_state(folder)
         if state is not None:
             require(
@@ -300,9 +291,9 @@ class Run:
             state.load_moments(self.model, self.optimizers)
 
     @property
-    def share_of_rest(self) -> float:
+    def share_of_second_phase(self) -> float:
         """Share of the second phase, in which tables grow, that is done; negative before it."""
-        return (self.step - self.first) / max(1, self.n_steps - self.first)
+        return (self.step - self.n_first) / max(1, self.n_steps - self.n_first)
 
     def draw_sizes(self, rng: np.random.Generator) -> tuple[int, int]:
         """Return the numbers of states and actions of a batch; half of the batches have the usual
@@ -321,7 +312,7 @@ class Run:
     def count_rounds(self) -> int:
         """Return the number of rounds in the next batch."""
         for share, n_rounds in _BATCHES:
-            if self.step < share * self.first:
+            if self.step < share * self.n_first:
                 return n_rounds
         return _BATCHES[-1][1]
 
@@ -332,7 +323,7 @@ class Run:
         if self.imitating:
             return self.imitation_losses(n_rounds, n_states, n_actions, rng)
         low, high = _VALUES
-        growth = min(1.0, max(0.0, 2 * self.share_of_rest))
+        growth = min(1.0, max(0.0, 2 * self.share_of_second_phase))
         largest = low * (high / low) ** growth
         rounds = single_rounds(n_rounds, n_states, n_actions, rng, largest)
         return losses(self.model, self.code, rounds, rng)
@@ -348,7 +339,7 @@ class Run:
             rng: draws the batch.
         """
         regime = _REGIMES[rng.integers(len(_REGIMES))]
-        growth = min(1.0, 3 * self.step / self.first)
+        growth = min(1.0, 3 * self.step / self.n_first)
         length = 2 + int((_ROUNDS - 2) * growth)
         episodes = tasks.get("qlearning").sample(
             n_rounds // length,
@@ -369,11 +360,11 @@ class Run:
         It warms up, stays constant, and falls to 0 in the second half of the first phase. The
         second phase starts again at a third of it.
         """
-        if self.share_of_rest >= 0:
-            warm_up = min(1.0, (self.step - self.first + 1) / 30)
-            return _LR / 3 * warm_up * (1 - self.share_of_rest)
+        if self.share_of_second_phase >= 0:
+            warm_up = min(1.0, (self.step - self.n_first + 1) / 30)
+            return _LR / 3 * warm_up * (1 - self.share_of_second_phase)
         warm_up = (self.step + 1) / 30
-        decay = 2 * (1 - self.step / self.first)
+        decay = 2 * (1 - self.step / self.n_first)
         return _LR * min(1.0, warm_up, decay)
 
     def advance(self) -> dict[str, float]:
@@ -382,12 +373,13 @@ class Run:
         step_losses = self.losses(rng)
         weighted = [_WEIGHTS[key] * loss for key, loss in step_losses.items()]
         torch.stack(weighted).sum().backward()
-        size = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        gradient_norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         rate = self.learning_rate()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            if size.isfinite():  # a state that is not normalised may overflow in an episode
+            # A state that is not normalised may overflow in an episode; then no step is taken.
+            if gradient_norm.isfinite():
                 optimizer.step()
             optimizer.zero_grad()
         self.step += 1
@@ -404,16 +396,11 @@ class Run:
             stream.write(json.dumps(line) + "\n")
 
 
-def _optimizers(model: HookedLatentTransformer) -> list[Any]:
+def _make_optimizers(model: HookedLatentTransformer) -> list[Any]:
     """Return AdamW for most parameters, and Muon for stacks of matrices."""
-    stacks = []
-    rest = []
-    for key, parameter in model.named_parameters():
-        if is_stack(key, parameter):
-            stacks.append(parameter)
-        else:
-            rest.append(parameter)
-    return [torch.optim.AdamW(rest, _LR, (0.9, 0.95), weight_decay=0.0), Muon(stacks, _LR, 0.0)]
+    stacks, others = split_parameters(model)
+    adam = torch.optim.AdamW(others, _LR, betas=(0.9, 0.95), weight_decay=0.0)
+    return [adam, Muon(stacks, _LR, weight_decay=0.0)]
 
 
 def train(

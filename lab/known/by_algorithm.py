@@ -210,7 +210,7 @@ class RandomCell(nn.Module):
         self.kind = layout.kind
         self.n_tokens = len(layout.vocabulary)
         self.n_prefix = layout.predict_position + 1
-        width = self.n_tokens + 1
+        width = self.n_tokens + 1  # of a position: its token, one-hot, and its value
         n_round = layout.n_positions * width
         n_read = n_carried + self.n_prefix * width
         self.enter = _weights(n_round, n_carried)

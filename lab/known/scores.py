@@ -8,6 +8,7 @@ a family of algorithms is right or wrong; if one should be named and none is, th
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,18 +42,18 @@ def exact_share(hits: ArrayLike) -> Interval:
     return Interval(share, float(bounds.low), float(bounds.high))
 
 
-def mark(word: str, right: str | None) -> str:
+def mark(verdict: str, right: str | None) -> str:
     """Return the mark of a verdict, one of :data:`MARKS`; "" if the question is not scored.
 
     Args:
-        word: the verdict.
+        verdict: the verdict.
         right: the right verdict, "either", or None if the question is not scored.
     """
     if right is None or right == "either":
         return ""
-    if word not in ("yes", "no"):
+    if verdict not in ("yes", "no"):
         return "undecided"
-    return "right" if word == right else "wrong"
+    return "right" if verdict == right else "wrong"
 
 
 def mark_family(named: str, right: str | None) -> str:
@@ -127,12 +128,11 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
         for question in SCORED:
             marks = half[f"{question}_mark"]
             is_scored = marks.isin(MARKS)
-            for error, word in (("false yes", "no"), ("false no", "yes")):
+            for error, right in (("false yes", "no"), ("false no", "yes")):
+                can_err = is_scored
                 if question != "algorithm":
-                    can_err = is_scored & (half[f"{question}_right"] == word)
-                elif word == "no":
-                    can_err = is_scored
-                else:
+                    can_err = is_scored & (half[f"{question}_right"] == right)
+                elif error == "false no":
                     continue
                 is_wrong = marks[can_err] == "wrong"
                 row = {
@@ -161,9 +161,8 @@ def summary(frame: pd.DataFrame) -> str:
             numbers = half[f"{question}_mark"].value_counts()
             row: dict[str, Any] = {"held out": "yes" if held_out else "no", "question": question}
             counts.append(row | {name: int(numbers.get(name, 0)) for name in MARKS})
-    wrong = frame[frame["n_wrong"] > 0]
     sentences = []
-    for _, machine in wrong.iterrows():
+    for machine in frame[frame["n_wrong"] > 0].to_dict("records"):
         sentences.append(f"  {machine['task']}: {machine['key']}: {_describe_wrong(machine)}")
     seconds = frame["cpu_seconds"]
     counts_table = pd.DataFrame(counts).to_string(index=False)
@@ -179,7 +178,7 @@ def summary(frame: pd.DataFrame) -> str:
     return "\n".join(lines + sentences)
 
 
-def _describe_wrong(row: pd.Series[Any]) -> str:
+def _describe_wrong(row: Mapping[Hashable, Any]) -> str:
     """Return a machine's wrong verdicts, each with the right one and the number that decided."""
     wrong = []
     for question in SCORED:
@@ -190,7 +189,7 @@ def _describe_wrong(row: pd.Series[Any]) -> str:
             low, high = row[f"{question}_low"], row[f"{question}_high"]
             value = row[f"{question}_value"]
             text += f", {row[f'{question}_by']} {value:.3g} [{low:.3g}, {high:.3g}]"
-        right = row[f"{question}_right"]
-        right = right if isinstance(right, str) and right else "none"
-        wrong.append(f"{text}; right is {right}")
+        right = row[f"{question}_right"]  # "" and NaN (from a file): no family should be named
+        right_word = right if isinstance(right, str) and right else "none"
+        wrong.append(f"{text}; right is {right_word}")
     return " / ".join(wrong)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import special
 from torch import Tensor
 
 from circuits.benchmark.known_machine import rotate_residual_stream, with_distractors
@@ -49,14 +50,15 @@ class Code:
 
     Attributes:
         name: of the code.
-        encode: (the variable ``[batch, number]``, rounds before ``[batch, 1]``) to what is carried.
-        decode: the reverse, of anything that is carried.
-        with_round: whether the number of rounds before is carried, too; otherwise it is 0 for both.
+        encode: function from the variable ``[batch, number]`` to the numbers that are carried.
+        decode: the inverse function, which accepts any carried numbers.
+        with_round: True if the number of earlier rounds is carried, too. It is then the second
+            argument of both functions, ``[batch, 1]``.
     """
 
     name: str
-    encode: Callable[[_Array, _Array], _Array]
-    decode: Callable[[_Array, _Array], _Array]
+    encode: Callable[..., Any]
+    decode: Callable[..., Any]
     with_round: bool = False
 
 
@@ -79,16 +81,30 @@ class Coded(Computed):
         algorithm = super().extra_repr()
         return f"{algorithm}, code={self.code.name}"
 
+    def _convert(self, convert: Callable[..., Any], numbers: Tensor, elapsed: Tensor) -> Tensor:
+        """Apply a function of the code (``encode`` or ``decode``) to numbers.
+
+        Args:
+            convert: the function.
+            numbers: the numbers, ``[batch, number]``.
+            elapsed: the number of earlier rounds, ``[batch, 1]``.
+        """
+        arguments = [numbers.numpy()]
+        if self.code.with_round:
+            arguments.append(elapsed.numpy())
+        converted = np.asarray(convert(*arguments), np.float64)
+        return torch.from_numpy(converted)
+
     def _carry(self, numbers: Tensor, elapsed: Tensor) -> Tensor:
         """Return what is carried of the state's numbers ``[batch, number]`` after ``elapsed`` rounds."""
         plain, others = numbers.tensor_split((self.n_coded,), dim=1)
-        coded = torch.from_numpy(self.code.encode(plain.numpy(), elapsed.numpy()))
-        columns = [coded.double(), others]
+        columns = [self._convert(self.code.encode, plain, elapsed), others]
         if self.code.with_round:
             columns.append(elapsed)
         return torch.cat(columns, 1)
 
     def _elapsed(self, carried: Tensor) -> Tensor:
+        """Return the number of earlier rounds, ``[batch, 1]``; 0 if it is not carried."""
         if self.code.with_round:
             return carried[:, -1:].double()
         return torch.zeros(len(carried), 1).double()
@@ -99,8 +115,8 @@ class Coded(Computed):
         elapsed = self._elapsed(carried)
         n_code = carried.shape[1] - self.n_others - int(self.code.with_round)
         coded, others, _ = carried.tensor_split((n_code, n_code + self.n_others), dim=1)
-        decoded = torch.from_numpy(self.code.decode(coded.numpy(), elapsed.numpy()))
-        return super().parts(torch.cat([decoded.double(), others], 1))
+        decoded = self._convert(self.code.decode, coded, elapsed)
+        return super().parts(torch.cat([decoded, others], 1))
 
     def flattened(self, parts: Any, like: Tensor) -> Tensor:
         """Return the inverse of :meth:`parts`, one round after ``like``."""
@@ -114,119 +130,76 @@ def in_code(algorithm: Algorithm, code: Code) -> Machine:
     return adapt_computed(module, f"{algorithm.key} in {code.name}")
 
 
-def _turn(size: int) -> _Array:
+def _draw_rotation(size: int) -> _Array:
     """Return a random orthogonal matrix ``[size, size]``."""
     q, _ = np.linalg.qr(np.random.default_rng(size).standard_normal((size, size)))
     return np.asarray(q)
 
 
-def _by_value(name: str, encode: Callable[[_Array], Any], decode: Callable[[_Array], Any]) -> Code:
-    """Return a code that does not depend on the round."""
-
-    def encode_any(x: _Array, t: _Array) -> _Array:
-        return np.asarray(encode(x))
-
-    def decode_any(c: _Array, t: _Array) -> _Array:
-        return np.asarray(decode(c))
-
-    return Code(name, encode_any, decode_any)
+# In these codes x is the variable, c what is carried, and t the number of earlier rounds.
 
 
-def _encode_waves(x: _Array, t: _Array) -> _Array:
+def _encode_waves(x: _Array) -> _Array:
     angles = 2 * np.pi * x / (40 * GAIN)
     return np.concatenate([np.cos(angles), np.sin(angles)], 1)
 
 
-def _decode_waves(c: _Array, t: _Array) -> _Array:
+def _decode_waves(c: _Array) -> _Array:
     cosines, sines = np.split(c, 2, axis=1)
     turns = np.arctan2(sines, cosines) / (2 * np.pi)
     return turns % 1 * 40 * GAIN
 
 
-def _encode_bits(x: _Array, t: _Array) -> _Array:
+def _encode_bits(x: _Array) -> _Array:
     hits = np.rint(x / GAIN).clip(0, 63).astype(int)
     bits = hits[..., None] >> np.arange(6) & 1
     return bits.reshape(len(x), -1).astype(float)
 
 
-def _decode_bits(c: _Array, t: _Array) -> _Array:
+def _decode_bits(c: _Array) -> _Array:
     bits = c.reshape(len(c), -1, 6) > 0.5
     hits = bits @ 2 ** np.arange(6)
     return GAIN * hits.astype(float)
 
 
-def _squashed(size: int, scale: float) -> Code:
-    turn = _turn(size)
-
-    def encode(x: _Array) -> _Array:
-        return np.asarray(np.tanh(x @ turn.T / scale))
+def _squash(size: int, scale: float) -> Code:
+    """Return a code that rotates ``size`` numbers, and takes the tanh of each."""
+    rotation = _draw_rotation(size)
 
     def decode(c: _Array) -> _Array:
         inside = np.clip(c, -_NEARLY_1, _NEARLY_1)
-        return scale * np.arctanh(inside) @ turn
+        return scale * np.arctanh(inside) @ rotation
 
-    return _by_value("a rotated tanh", encode, decode)
+    return Code("a rotated tanh", lambda x: np.tanh(x @ rotation.T / scale), decode)
 
 
-def _turned(size: int) -> Code:
-    turn = _turn(size)
+def _rotate(size: int) -> Code:
+    """Return a code that rotates and shifts ``size`` numbers."""
+    rotation = _draw_rotation(size)
     shift = np.arange(size) / size
-
-    def encode(x: _Array) -> _Array:
-        return x @ turn.T + shift
-
-    def decode(c: _Array) -> _Array:
-        return (c - shift) @ turn
-
-    return _by_value("a rotation", encode, decode)
+    return Code("a rotation", lambda x: x @ rotation.T + shift, lambda c: (c - shift) @ rotation)
 
 
-def _decode_weights(c: _Array) -> _Array:
-    return np.log(np.maximum(c, 1e-12))
+def _log_positive(c: _Array, smallest: float = 1e-9) -> _Array:
+    logs: _Array = np.log(np.maximum(c, smallest))
+    return logs
 
 
-def _encode_weights(x: _Array) -> _Array:
-    grown = np.exp(x - x.max(1, keepdims=True))
-    return np.asarray(grown / grown.sum(1, keepdims=True))
+_CUBE_ROOTS = Code("cube roots", np.cbrt, lambda c: c**3)
+_LOGARITHMS = Code("logarithms", np.log1p, lambda c: np.expm1(c.clip(-5, 5)))
+_WAVES = Code("waves", _encode_waves, _decode_waves)
+_BITS = Code("bits", _encode_bits, _decode_bits)
+_WEIGHTS = Code(
+    "normalised weights", partial(special.softmax, axis=1), partial(_log_positive, smallest=1e-12)
+)
+_ROOTS = Code("square roots", lambda x: np.sign(x) * np.sqrt(np.abs(x)), lambda c: c * np.abs(c))
+_EXPONENTIALS = Code("exponentials", np.exp, _log_positive)
+_COMPLEMENTS = Code("complements", lambda x: 1 - x, lambda c: 1 - c)
 
-
-def _cube(c: _Array) -> _Array:
-    return c**3
-
-
-def _expm1(c: _Array) -> _Array:
-    return np.asarray(np.expm1(c.clip(-5, 5)))
-
-
-def _log(c: _Array) -> _Array:
-    return np.asarray(np.log(c.clip(1e-9)))
-
-
-def _signed_root(x: _Array) -> _Array:
-    sizes = np.sqrt(np.abs(x))
-    return np.sign(x) * sizes
-
-
-def _signed_square(c: _Array) -> _Array:
-    return c * np.abs(c)
-
-
-def _complement(x: _Array) -> _Array:
-    return 1 - x
-
-
-_PAIRS = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
-_FIRST, _SECOND = np.eye(4)[_PAIRS.T]
+_PAIR_INDICES = np.array(np.triu_indices(4, k=1))  # [2, pair]
+_FIRST, _SECOND = np.eye(4)[_PAIR_INDICES]
 _MINUS = _FIRST - _SECOND
 """Differences of four numbers, ``[pair, number]``."""
-
-
-def _encode_pairs(x: _Array, t: _Array) -> _Array:
-    return np.asarray(x @ _MINUS.T)
-
-
-def _decode_pairs(c: _Array, t: _Array) -> _Array:
-    return np.asarray(c @ _MINUS / 4)
 
 
 def _encode_misses(x: _Array, t: _Array) -> _Array:
@@ -234,38 +207,30 @@ def _encode_misses(x: _Array, t: _Array) -> _Array:
     return np.concatenate([x, misses], 1)
 
 
-def _decode_misses(c: _Array, t: _Array) -> _Array:
-    return c[:, :4]
-
-
 def _alternate(x: _Array, t: _Array) -> _Array:
     is_odd = np.rint(t) % 2
     return np.where(is_odd, -x, x)
 
 
-def _to_mean(x: _Array, t: _Array) -> _Array:
-    return x / (1 + t)
-
-
-def _from_mean(c: _Array, t: _Array) -> _Array:
-    return c * (1 + t)
-
-
+# The differences keep x up to its mean, which the prediction does not depend on: of four numbers,
+# _MINUS.T @ _MINUS = 4 (identity - mean).
+_PAIRS = Code("differences of pairs", lambda x: x @ _MINUS.T, lambda c: c @ _MINUS / 4)
+_MISSES = Code("hits and misses", _encode_misses, lambda c, t: c[:, :4], with_round=True)
 _ALTERNATING = Code("signs that alternate", _alternate, _alternate, with_round=True)
-_MEAN = Code("a mean a round", _to_mean, _from_mean, with_round=True)
+_MEAN = Code("a mean a round", lambda x, t: x / (1 + t), lambda c, t: c * (1 + t), with_round=True)
 
 
 def _code_experts() -> Iterator[Specimen]:
     """Yield Weighted Majority in other codes."""
     in_this_code = partial(_encoded, experts.weighted_majority(GAIN))
-    yield in_this_code(_by_value("cube roots", np.cbrt, _cube))
-    yield in_this_code(_by_value("logarithms", np.log1p, _expm1))
-    yield in_this_code(Code("waves", _encode_waves, _decode_waves))
-    yield in_this_code(Code("bits", _encode_bits, _decode_bits))
-    yield in_this_code(_squashed(4, 12.0))
-    yield in_this_code(_by_value("normalised weights", _encode_weights, _decode_weights))
-    yield in_this_code(Code("differences of pairs", _encode_pairs, _decode_pairs), state="yes")
-    yield in_this_code(Code("hits and misses", _encode_misses, _decode_misses, True), state="yes")
+    yield in_this_code(_CUBE_ROOTS)
+    yield in_this_code(_LOGARITHMS)
+    yield in_this_code(_WAVES)
+    yield in_this_code(_BITS)
+    yield in_this_code(_squash(4, scale=12.0))
+    yield in_this_code(_WEIGHTS)
+    yield in_this_code(_PAIRS, state="yes")
+    yield in_this_code(_MISSES, state="yes")
     yield in_this_code(_ALTERNATING)
     yield in_this_code(_MEAN)
 
@@ -273,19 +238,19 @@ def _code_experts() -> Iterator[Specimen]:
 def _code_q_learning() -> Iterator[Specimen]:
     """Yield Q-learning in other codes."""
     in_this_code = partial(_encoded, compute_reference_q())
-    yield in_this_code(_by_value("square roots", _signed_root, _signed_square))
-    yield in_this_code(_squashed(12, 2.0))
-    yield in_this_code(_turned(12), state="yes")
+    yield in_this_code(_ROOTS)
+    yield in_this_code(_squash(12, scale=2.0))
+    yield in_this_code(_rotate(12), state="yes")
     yield in_this_code(_ALTERNATING)
     yield in_this_code(_MEAN)
-    yield in_this_code(_by_value("exponentials", np.exp, _log))
+    yield in_this_code(_EXPONENTIALS)
 
 
 def _code_searches() -> Iterator[Specimen]:
     """Yield breadth-first search in other codes."""
     in_this_code = partial(_encoded, search.breadth_first())
-    yield in_this_code(_by_value("complements", _complement, _complement), state="yes")
-    yield in_this_code(_turned(28), state="yes")
+    yield in_this_code(_COMPLEMENTS, state="yes")
+    yield in_this_code(_rotate(28), state="yes")
     yield in_this_code(_ALTERNATING)
 
 
@@ -377,14 +342,11 @@ def _clipped(v: Values) -> _Array:
     return v["column"] + np.clip(v["change"], -0.02, 0.02)
 
 
-def _bootstrap_from(key: str, value: Callable[[_Array], _Array]) -> Algorithm:
+def _second_best() -> Algorithm:
+    """Return Q-learning that bootstraps from the second largest of the next values."""
     base = q_learning()
-    changes = {"maximum": (("next_values",), lambda v: value(v["next_values"]))}
-    return base.make_variant(key, key.replace("_", " "), {}, changes)
-
-
-def _second_best(values: _Array) -> _Array:
-    return np.sort(values, -1)[..., -2]
+    changes = {"maximum": (("next_values",), lambda v: np.sort(v["next_values"], -1)[..., -2])}
+    return base.make_variant("second", "second", {}, changes)
 
 
 def _optimistic() -> Algorithm:
@@ -443,10 +405,6 @@ _READ_OUT: _Words = {"behaviour": "no", "state": "yes", "update": "yes"}
 _SAME: _Words = {"behaviour": "yes", "state": "yes", "update": "yes", "circuit": "yes"}
 
 
-def _return(machine: Machine) -> Machine:
-    return machine
-
-
 def _specimen(
     key: str,
     machine: Machine | Algorithm,
@@ -463,8 +421,16 @@ def _specimen(
     """
     if isinstance(machine, Algorithm):
         machine = computed(machine)
-    task, make = machine.layout.task, partial(_return, machine)
-    return Specimen(key, task, make, right, key, family, held_out=True)
+    known = machine
+    return Specimen(
+        key=key,
+        task=known.layout.task,
+        make=lambda: known,
+        right=right,
+        why=key,
+        algorithm=family,
+        held_out=True,
+    )
 
 
 def _encoded(algorithm: Algorithm, code: Code, state: Right = "either") -> Specimen:
@@ -498,9 +464,7 @@ def _list_learners() -> Iterator[Specimen]:
     yield _specimen("mean of targets", decaying, _ANY_STATE)
     yield _specimen("spills into the next state", spilling, _ANY_STATE)
     yield _specimen("clipped changes", _learner("clipped", _clipped), _ANY_STATE)
-    yield _specimen(
-        "second-best bootstrap", _bootstrap_from("second", _second_best), _UPDATE_DIFFERS
-    )
+    yield _specimen("second-best bootstrap", _second_best(), _UPDATE_DIFFERS)
     yield _specimen("mean bootstrap", mean, _UPDATE_DIFFERS, "mean_bootstrap")
     yield _specimen("no bootstrap", no_bootstrap, _UPDATE_DIFFERS, "no_bootstrap")
     yield _specimen("begins at 1", _optimistic(), begins, None)
@@ -521,7 +485,9 @@ def _list_searches() -> Iterator[Specimen]:
 def _list_circuits() -> Iterator[Specimen]:
     """Yield circuits that are built or edited in another way."""
     other_heads: _Words = {**_SAME, "circuit": "either"}
-    wma, q, bfs = "weighted_majority", "q_learning", "breadth_first"
+    wma = "weighted_majority"
+    q = "q_learning"
+    bfs = "breadth_first"
     turned = rotate_residual_stream(reference("experts"), 3)
     larger = rescaled(reference("qlearning"), 8.0)
     negated = rescaled(reference("reachability"), -4.0)
