@@ -78,7 +78,8 @@ def make_worlds(n: int, seed: int) -> Any:
             taken = (np.arange(n), self.state, self.actions)
             reward = self.mdps.rewards[taken]
             cumulative = self.mdps.transitions[taken].cumsum(-1)
-            next_state = (self.rng.random((n, 1)) > cumulative[:, :-1]).sum(-1)
+            draws = self.rng.random((n, 1))
+            next_state = (draws > cumulative[:, :-1]).sum(-1)
             one_hot_states, one_hot_actions = np.eye(N_STATES), np.eye(N_ACTIONS)
             parts = [
                 one_hot_states[self.state],

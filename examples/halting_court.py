@@ -150,7 +150,8 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     question_nodes = np.argmin(random_keys + 0.5 * (reached != wants_reached), 1)
     adjacency = np.zeros((n_episodes, N_NODES, N_NODES))
     adjacency[np.arange(n_episodes)[:, None], edges[..., 1], edges[..., 0]] = 1
-    marks = np.stack([np.eye(N_NODES)[roots], np.eye(N_NODES)[question_nodes]], 2)
+    one_hot = np.eye(N_NODES)
+    marks = np.stack([one_hot[roots], one_hot[question_nodes]], 2)
     question = np.concatenate([adjacency, marks], 2).reshape(n_episodes, 1, -1)
     truth = reached[np.arange(n_episodes), question_nodes].astype(int)
     return question.repeat(n_rounds, 1), truth[:, None].repeat(n_rounds, 1)
@@ -392,7 +393,8 @@ def try_learned(loop: Loop) -> tuple[pd.DataFrame, dict[str, float]]:
     readout = LogisticRegression(max_iter=500)
     known_states = fitted_on.states[:, 1:].reshape(-1, WIDTH)
     readout.fit(known_states, fitted_on.reached.ravel())
-    decoded = readout.predict(run.states[:, 1:].reshape(-1, WIDTH)).reshape(run.reached.shape)
+    states = run.states[:, 1:].reshape(-1, WIDTH)
+    decoded = readout.predict(states).reshape(run.reached.shape)
 
     p_running = np.cumprod(1 - run.gates, 1)
     flat_states = run.states.reshape(N_EPISODES, N_ROUNDS + 1, -1)

@@ -145,7 +145,8 @@ def judge(player: Player, explanation: ChoiceExplanation, fitted: pd.Series) -> 
     for name in ("rate", "inverse_temperature"):
         value = player.algorithm.parameters.get(name)
         if value is not None:
-            are_covered.append(fitted[f"{name}_low"] <= value <= fitted[f"{name}_high"])
+            low, high = fitted[[f"{name}_low", f"{name}_high"]]
+            are_covered.append(low <= value <= high)
     members = explanation.confidence_set
     return {
         "family": key,

@@ -54,7 +54,10 @@ def budget(quick: bool) -> compare.Budget:
 
 def list_machines(quick: bool) -> list[str]:
     """Return the names of the parts of the table "machines", such as "experts: itself"."""
-    return [f"{task}: {key}" for task in known.TASKS for key in known.gallery(task, DRAWS)]
+    parts = []
+    for task in known.TASKS:
+        parts += [f"{task}: {key}" for key in known.gallery(task, DRAWS)]
+    return parts
 
 
 def compare_machine(quick: bool, part: str) -> pd.DataFrame:

@@ -393,10 +393,10 @@ def _tabulate(
         "share": points.shares,
         "leaving": is_leaving.sum(-1),
         "marginal": is_marginal.sum(-1),
-        "modulus": modulus.max(-1, initial=0),
-        "turn": angles.sum(-1),
-        "nearest": distances.min(-1, initial=np.inf),
     }
+    columns["modulus"] = modulus.max(-1, initial=0)
+    columns["turn"] = angles.sum(-1)
+    columns["nearest"] = distances.min(-1, initial=np.inf)
     return pd.DataFrame(columns)
 
 

@@ -289,16 +289,20 @@ def check_side(trial: Trial) -> Measure:
     """
     claim = "It takes the algorithm's side where a heuristic disagrees"
     threshold = THRESHOLDS["side"].value
-    found = [adversarial for adversarial in adversarial_by_heuristic(trial).values() if adversarial]
-    if not found:
+    by_heuristic = adversarial_by_heuristic(trial).values()
+    adversarials = [adversarial for adversarial in by_heuristic if adversarial is not None]
+    if not adversarials:
         lacking = "no heuristic of its task whose answers differ from the algorithm's"
         return Measure(key="side", claim=claim, lacking=lacking)
-    shares = [adversarial.side() for adversarial in found]
+    shares = [adversarial.side() for adversarial in adversarials]
     i_worst = int(np.argmin([share.estimate for share in shares]))
-    number, worst = shares.pop(i_worst), found.pop(i_worst)
+    number = shares.pop(i_worst)
+    worst = adversarials.pop(i_worst)
     n_adversarial = len(worst.algorithm)
     note = f"The heuristic is {worst.name}, on {n_adversarial} of {worst.drawn} episodes drawn."
-    others = [f"{other.name} {share}" for other, share in zip(found, shares, strict=True)]
+    others = []
+    for adversarial, share in zip(adversarials, shares, strict=True):
+        others.append(f"{adversarial.name} {share}")
     if others:
         note += f" Others: {'; '.join(others)}."
     controls = trial.score_copies(lambda copy: worst.side(copy.model))

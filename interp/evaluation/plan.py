@@ -74,11 +74,11 @@ def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         A mapping {name of such a table: its note, a sentence that says why the table does not
         apply}.
     """
-    found = {}
+    note_by_table = {}
     for name, frame in tables.items():
         if list(frame) == [_NOTE_COLUMN]:
-            found[name] = str(frame[_NOTE_COLUMN].iloc[0])
-    return found
+            note_by_table[name] = str(frame[_NOTE_COLUMN].iloc[0])
+    return note_by_table
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:

@@ -222,7 +222,8 @@ class RandomCell(nn.Module):
         """Draw weights for which every pre-activation has a variance of about 1."""
         n_positions = len(self.enter) / (self.n_tokens + 1)
         n_read = len(self.rotation) + self.n_prefix
-        rotation, _ = torch.linalg.qr(torch.randn(self.rotation.shape).double())
+        drawn = torch.randn(self.rotation.shape).double()
+        rotation, _ = torch.linalg.qr(drawn)
         with torch.no_grad():
             self.rotation.copy_(rotation)
             self.enter.copy_(torch.randn(self.enter.shape) / n_positions**0.5)

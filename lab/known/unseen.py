@@ -132,7 +132,8 @@ def in_code(algorithm: Algorithm, code: Code) -> Machine:
 
 def _draw_rotation(size: int) -> _Array:
     """Return a random orthogonal matrix ``[size, size]``."""
-    q, _ = np.linalg.qr(np.random.default_rng(size).standard_normal((size, size)))
+    rng = np.random.default_rng(size)
+    q, _ = np.linalg.qr(rng.standard_normal((size, size)))
     return np.asarray(q)
 
 
@@ -166,11 +167,15 @@ def _squash(size: int, scale: float) -> Code:
     """Return a code that rotates ``size`` numbers, and takes the tanh of each."""
     rotation = _draw_rotation(size)
 
+    def encode(x: _Array) -> _Array:
+        squashed: _Array = np.tanh(x @ rotation.T / scale)
+        return squashed
+
     def decode(c: _Array) -> _Array:
         inside = np.clip(c, -_NEARLY_1, _NEARLY_1)
         return scale * np.arctanh(inside) @ rotation
 
-    return Code("a rotated tanh", lambda x: np.tanh(x @ rotation.T / scale), decode)
+    return Code("a rotated tanh", encode, decode)
 
 
 def _rotate(size: int) -> Code:
