@@ -141,15 +141,17 @@ class _Round(RoundLayout):
         return self.names or super().outcomes
 
     def fit(self, episodes: Any) -> _Round:
-        input_shape = (len(self.heard),) if self.numbers else ()
+        input_names, are_vectors = self.heard, self.numbers
+        n_inputs = len(input_names)
+        input_shape = (n_inputs,) if are_vectors else ()
         is_own = getattr(episodes, "task", None) == self.task
-        expected_inputs = f"{len(self.heard)} numbers" if self.numbers else "one of several"
+        expected_inputs = f"{n_inputs} numbers" if are_vectors else "one of several"
         require(
             is_own and np.shape(episodes.inputs)[2:] == input_shape,
             f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {expected_inputs} a round",
         )
-        if not self.numbers:
-            _require_classes("inputs", episodes.inputs, self.heard)
+        if not are_vectors:
+            _require_classes("inputs", episodes.inputs, input_names)
         if self.names:
             _require_classes("outcomes", episodes.outcomes, self.names)
         return self
@@ -158,21 +160,22 @@ class _Round(RoundLayout):
         self.fit(episodes)
         outcomes = torch.from_numpy(episodes.outcomes)
         inputs = torch.from_numpy(episodes.inputs)
+        place, token_ids = self.position, self.token_ids
         tokens = self.make_blank_tokens(*outcomes.shape)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        first_input = self.token_ids[f"in {self.heard[0]}"]
+        first_input = token_ids[f"in {self.heard[0]}"]
         if self.numbers:
-            x_positions = slice(2, self.position("p?"))  # after <w> and <z>
+            x_positions = slice(2, place("p?"))  # after <w> and <z>
             tokens[..., x_positions] = first_input + torch.arange(len(self.heard))
             values[..., x_positions] = inputs
         else:
-            tokens[..., self.position("x")] = first_input + inputs
+            tokens[..., place("x")] = first_input + inputs
         if self.names:
-            tokens[..., self.position("y")] = self.token_ids[f"out {self.names[0]}"] + outcomes
+            tokens[..., place("y")] = token_ids[f"out {self.names[0]}"] + outcomes
         else:
-            values[..., self.position("y")] = outcomes
+            values[..., place("y")] = outcomes
         if self.pays:
-            values[..., self.position("pay")] = torch.from_numpy(episodes.rewards)
+            values[..., place("pay")] = torch.from_numpy(episodes.rewards)
         return EncodedRounds(tokens, values, slots=torch.zeros_like(tokens[..., 0]))
 
 

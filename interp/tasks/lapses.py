@@ -163,16 +163,15 @@ def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], li
     starts = from_inputs.union(algorithm.state)
     needed = {NEXT + state}
     for variable in reversed(algorithm.variables):  # children before parents
-        if variable.key in needed and variable.key not in starts:
+        if variable.key in needed - starts:
             needed.update(variable.parents)
     start_keys: list[str] = []
     computed: list[Variable] = []
     for variable in algorithm.variables:
-        if variable.key not in needed:
-            continue
-        if variable.key in starts:
-            start_keys.append(variable.key)
-        else:
+        key = variable.key
+        if key in needed & starts:
+            start_keys.append(key)
+        elif key in needed:
             computed.append(variable)
     return tuple(start_keys), computed
 

@@ -116,10 +116,10 @@ class ReadingOptions:
     @property
     def codes(self) -> tuple[str, ...]:
         """The codes of missed trials that the user named, as texts; empty if there are none."""
-        if self.missed is None:
+        missed = self.missed
+        if missed is None:
             return ()
-        is_one = isinstance(self.missed, str | int | float)
-        codes = (self.missed,) if is_one else self.missed
+        codes = (missed,) if isinstance(missed, str | int | float) else missed
         return tuple(str(code).strip() for code in codes)
 
 
@@ -480,7 +480,9 @@ class TrialTable:
         Returns:
             The divided rewards, and the number by which they were divided.
         """
-        scale = usual_size(rewards) if self.options.scale is None else self.options.scale
+        scale = self.options.scale
+        if scale is None:
+            scale = usual_size(rewards)
         require(check_number("scale", scale) > 0, f"scale must be above 0, got {scale}")
         return rewards / scale, float(scale)
 
@@ -501,11 +503,11 @@ class TrialTable:
                 self._refuse_reward_code(str(name), columns[name])
         if columns.shape[1] == 1:
             return columns.iloc[:, 0]
-        for name in columns:
+        for name, values in columns.items():
             # Losses with a sign are negative rewards already.
-            has_no_sign = bool((columns[name].dropna() >= 0).all())
+            has_no_sign = bool((values.dropna() >= 0).all())
             if has_no_sign and normalize_name(str(name)).startswith("loss"):
-                columns[name] = -columns[name]
+                columns[name] = -values
                 self.remarks.append(
                     f"{name!r} is subtracted from the reward: no number of it is below 0."
                 )
@@ -570,15 +572,16 @@ class TrialTable:
 
     def _read_participants(self) -> pd.Series:
         """Return the name of each row's participant; "all" if no column names participants."""
-        if "participant" not in self.columns:
+        columns = self.columns
+        if "participant" not in columns:
             return pd.Series("all", index=self.cells.index)
-        name = self.columns.get_first("participant")
+        name = columns.get_first("participant")
         names = _strip_written_fractions(self._read_filled(name))
         if self.options.lookalikes == "same":
             names = names.replace(_merge_spellings(names.unique()))
         different = names.unique()
         self._refuse_lookalikes(f"{name} of {self.file}", different)
-        is_guessed = "participant" in self.columns.guessed
+        is_guessed = "participant" in columns.guessed
         are_all_different = 1 < len(names) == len(different)
         require(
             not (is_guessed and are_all_different),
@@ -703,7 +706,8 @@ class TrialTable:
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
         participants = {who for who, _ in sessions}
-        if "order" not in self.columns:  # otherwise copies of a row repeat an order number
+        columns = self.columns
+        if "order" not in columns:  # otherwise copies of a row repeat an order number
             self._remark_copies()
         labels = {}
         for kind, (kind_labels, cells) in self._labels_and_cells.items():
@@ -714,8 +718,8 @@ class TrialTable:
         return TrialsRead(
             file=table.path.name,
             encoding=table.encoding,
-            columns=self.columns.by_role,
-            unused=self.columns.unused,
+            columns=columns.by_role,
+            unused=columns.unused,
             participants=len(participants),
             sessions=len(sessions),
             trials=len(rows),
@@ -742,20 +746,22 @@ class TrialTable:
         """
         remarks = []
         people = self._read_participants()
-        for name in self.columns.unused:
-            counting = _describe_counting(self.cells[name], people)
-            if counting == "up" and "order" not in self.columns:
+        columns = self.columns
+        for name in columns.unused:
+            cells = self.cells[name]
+            counting = _describe_counting(cells, people)
+            if counting == "up" and "order" not in columns:
                 remarks.append(
                     f"{name!r} counts up within a participant and is not used: if trials are in its order, "
                     f"give order={name}."
                 )
-            mean_run = _measure_mean_run(self.cells[name], people)
-            if mean_run >= _SHORTEST_SESSION and "session" not in self.columns:
+            mean_run = _measure_mean_run(cells, people)
+            if mean_run >= _SHORTEST_SESSION and "session" not in columns:
                 remarks.append(
                     f"{name!r} stays the same for {mean_run:.3g} trials and is not used: if learning begins anew "
                     f"where it changes, give session={name}."
                 )
-            if counting == "restarts" and "session" not in self.columns:
+            if counting == "restarts" and "session" not in columns:
                 remarks.append(
                     f"{name!r} counts up and restarts within a participant and is not used: if a session begins there, "
                     "name the column of sessions with session=."

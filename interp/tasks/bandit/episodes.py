@@ -81,10 +81,11 @@ class BanditEpisodes(BaseEpisodes):
     def __post_init__(self) -> None:
         choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
         rewards = episode_array("rewards", self.rewards, "episode, round")
-        require(choices.size > 0, f"choices must be a non-empty array, got shape {choices.shape}")
+        shape = choices.shape
+        require(choices.size > 0, f"choices must be a non-empty array, got shape {shape}")
         require(
-            rewards.shape == choices.shape,
-            f"rewards have shape {rewards.shape} but choices {choices.shape}; give one for each choice",
+            rewards.shape == shape,
+            f"rewards have shape {rewards.shape} but choices {shape}; give one for each choice",
         )
         largest = int(choices.max())
         n_arms = integer("n_arms", self.n_arms) or max(2, largest + 1)  # 0 if the user gave none
@@ -92,22 +93,17 @@ class BanditEpisodes(BaseEpisodes):
             2 <= n_arms > largest,
             f"choices must be arms 0 to n_arms - 1 of 2 or more, got {largest} with n_arms={n_arms}",
         )
-        n_episodes, n_rounds = choices.shape
-        _refuse_large(n_episodes, n_rounds, n_arms)
+        _refuse_large(*shape, n_arms)
         set_frozen_fields(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
-        require(
-            len(self.arms) in (0, n_arms),
-            f"arms must name each of the {n_arms} arms, got {self.arms}",
-        )
-        require(
-            len(set(self.arms)) == len(self.arms), f"names of arms must differ, got {self.arms}"
-        )
+        arms = self.arms
+        require(len(arms) in (0, n_arms), f"arms must name each of the {n_arms} arms, got {arms}")
+        require(len(set(arms)) == len(arms), f"names of arms must differ, got {arms}")
         require(self.scale > 0, f"scale must be above 0, got {self.scale}")
         for name in ("forced", "unpaid"):
             mask = getattr(self, name)
             if mask is not None:
-                set_frozen_fields(self, **{name: check_mask(name, mask, choices.shape)})
+                set_frozen_fields(self, **{name: check_mask(name, mask, shape)})
         if self.offers is not None:
             set_frozen_fields(self, offers=_check_offers(self))
 

@@ -161,6 +161,7 @@ def _list_offered_labels(
         require(not len(sides), "sides say which of the options a choice means; give options, too")
         return None
     pairs = table.read_labels("pairs").iloc[:, 0]
+    column = pairs.name
     members = {}
     for pair in pairs.dropna().unique():
         members[pair] = _list_pair_arms(table, pair, choices[pairs == pair], sides)
@@ -168,15 +169,15 @@ def _list_offered_labels(
     if len(different_members) == 1 < len(members):  # several pairs of the same arms
         equal = ", ".join(*different_members)
         raise InputError(
-            f"{pairs.name!r} of {table.file} says what was on offer, and the choices are {equal} in each of its "
+            f"{column!r} of {table.file} says what was on offer, and the choices are {equal} in each of its "
             "pairs: they say a side. Give options=, the columns of what stood there; or sides=, what the choice of "
             "the first and of the second option of a pair is called"
         )
     listed = [f"{pair}: {' or '.join(labels)}" for pair, labels in members.items()]
-    table.remarks.append(f"On offer, by {pairs.name!r}: {'; '.join(listed[:8])}.")
+    table.remarks.append(f"On offer, by {column!r}: {'; '.join(listed[:8])}.")
     slots = pd.DataFrame.from_dict(members, orient="index")
     offered = slots.reindex(pairs).set_axis(pairs.index)
-    return offered.rename(columns=lambda slot: f"{pairs.name} {slot + 1}")
+    return offered.rename(columns=lambda slot: f"{column} {slot + 1}")
 
 
 def _list_pair_arms(
@@ -332,10 +333,10 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
         arms: labels of the arms.
         chosen: index of the chosen arm in each trial; NaN if there is no choice.
     """
-    columns = table.columns
+    columns, remarks = table.columns, table.remarks
     for name in columns.unused:
         if "forced" not in columns and _may_mark_forced(name, table):
-            table.remarks.append(
+            remarks.append(
                 f"{name!r} looks like the trials in which a participant could not choose, and is not used: "
                 f"if it is, give forced={name} (--forced {name})."
             )
@@ -344,13 +345,13 @@ def _remark_offers(table: TrialTable, arms: Sequence[str], chosen: pd.Series) ->
     looks = [name for name in columns.unused if _may_name_offer(name, table, arms)]
     if len(looks) > 1:
         quoted, names = ", ".join(map(repr, looks)), " ".join(looks)
-        table.remarks.append(
+        remarks.append(
             f"{quoted} look like what was on offer in each trial and are not used: "
             f"if they are, give options={names} (--options {names})."
         )
     for name in columns.unused:
         if name not in looks and _may_name_pair(name, table, chosen):
-            table.remarks.append(
+            remarks.append(
                 f"{name!r} looks like which arms were on offer and is not used: if it is, give pairs={name} "
                 f"(--pairs {name})."
             )

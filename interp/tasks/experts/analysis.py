@@ -96,6 +96,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     counts = model.pick_state("counts", memory)
     if not model.has_layers:
         return Place(memory), Place(counts, outcome="state")
+    last_at_update = model.name_last_residual("w?")
     prediction_places = [
         Place(memory, ("latent@<z>",)),
         *model.list_places_before_last(memory, "p?"),
@@ -108,12 +109,10 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         Place("label", ("embed@y",), outcome="state"),
         *model.list_places_before_last("label", "w?", outcome="state"),
         Place("label", ("embed@p?",), outcome="state", control=True),
-        Place("match", (model.name_last_residual("w?"),), outcome="state"),
+        Place("match", (last_at_update,), outcome="state"),
     ]
     if model.replaces_latents:
-        state_places.append(
-            Place(model.written, (model.name_last_residual("w?"),), outcome="state")
-        )
+        state_places.append(Place(model.written, (last_at_update,), outcome="state"))
     return (*prediction_places, *state_places)
 
 
@@ -129,13 +128,14 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
         machine: the model.
     """
     model = Model(machine)
+    memory = model.memory
     if not model.has_layers:
-        return (model.memory, "latent"), ("votes", "latent")
+        return (memory, "latent"), ("votes", "latent")
     return (
-        (model.memory, "embed@<z>"),
-        (model.memory, model.name_residual_before_last("p?")),
+        (memory, "embed@<z>"),
+        (memory, model.name_residual_before_last("p?")),
         ("prediction", model.name_last_residual("p?")),
-        (model.memory, "embed@<w>"),
+        (memory, "embed@<w>"),
     )
 
 

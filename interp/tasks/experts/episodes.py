@@ -67,23 +67,24 @@ class ExpertEpisodes(BaseEpisodes):
     def __post_init__(self) -> None:
         advice = episode_array("advice", self.advice, "episode, round, expert", 0, 1, whole=True)
         labels = episode_array("labels", self.labels, "episode, round", 0, 1, whole=True)
-        require(advice.size > 0, f"advice must be a non-empty array, got shape {advice.shape}")
-        n_episodes, n_rounds, n_experts = advice.shape
+        advice_shape = advice.shape
+        require(advice.size > 0, f"advice must be a non-empty array, got shape {advice_shape}")
+        n_episodes, n_rounds, n_experts = advice_shape
         expected = (n_episodes, n_rounds)
         require(
             labels.shape == expected,
-            f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {expected}",
+            f"labels have shape {labels.shape} but advice {advice_shape} needs labels [episode, round] = {expected}",
         )
         accuracies = self.accuracies
         if accuracies is not None:
             change_over_rounds = array_of("accuracies", accuracies).ndim == 3
             axes = "episode, round, expert" if change_over_rounds else "episode, expert"
             accuracies = episode_array("accuracies", accuracies, axes, 0, 1)
-            fitting_shape = advice.shape if change_over_rounds else (n_episodes, n_experts)
+            fitting_shape = advice_shape if change_over_rounds else (n_episodes, n_experts)
             require(
                 accuracies.shape == fitting_shape,
-                f"accuracies have shape {accuracies.shape} but advice {advice.shape} needs "
-                f"[episode, expert] = {(n_episodes, n_experts)} or [episode, round, expert] = {advice.shape}",
+                f"accuracies have shape {accuracies.shape} but advice {advice_shape} needs "
+                f"[episode, expert] = {(n_episodes, n_experts)} or [episode, round, expert] = {advice_shape}",
             )
         set_frozen_fields(self, advice=advice, labels=labels, accuracies=accuracies)
         super().__post_init__()

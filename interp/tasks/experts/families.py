@@ -335,9 +335,10 @@ def _list_bayes_families() -> tuple[Family, ...]:
         _WEIGHT,
     )
     few = (_FEW_LOWS, _FEW_ROOMS)
-    windowed = add_lapse(window, algorithms.bayes)
-    delayed = add_lapse(late, algorithms.bayes)
-    ended = add_lapse(stopped, algorithms.bayes)
+    bayes = algorithms.bayes
+    windowed = add_lapse(window, bayes)
+    delayed = add_lapse(late, bayes)
+    ended = add_lapse(stopped, bayes)
     extensions = (
         ("bayes_mixture", "Bayes predictor of two intervals", bayes_mixture, mixed),
         ("bayes_fading", "Bayes predictor of fading counts", bayes_fading, (_DECAY, _LOW, _ROOM)),
@@ -350,7 +351,7 @@ def _list_bayes_families() -> tuple[Family, ...]:
         ("bayes_late", "Bayes predictor, some rounds late", delayed, (_LAG, *few)),
         ("bayes_stopped", "Bayes predictor that stops learning", ended, (_LAST, *few)),
     )
-    listed = [Family("bayes", "Bayes predictor", _search_by_room(algorithms.bayes), plain)]
+    listed = [Family("bayes", "Bayes predictor", _search_by_room(bayes), plain)]
     for key, name, make, searched in extensions:
         listed.append(Family(key, name, _search_by_room(make), searched, extends="bayes"))
     return tuple(listed)

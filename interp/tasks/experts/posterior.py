@@ -142,10 +142,11 @@ class _Truncated:
     """
 
     def __init__(self, p: _Reals, r: _Reals, low: float, high: float) -> None:
-        self.is_mirrored = low > p / (p + r)
-        self.p, self.r = np.where(self.is_mirrored, r, p), np.where(self.is_mirrored, p, r)
-        self.lower = np.where(self.is_mirrored, 1 - high, low)
-        self.upper = np.where(self.is_mirrored, 1 - low, high)
+        is_mirrored = low > p / (p + r)
+        self.is_mirrored = is_mirrored
+        self.p, self.r = np.where(is_mirrored, r, p), np.where(is_mirrored, p, r)
+        self.lower = np.where(is_mirrored, 1 - high, low)
+        self.upper = np.where(is_mirrored, 1 - low, high)
         self.mass = self.compute_mass(self.p)
         self.is_tiny = self.mass < _UNDERFLOW
 
@@ -165,8 +166,9 @@ class _Truncated:
             and the series of :func:`_compute_series` at the upper bound, minus this factor times
             the series at the lower bound.
         """
-        p, r = self.p[self.is_tiny], self.r[self.is_tiny]
-        lower, upper = self.lower[self.is_tiny], self.upper[self.is_tiny]
+        is_tiny = self.is_tiny
+        p, r = self.p[is_tiny], self.r[is_tiny]
+        lower, upper = self.lower[is_tiny], self.upper[is_tiny]
         ratio, ratio_of_rests = lower / upper, (1 - lower) / (1 - upper)
         factor = np.exp(special.xlogy(p, ratio) + special.xlogy(r, ratio_of_rests))
         return factor, _compute_series(p, r, upper) - factor * _compute_series(p, r, lower)

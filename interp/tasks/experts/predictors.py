@@ -163,15 +163,16 @@ def bayes(
     priors = prior if isinstance(prior, list) else [prior]
     regimes = [_find_regime(episodes, choice) for choice in priors]
     require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
+    is_one_regime = len(regimes) == 1
     for regime in regimes:
         require(
-            regime.switch_every is None or len(regimes) == 1,
+            regime.switch_every is None or is_one_regime,
             f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior",
         )
     alternatives = [regime.list_intervals(episodes.n_experts) for regime in regimes]
     # A regime that switches is alone, as was checked above.
     first_slots, every = alternatives[0], regimes[0].switch_every
-    has_one_interval = len(regimes) == 1 and len(set(first_slots)) == 1
+    has_one_interval = is_one_regime and len(set(first_slots)) == 1
     if every is not None:
         predictions = posterior.filter_switches(episodes, first_slots, every)
     elif has_one_interval:

@@ -68,27 +68,27 @@ class ExpertRegime:
 
     def __post_init__(self) -> None:
         regime = f"regime {self.name!r}"
+        switch_every, drift_std = self.switch_every, self.drift_std
+        correlation = self.correlation
         for low, high in (*self.first, self.rest, self.drift_bounds):
             require(
                 0 <= low <= high <= 1, f"{regime}: ({low}, {high}) is not an interval in [0, 1]"
             )
         require(
-            0 <= self.correlation <= 1,
-            f"{regime}: correlation {self.correlation} is not in [0, 1]",
+            0 <= correlation <= 1,
+            f"{regime}: correlation {correlation} is not in [0, 1]",
         )
-        departures = [self.switch_every, self.drift_std, self.correlation or None]
+        departures = [switch_every, drift_std, correlation or None]
         require(
             departures.count(None) >= 2,  # of the three, at most one has an effect
             f"{regime}: give only one of switch_every, drift_std and correlation",
         )
-        if self.switch_every is not None:
-            require(
-                self.switch_every >= 1, f"{regime}: switch_every {self.switch_every} must be >= 1"
-            )
+        if switch_every is not None:
+            require(switch_every >= 1, f"{regime}: switch_every {switch_every} must be >= 1")
             require(self.min_experts >= 2, f"{regime}: switching needs min_experts >= 2")
         require(
-            self.drift_std is None or self.drift_std > 0,
-            f"{regime}: drift_std {self.drift_std} must be > 0",
+            drift_std is None or drift_std > 0,
+            f"{regime}: drift_std {drift_std} must be > 0",
         )
 
     @checked

@@ -108,6 +108,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     if not model.has_layers:
         return Place("table"), Place("table", outcome="state")
     next_state = model.list_sites("embed", "s'")
+    last_at_update = model.name_last_residual("Update")
     places = [Place("table", ("latent",))]
     for layer in model.layers_before_last:
         places.append(Place("next_values", model.list_sites(f"resid_post[{layer}]", "a_")))
@@ -128,10 +129,10 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         places.append(Place("action", ("embed@a",), outcome="state"))
     places += [
         Place("reward", ("embed@<BOS>",), outcome="state", control=True),
-        Place("change", (model.name_last_residual("Update"),), outcome="state"),
+        Place("change", (last_at_update,), outcome="state"),
     ]
     if model.replaces_latents:
-        places.append(Place("next_column", (model.name_last_residual("Update"),), outcome="state"))
+        places.append(Place("next_column", (last_at_update,), outcome="state"))
     return tuple(places)
 
 

@@ -102,12 +102,13 @@ class MDPEpisodes(BaseEpisodes):
         check_fields(self)
         bellman.check_rates(self.alpha, self.gamma)
         tables = episode_array("q_tables", self.q_tables, "episode, round + 1, state, action")
-        n_episodes, _, n_states, n_actions = tables.shape
-        if self.mdps is not None:
+        shape, mdps = tables.shape, self.mdps
+        n_episodes, _, n_states, n_actions = shape
+        if mdps is not None:
             require(
-                self.mdps.rewards.shape == (n_episodes, n_states, n_actions),
-                f"q_tables have {n_episodes} rows but there are {len(self.mdps)} MDPs, or other states "
-                f"and actions than in q_tables {tables.shape}; give one MDP per episode",
+                mdps.rewards.shape == (n_episodes, n_states, n_actions),
+                f"q_tables have {n_episodes} rows but there are {len(mdps)} MDPs, or other states "
+                f"and actions than in q_tables {shape}; give one MDP per episode",
             )
         by_round = {name: getattr(self, name) for name in (*_TRANSITIONS, "greedy", "noise")}
         if self.noise is None:
@@ -115,9 +116,7 @@ class MDPEpisodes(BaseEpisodes):
         arrays = _check_rounds(by_round, n_episodes, n_states, n_actions)
         n_rounds = arrays["states"].shape[1]
         expected = (n_episodes, n_rounds + 1, n_states, n_actions)
-        require(
-            tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}"
-        )
+        require(shape == expected, f"q_tables must have shape {expected}, got {shape}")
         epsilon = check_epsilon(self.epsilon)
         require(
             epsilon.shape == (n_episodes,),
@@ -131,15 +130,16 @@ class MDPEpisodes(BaseEpisodes):
         """Raise InputError if the Q-tables do not follow from the transitions, or if an action in
         ``greedy`` is not greedy.
         """
-        before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
+        tables, states = self.q_tables, self.states
+        before, after = tables[:, :-1], tables[:, 1:]
         # Index of the entry that each round updates; arrays at it are [episode, round].
-        updated = (*np.indices(self.states.shape), self.states, self.actions)
+        updated = (*np.indices(states.shape), states, self.actions)
         target = self.rewards + self.gamma * self.next_values_before.max(-1)
         expected = before.copy()
         td_error = target - before[updated]
         expected[updated] += self.alpha * td_error * self.counted
         largest_gap = np.abs(after - expected).max(initial=0)
-        tolerance = _TABLE_TOLERANCE * (1 + np.abs(self.q_tables).max(initial=0))
+        tolerance = _TABLE_TOLERANCE * (1 + np.abs(tables).max(initial=0))
         require(
             largest_gap <= tolerance,
             f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
@@ -327,9 +327,10 @@ class MDPEpisodes(BaseEpisodes):
             states: new number of each state, ``[episode, state]``.
             actions: new number of each action, ``[episode, action]``.
         """
-        rows = np.arange(len(self))[:, None]  # [episode, 1]
-        old_states = invert_labels("states", states, len(self), self.n_states)
-        old_actions = invert_labels("actions", actions, len(self), self.n_actions)
+        n_episodes = len(self)
+        rows = np.arange(n_episodes)[:, None]  # [episode, 1]
+        old_states = invert_labels("states", states, n_episodes, self.n_states)
+        old_actions = invert_labels("actions", actions, n_episodes, self.n_actions)
         new_by_state = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
         tables = np.take_along_axis(new_by_state, old_actions[:, None, None, :], 3)
         mdps = None if self.mdps is None else self.mdps.permute(states, actions)

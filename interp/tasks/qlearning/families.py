@@ -326,12 +326,12 @@ def _make_bootstrapping(
     bellman.check_rates(alpha, gamma)
     keep = parameters.get("keep", 1.0)
 
-    def table(v: Values) -> _Array:
+    def update_table(v: Values) -> _Array:
         next_values = bellman.take_rows(v["table"], v["next_state"])
         target = v["reward"] + gamma * value(next_values)
         return keep * _move_towards(v, alpha, target)
 
-    return _make_learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
+    return _make_learner(key, name, update_table, alpha=alpha, gamma=gamma, **parameters)
 
 
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -397,18 +397,19 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
     bellman.check_rates(alpha, gamma)
     check_number("trace", trace, 0, 1)
 
-    def table(v: Values) -> _Array:
-        current = (v["table"] * mark_pair(v)).sum((-1, -2))
-        following = bellman.take_rows(v["table"], v["next_state"]).max(-1)
+    def update_table(v: Values) -> _Array:
+        table = v["table"]
+        current = (table * mark_pair(v)).sum((-1, -2))
+        following = bellman.take_rows(table, v["next_state"]).max(-1)
         error = v["reward"] + gamma * following - current
-        return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
+        return table + alpha * error[..., None, None] * v["next_eligible"]
 
     def update_traces(v: Values) -> _Array:
         return gamma * trace * v["eligible"] + mark_pair(v)
 
     memories = {"eligible": update_traces}
     return _make_learner(
-        "trace_q", "Q(lambda)", table, memories, alpha=alpha, gamma=gamma, trace=trace
+        "trace_q", "Q(lambda)", update_table, memories, alpha=alpha, gamma=gamma, trace=trace
     )
 
 
@@ -422,17 +423,19 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """
     bellman.check_rates(alpha, gamma)
 
-    def table(v: Values) -> _Array:
-        this_pair = mark_pair(v)
-        current = (v["table"] * this_pair).sum((-1, -2), keepdims=True)
+    def update_table(v: Values) -> _Array:
+        table, this_pair = v["table"], mark_pair(v)
+        current = (table * this_pair).sum((-1, -2), keepdims=True)
         # The round before still lacks the value of the action that is taken now.
-        completed = v["table"] + alpha * gamma * current * v["last_pair"]
+        completed = table + alpha * gamma * current * v["last_pair"]
         # The update with the reward alone, which the next round will complete.
-        gap = v["reward"][..., None, None] - v["table"]
+        gap = v["reward"][..., None, None] - table
         return completed + alpha * this_pair * gap
 
     memories = {"last_pair": mark_pair}
-    return _make_learner("sarsa", "SARSA, on-policy", table, memories, alpha=alpha, gamma=gamma)
+    return _make_learner(
+        "sarsa", "SARSA, on-policy", update_table, memories, alpha=alpha, gamma=gamma
+    )
 
 
 def _mean_reward() -> Algorithm:
@@ -440,11 +443,11 @@ def _mean_reward() -> Algorithm:
     pairs that were never visited.
     """
 
-    def table(v: Values) -> _Array:
+    def update_table(v: Values) -> _Array:
         rate = 1 / np.maximum(v["next_visits"], 1)  # makes the entry a running mean
         return _move_towards(v, rate, v["reward"])
 
-    return _make_learner("mean_reward", "mean reward of every pair", table)
+    return _make_learner("mean_reward", "mean reward of every pair", update_table)
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:

@@ -109,8 +109,8 @@ class QLearningRound(SizedRound):
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        place = self.position
-        first_state, first_action = self.token_ids["s_1"], self.token_ids["a_1"]
+        place, token_ids = self.position, self.token_ids
+        first_state, first_action = token_ids["s_1"], token_ids["a_1"]
         actions = torch.from_numpy(episodes.actions)
         next_states = torch.from_numpy(episodes.next_states)
         tokens = self.make_blank_tokens(*actions.shape)
@@ -121,7 +121,7 @@ class QLearningRound(SizedRound):
         tokens[..., copies] = first_state + next_states[..., None]
         tokens[..., place("a*")] = first_action + torch.from_numpy(episodes.greedy)
         if self.noise:
-            tokens[..., place("n")] = self.token_ids["greedy"] + _get_noise(episodes)
+            tokens[..., place("n")] = token_ids["greedy"] + _get_noise(episodes)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., place("r")] = torch.from_numpy(episodes.rewards)
         return EncodedRounds(tokens, values, slots=actions)

@@ -152,9 +152,10 @@ class MDPs:
             states: new number of each state, ``[episode, state]``.
             actions: new number of each action, ``[episode, action]``.
         """
-        old_states = invert_labels("states", states, len(self), self.n_states)
-        old_actions = invert_labels("actions", actions, len(self), self.n_actions)
-        rows = np.arange(len(self))[:, None, None]
+        n_mdps = len(self)
+        old_states = invert_labels("states", states, n_mdps, self.n_states)
+        old_actions = invert_labels("actions", actions, n_mdps, self.n_actions)
+        rows = np.arange(n_mdps)[:, None, None]
         pairs = (rows, old_states[:, :, None], old_actions[:, None, :])  # [episode, state, action]
         next_states = old_states[:, None, None, :]
         transitions = np.take_along_axis(self.transitions[pairs], next_states, axis=3)
@@ -393,19 +394,20 @@ def draw_from_regime(
     if regime.build is not None:
         built = regime.build(n_states, n_actions)
         return built.select(np.zeros(n, np.int64))
-    n_cells = len(regime.cells)
+    kinds = regime.cells
+    n_kinds = len(kinds)
     # Shuffled twice: which kinds occur once more if n is no multiple, and which MDP is of a kind.
-    in_turn = cell_rng.permutation(n_cells)[np.arange(n) % n_cells]
-    cells = cell_rng.permutation(in_turn)  # index of each MDP's kind
+    in_turn = cell_rng.permutation(n_kinds)[np.arange(n) % n_kinds]
+    kind_of_mdp = cell_rng.permutation(in_turn)  # index of each MDP's kind
     rewards = np.empty((n, n_states, n_actions))
     transitions = np.empty((n, n_states, n_actions, n_states))
-    for i, (family, kappa) in enumerate(regime.cells):
-        chosen = cells == i
+    for i, (family, kappa) in enumerate(kinds):
+        chosen = kind_of_mdp == i
         shape = (int(chosen.sum()), n_states, n_actions)
         rewards[chosen] = _draw_rewards(family, mdp_rng, shape)
         transitions[chosen] = mdp_rng.dirichlet(np.full(n_states, kappa), shape)
-    families = tuple(regime.cells[i][0] for i in cells)
-    kappas = [regime.cells[i][1] for i in cells]
+    families = tuple(kinds[i][0] for i in kind_of_mdp)
+    kappas = [kinds[i][1] for i in kind_of_mdp]
     bernoulli = [family == "bernoulli-draws" for family in families]
     return MDPs(
         transitions,

@@ -272,7 +272,7 @@ def undirected(spread: float = 0.0) -> Algorithm:
         return _add_targets({**v, "target": ends})
 
     name = "breadth-first search along and against the edges"
-    return _make_search("undirected", name, spread, active, expand)
+    return _make_search("undirected", name, spread, active=active, expand=expand)
 
 
 # One path.

@@ -92,10 +92,11 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
         ``features``: the two encodings, ``[episode, round, 4 n]`` and ``[episode, round, 5 n]``.
         ``kinds``: the root's index, ``[episode, round, 1]``.
     """
-    matrix = graphs.adjacency(episodes.by_round("edges"), episodes.n_nodes)
-    indicators = np.eye(episodes.n_nodes)
-    roots = episodes.by_round("roots")
-    candidates = indicators[episodes.by_round("candidates")].sum(-2)
+    n_nodes, by_round = episodes.n_nodes, episodes.by_round
+    matrix = graphs.adjacency(by_round("edges"), n_nodes)
+    indicators = np.eye(n_nodes)
+    roots = by_round("roots")
+    candidates = indicators[by_round("candidates")].sum(-2)
     degrees = [matrix.sum(-2), matrix.sum(-1)]  # in-degree, out-degree
     plain = np.concatenate([indicators[roots], candidates, *degrees], axis=-1)
     # The root's row of each adjacency matrix, [episode, round, node].

@@ -277,13 +277,13 @@ class ReachabilityEpisodes(BaseEpisodes):
         """
         predictions = array_of("predictions", predictions)
         shape = predictions.shape
-        episodes_and_nodes = (len(self), self.n_nodes)
+        n_episodes, n_nodes = len(self), self.n_nodes
         require(
-            len(shape) == 3 and shape[::2] == episodes_and_nodes,  # any number of rounds
-            f"predictions must be [episode, round, node] of {len(self)} episodes and {self.n_nodes} nodes, got shape "
+            len(shape) == 3 and shape[::2] == (n_episodes, n_nodes),  # any number of rounds
+            f"predictions must be [episode, round, node] of {n_episodes} episodes and {n_nodes} nodes, got shape "
             f"{shape}",
         )
-        rows = np.arange(len(self))
+        rows = np.arange(n_episodes)
         # Probabilities of the two candidates, [episode, round].
         target = predictions[rows, :, self.targets]
         negative = predictions[rows, :, self.negatives]

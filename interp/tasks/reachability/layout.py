@@ -83,22 +83,23 @@ class ReachabilityRound(SizedRound):
         return number_names("n", self.n_nodes)
 
     def fit(self, episodes: ReachabilityEpisodes) -> Self:
-        n_nodes = getattr(episodes, "n_nodes", self.n_nodes)
+        own_n_nodes = self.n_nodes
+        n_nodes = getattr(episodes, "n_nodes", own_n_nodes)
         require(
-            n_nodes == self.n_nodes,
-            f"episodes name {n_nodes} nodes but this model {self.n_nodes}; sample with n_nodes={self.n_nodes} (a graph "
+            n_nodes == own_n_nodes,
+            f"episodes name {n_nodes} nodes but this model {own_n_nodes}; sample with n_nodes={own_n_nodes} (a graph "
             "need not use all names)",
         )
         return super().fit(episodes)
 
     def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        place = self.position
+        place, by_round = self.position, episodes.by_round
         first_node = self.token_ids["n_1"]
         tokens = self.make_blank_tokens(
             len(episodes), episodes.n_rounds
         )  # [episode, round, position]
-        edges = first_node + torch.tensor(episodes.by_round("edges"))
+        edges = first_node + torch.tensor(by_round("edges"))
         start, stop = place("s_1"), place("c_1")
         if self.marks:
             tokens[..., start:stop:3] = edges[..., 0]
@@ -107,7 +108,7 @@ class ReachabilityRound(SizedRound):
         else:
             tokens[..., start:stop] = rearrange(edges, "b t edge end -> b t (edge end)")
         # The candidates, c_1 and c_2, follow the edges.
-        tokens[..., stop : stop + 2] = first_node + torch.tensor(episodes.by_round("candidates"))
-        tokens[..., place("r")] = first_node + torch.tensor(episodes.by_round("roots"))
+        tokens[..., stop : stop + 2] = first_node + torch.tensor(by_round("candidates"))
+        tokens[..., place("r")] = first_node + torch.tensor(by_round("roots"))
         no_values = torch.zeros(tokens.shape)
         return EncodedRounds(tokens, no_values, slots=torch.zeros_like(tokens[..., 0]))

@@ -540,17 +540,18 @@ def _select_depths(
     for depth in sorted(wanted, reverse=True):  # first the deepest targets, which are rarest
         at_depth = allowed & (steps == depth)[:, :, None]
         rows = np.flatnonzero(is_free & at_depth.any((1, 2)))[: wanted[depth]]
-        if not len(rows):
+        n_selected = len(rows)
+        if n_selected == 0:
             continue
         is_free[rows] = False
         is_pair = at_depth[rows]
         # The largest of uniform numbers is at a random one of the allowed pairs.
         scores = np.where(is_pair, rng.random(is_pair.shape), -1.0)
-        best = scores.reshape(len(rows), -1).argmax(-1)  # n_nodes * target + negative
+        best = scores.reshape(n_selected, -1).argmax(-1)  # n_nodes * target + negative
         candidates = np.stack(np.divmod(best, n_nodes), -1)
-        roots = np.zeros(len(rows), np.int64)
+        roots = np.zeros(n_selected, np.int64)
         batches.append(_Drawn(edges[rows], roots, candidates))
-        wanted[depth] -= len(rows)
+        wanted[depth] -= n_selected
     return batches
 
 
