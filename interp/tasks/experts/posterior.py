@@ -477,7 +477,8 @@ def _apply_in_blocks(
         n_orders: number of assignments of intervals to experts, which determines the size of a
             block.
     """
+    # For each label, an array [episode, round, order, expert] of log-probabilities.
     per_episode = 2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts
-    size = max(1, _BLOCK // per_episode)
-    starts = range(0, len(episodes), size)
-    return np.concatenate([function(slice(start, start + size)) for start in starts])
+    block_size = max(1, _BLOCK // per_episode)  # in episodes
+    starts = range(0, len(episodes), block_size)
+    return np.concatenate([function(slice(start, start + block_size)) for start in starts])
