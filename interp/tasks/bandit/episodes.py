@@ -93,7 +93,8 @@ class BanditEpisodes(BaseEpisodes):
             2 <= n_arms > largest,
             f"choices must be arms 0 to n_arms - 1 of 2 or more, got {largest} with n_arms={n_arms}",
         )
-        _refuse_large(*shape, n_arms=n_arms)
+        n_episodes, n_rounds = shape
+        _refuse_large(n_episodes, n_rounds, n_arms)
         set_frozen_fields(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
         arms = self.arms
