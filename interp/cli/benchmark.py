@@ -13,7 +13,7 @@ from interp.support.files import folder_to_write
 from interp.support.lazy import resolve_name
 
 
-def _method_names() -> str:
+def _describe_methods() -> str:
     """Return a text for the help that lists the key of every method."""
     from circuits.benchmark.methods import select
 
@@ -26,7 +26,7 @@ _subject_names = options.make_completer(lambda: resolve_name("circuits.benchmark
 @command(
     example="interp benchmark --quick --question edges",
     torch=True,
-    more="Methods:\n<interp.cli.benchmark:_method_names>",
+    more="Methods:\n<interp.cli.benchmark:_describe_methods>",
 )
 def _benchmark(
     say: Say,
@@ -83,6 +83,6 @@ def _benchmark(
         title = f"{key}: {QUESTIONS[key].headline}"
         say.table(result.summary(key).round(3), title, key)
     for refusal in result.refusals:
-        say.aside(f"{refusal['method']} on {refusal['subject']}: {refusal['sentence']}")
+        say.warning(f"{refusal['method']} on {refusal['subject']}: {refusal['sentence']}")
     say.facts(settings=dict(result.settings))
-    say.wrote(result.save(out))
+    say.files(result.save(out))

@@ -77,7 +77,7 @@ class Commands(TyperGroup):
         """
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         # Exit codes as in a shell: 2 for refused input, 128 + the signal's number after a signal.
-        with _ending_on_sigterm(ctx):
+        with _interrupt_on_sigterm(ctx):
             try:
                 return super().invoke(ctx)
             except InputError as error:
@@ -109,7 +109,7 @@ _TERMINATED = "interp.cli.terminated"
 
 
 @contextmanager
-def _ending_on_sigterm(ctx: Any) -> Iterator[None]:
+def _interrupt_on_sigterm(ctx: Any) -> Iterator[None]:
     """Context manager: treat the first SIGTERM, which job queues send, as an interrupt like Ctrl-C.
     A second SIGTERM ends the process at once.
 
@@ -162,7 +162,7 @@ llm_app = typer.Typer(
 )
 
 
-def _version(is_wanted: bool) -> None:
+def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         typer.echo(f"interp {interp.__version__}")
         raise typer.Exit
@@ -174,7 +174,7 @@ def main(
         bool,
         typer.Option(
             "--version",
-            callback=_version,
+            callback=_print_version,
             is_eager=True,
             help="Print the version of interp and stop.",
         ),
@@ -205,13 +205,13 @@ def main(
     workers.TRUSTED.update(trust or ())
     if verbose:
         handler = logging.StreamHandler()
-        handler.setFormatter(_Lines("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
+        handler.setFormatter(_EscapedFormatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
         logger = logging.getLogger("interp")
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
 
 
-class _Lines(logging.Formatter):
+class _EscapedFormatter(logging.Formatter):
     """Formatter of the log's lines, in which characters that control a terminal are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -238,8 +238,8 @@ class _Command(TyperCommand):
         """
         for option in self.params:
             if getattr(option, "help", None):
-                option.help = _fill_in(option.help)  # type: ignore[attr-defined]
-        self.epilog = _fill_in(self.epilog or "")
+                option.help = _insert_results(option.help)  # type: ignore[attr-defined]
+        self.epilog = _insert_results(self.epilog or "")
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -281,7 +281,7 @@ def _require_value(before: str, word: str) -> None:
     require(not is_empty, f"{name} is empty; give it a value, or leave it out")
 
 
-def _fill_in(text: str) -> str:
+def _insert_results(text: str) -> str:
     """Replace every ``<module:function>`` in a text by what the function returns; each of its lines
     becomes a paragraph.
     """
@@ -319,32 +319,37 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = function.__name__.strip("_").replace("_", "-")
-        called = key if group is app else f"{group.info.name} {key}"
+        command_name = key if group is app else f"{group.info.name} {key}"
         function_parameters = inspect.signature(function, eval_str=True).parameters
-        passed: dict[str, Mapping[str, inspect.Parameter]] = {}
+        options_by_holder: dict[str, Mapping[str, inspect.Parameter]] = {}
         if sizes != "none":
-            passed["sizes"] = _sizes(sizes)
-        for holder, passed_to in (of or {}).items():
-            passed[holder] = _options_of(passed_to, without=function_parameters)
+            options_by_holder["sizes"] = _make_size_options(sizes)
+        for holder, inner_function in (of or {}).items():
+            options_by_holder[holder] = _make_options(inner_function, without=function_parameters)
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, time_limit: float, **values: Any) -> None:
-            say = Say(called, as_json, quiet)
+            say = Say(command_name, as_json, quiet)
             if values.pop("plan", False):
                 values["shard"] = PLAN
-            duration = _describe_duration(called, values)
-            for holder, options in passed.items():
+            duration = _describe_duration(command_name, values)
+            for holder, options in options_by_holder.items():
                 option_values = {name: values.pop(option.name) for name, option in options.items()}
                 values[holder] = {
                     name: value for name, value in option_values.items() if value is not None
                 }
             shown = workers.printing_progress(
-                lambda: f"interp {called}", shown=bool(duration), first=duration, silent=quiet
+                lambda: f"interp {command_name}", shown=bool(duration), first=duration, silent=quiet
             )
-            with say.until_done, shown, warnings.catch_warnings(), _stopped_after(time_limit):
+            with (
+                say.open_contexts,
+                shown,
+                warnings.catch_warnings(),
+                _send_sigterm_after(time_limit),
+            ):
                 warnings.showwarning = _show_warning
                 try:
-                    _run(function, torch, say=say, **values)
+                    _call_command(function, torch, say=say, **values)
                 except typer.Exit:  # the command chose its exit code: its result is known
                     say.close()
                     raise
@@ -353,16 +358,16 @@ def command(
         helps = _VOCABULARY | _parse_args_section(function)
         parameters = []
         for parameter in function_parameters.values():
-            if parameter.name != "say" and parameter.name not in passed:
+            if parameter.name != "say" and parameter.name not in options_by_holder:
                 parameters.append(_as_option(parameter, helps))
-        for options in passed.values():
+        for options in options_by_holder.values():
             parameters += options.values()
         parameters += _SHARED
         if "shard" in function_parameters:
             parameters.append(_PLAN)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
-        durations = _list_durations(called).values()
+        durations = _list_durations(command_name).values()
         epilog = "\n\n".join([f"Example: {example}", *durations, *more.splitlines()])
         description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
         group.command(key, cls=_Command, epilog=epilog, help=description)(run)
@@ -371,33 +376,33 @@ def command(
     return register
 
 
-def _list_durations(called: str) -> dict[str, str]:
+def _list_durations(command_name: str) -> dict[str, str]:
     """Return how long a command takes with the options that were measured: options -> sentence.
 
     Args:
-        called: name of the command.
+        command_name: name of the command.
     """
     sentences = {}
     for row in _DURATIONS:
-        if row["command"] == called:
-            words = f"interp {called} {row['options']}".rstrip()
+        if row["command"] == command_name:
+            words = f"interp {command_name} {row['options']}".rstrip()
             sentence = f"{words} takes about {row['takes']}, on one core with default options."
             sentences[row["options"]] = sentence
     return sentences
 
 
-def _describe_duration(called: str, values: Mapping[str, Any]) -> str:
+def _describe_duration(command_name: str, values: Mapping[str, Any]) -> str:
     """Return a sentence that says how long a command takes; "" if that was not measured.
 
     Args:
-        called: name of the command.
+        command_name: name of the command.
         values: values of its arguments and options, by name. If several measured combinations of
             them fit, the last one counts.
     """
     words = {str(value) for value in values.values()}
     words.update(f"--{name}" for name, value in values.items() if value)
     duration = ""
-    for options, sentence in _list_durations(called).items():
+    for options, sentence in _list_durations(command_name).items():
         if words.issuperset(options.split()):
             duration = sentence
     return duration
@@ -410,7 +415,7 @@ def _show_warning(message: Any, *_: Any, **__: Any) -> None:
     typer.echo(f"interp: warning: {escape_invisible(message)}", err=True)
 
 
-def _run(function: Callable[..., None], torch: bool, **values: Any) -> None:
+def _call_command(function: Callable[..., None], torch: bool, **values: Any) -> None:
     """Call the function of a command.
 
     Args:
@@ -447,7 +452,7 @@ def _parse_args_section(function: Callable[..., Any]) -> dict[str, str]:
     return sentences
 
 
-def _options_of(
+def _make_options(
     function: Callable[..., Any], without: Collection[str]
 ) -> dict[str, inspect.Parameter]:
     """Return an option for each parameter of a function that has a default: name of the parameter
@@ -495,13 +500,13 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
     return parameter.replace(name=name, annotation=Annotated[kind, option])
 
 
-def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
+def _make_option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
     annotation = Annotated[kind, option]
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
-def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
+def _make_size_options(many: _Many) -> dict[str, inspect.Parameter]:
     """Return an option for every size of every task: name of the option -> parameter. The tasks
     describe their sizes, which gives the help.
 
@@ -517,11 +522,11 @@ def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
             texts.setdefault(size.option, []).append(text)
     options = {}
     for name, parts in texts.items():
-        options[name] = _option(name, kind, None, typer.Option(help=f"{'; '.join(parts)}."))
+        options[name] = _make_option(name, kind, None, typer.Option(help=f"{'; '.join(parts)}."))
     return options
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     """Return the seconds of a duration such as "90s", "20m" or "3h"; 0 for an empty text."""
     if not text:
         return 0.0
@@ -531,16 +536,16 @@ def _seconds(text: str) -> float:
 
 
 _SHARED = (
-    _option(
+    _make_option(
         "as_json", bool, False, typer.Option("--json", help="Print the result as one JSON object.")
     ),
-    _option(
+    _make_option(
         "quiet",
         bool,
         False,
         typer.Option("--quiet", help="Print only the paths of the files that were written."),
     ),
-    _option(
+    _make_option(
         "time_limit",
         str,
         "",
@@ -548,11 +553,11 @@ _SHARED = (
             "--time-limit",
             metavar="3h",
             help="Stop after this time, such as 90s, 20m or 3h, and keep the finished parts of the work.",
-            callback=_seconds,
+            callback=_parse_seconds,
         ),
     ),
 )
-_PLAN = _option(
+_PLAN = _make_option(
     "plan",
     bool,
     False,
@@ -565,7 +570,7 @@ _PLAN = _option(
 
 
 @contextmanager
-def _stopped_after(seconds: float) -> Iterator[None]:
+def _send_sigterm_after(seconds: float) -> Iterator[None]:
     """Context manager: send this process SIGTERM after some seconds, as a job queue does at its
     time limit; 0 sends none.
     """
@@ -593,14 +598,14 @@ class Say:
         quiet: True with ``--quiet``.
 
     Attributes:
-        until_done: contexts that stay open until the command ends.
+        open_contexts: contexts that stay open until the command ends.
     """
 
     def __init__(self, command: str, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.is_for_people = not (as_json or quiet)
-        self.until_done = ExitStack()
+        self.open_contexts = ExitStack()
         self._fields: dict[str, Any] = {"command": command, "version": interp.__version__}
         self._files: list[str] = []
 
@@ -609,7 +614,7 @@ class Say:
         if self.is_for_people:
             typer.echo(escape_invisible(text))
 
-    def aside(self, text: object) -> None:
+    def warning(self, text: object) -> None:
         """Print ``text`` as a line on standard error, with ``--json`` and ``--quiet``, too."""
         typer.echo(escape_invisible(text), err=True)
 
@@ -662,9 +667,9 @@ class Say:
         """
         for name, frame in frames.items():
             if len(frame):
-                self.wrote([write_csv(folder / f"{name}.csv", frame)])
+                self.files([write_csv(folder / f"{name}.csv", frame)])
 
-    def wrote(self, paths: Iterable[Path]) -> None:
+    def files(self, paths: Iterable[Path]) -> None:
         """Report files that were written: print each path on a line. In the JSON object they are
         the list ``files``.
 

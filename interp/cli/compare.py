@@ -105,7 +105,7 @@ def _compare_several(
         shard: share of the models, such as "2/64"; "" for all.
     """
     require(reference, "several models need one reference: give its name, or 'none'")
-    files = {name: f"{_pair(name, reference)}/comparison.json" for name in models}
+    files = {name: f"{_name_comparison(name, reference)}/comparison.json" for name in models}
     settings = dict(compare_one.keywords)
     settings.pop("device")  # shares may be computed on different devices
     out = settings.pop("out")
@@ -115,7 +115,7 @@ def _compare_several(
     options.print_share_done(say, out, shard)
 
 
-def _pair(model: str, reference: str) -> str:
+def _name_comparison(model: str, reference: str) -> str:
     """Return the name of the folder for the comparison of a model with a reference."""
     return f"{options.name_folder(model)}-against-{options.name_folder(reference)}"
 
@@ -149,14 +149,14 @@ def _compare_machines(
     is_built = model in builders  # then --set is about it, otherwise about the reference
     subject = options.load(model, sizes, arguments if is_built else None, device).model
     options.use_options(say, subject, recorded, hypothesis)
-    reference_arguments = {} if is_built else options.settings_of(arguments or ())
+    reference_arguments = {} if is_built else options.parse_settings(arguments or ())
     from circuits import compare as room
 
     if not reference:
         reference = next(iter(handwired_models(subject.layout.task)), "none")
     budget = room.Budget.quick() if quick else room.Budget()
     budget = _resize(replace(budget, seed=seed), episodes, rounds)
-    folder = folder_to_write(out / _pair(model, reference))
+    folder = folder_to_write(out / _name_comparison(model, reference))
     comparison = room.machines(
         subject,
         None if reference == "none" else reference,
@@ -177,7 +177,7 @@ def _compare_machines(
         from reports.comparison import write
 
         written.append(write(comparison, folder))
-    say.wrote(written)
+    say.files(written)
 
 
 def _resize(budget: Any, episodes: int | None, rounds: int | None) -> Any:

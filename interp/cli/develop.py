@@ -79,4 +79,4 @@ def _develop(
         say.line(sentence)
     say.table(measures[["key", "step", "seed", "number", "verdict"]], "claims", "claims")
     say.tables(out, tables)
-    say.wrote([write_figure(out / "development.svg", drawn)])
+    say.files([write_figure(out / "development.svg", drawn)])

@@ -80,7 +80,7 @@ def _audit_one(
     from interp.audit import Budget
     from interp.audit import audit as run_audit
 
-    machine = options.load_for_analysis(say, model, sizes, sampled=False, **how).model
+    machine = options.load_for_analysis(say, model, sizes, accepts_sizes=False, **how).model
     folder = folder_to_write(out / options.name_folder(model))
     budget = Budget.quick() if quick else Budget()
     result = run_audit(machine, budget=replace(budget, seed=seed))
@@ -102,8 +102,8 @@ def _audit_one(
             source=model,
             quick=quick,
         )
-        say.wrote([page.path])
-    say.wrote([write_json(folder / "audit.json", settings)])
+        say.files([page.path])
+    say.files([write_json(folder / "audit.json", settings)])
 
 
 @command(
@@ -166,7 +166,7 @@ def _evaluate(
     say.table(result.tables["summary"], f"{loaded.name}: summary", "summary")
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")
-    say.wrote([folder])
+    say.files([folder])
 
 
 @command(example="interp models --json")

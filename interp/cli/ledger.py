@@ -10,7 +10,7 @@ from interp.cli.command import Say, command
 from interp.support.lazy import resolve_name
 
 
-def _claim_keys() -> str:
+def _describe_claims() -> str:
     """Return a text for the help with the key and the sentence of every claim, one claim per line."""
     claims: Any = resolve_name("reports.ledger.claims:CLAIMS")
     return "\n".join(f"{claim.key}: {claim.sentence}" for claim in claims)
@@ -19,7 +19,7 @@ def _claim_keys() -> str:
 @command(
     example="interp ledger --quick --claim regret",
     torch=True,
-    more="Claims:\n<interp.cli.ledger:_claim_keys>",
+    more="Claims:\n<interp.cli.ledger:_describe_claims>",
 )
 def _ledger(
     say: Say,
@@ -53,4 +53,4 @@ def _ledger(
     say.line(result.sentence)
     say.table(result.to_frame()[["key", "about", "claim", "number", "verdict"]], "claims", "claims")
     say.facts(settings=dict(result.settings))
-    say.wrote(room.write(result, out))
+    say.files(room.write(result, out))

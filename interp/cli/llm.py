@@ -104,7 +104,7 @@ def _list_effective_settings(
     return {*settings} - {"device"}
 
 
-def _refuse_idle_settings(
+def _refuse_ineffective_settings(
     player: str, settings: Mapping[str, Any], effective: Collection[str], options: Collection[str]
 ) -> None:
     """Refuse settings that the user changed although they have no effect.
@@ -280,7 +280,7 @@ def _run(
     effective = _list_effective_settings(
         agent, backend, settings=all_settings, with_budget=budget is not None
     )
-    _refuse_idle_settings(player, all_settings, effective, options={*settings, *connection})
+    _refuse_ineffective_settings(player, all_settings, effective, options={*settings, *connection})
     require(budget is None or budget > 0, f"a budget must be above 0, got {budget}")
     server = Connection(base_url, **connection) if base_url else None
     price = plan.Prices()
@@ -357,7 +357,7 @@ def _report_end(say: Say, done: RunSummary) -> None:
     say.line(done.sentence)
     say.facts(done={**vars(done), "complete": done.complete})
     for place, why in done.unfinished:
-        say.aside(f"unfinished: {place}: {why}")
+        say.warning(f"unfinished: {place}: {why}")
     raise typer.Exit(0 if done.complete else 1)
 
 
@@ -386,7 +386,7 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     say.table(
         readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
     )
-    say.wrote([*written, page])
+    say.files([*written, page])
 
 
 @command(
@@ -412,7 +412,7 @@ def _import(
     options.say_what_was_read(say, imported)
     say.line(imported.sentence)
     say.facts(missing=imported.missing)
-    say.wrote(imported.files)
+    say.files(imported.files)
 
 
 @command(example="interp llm score output/llm", group=llm_app, torch=True)
@@ -443,7 +443,7 @@ def _score(
 
     reading = read(path, regime, duplicates)
     if len(reading.sentences) > 1:  # not all files are used
-        say.aside("\n".join(reading.sentences))
+        say.warning("\n".join(reading.sentences))
     machines = [options.load(name, {}).model for name in models or ()]
     makers = {}
     for group, runs in group_runs(reading.runs).items():
@@ -462,7 +462,7 @@ def _score(
     say.table(
         readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
     )
-    say.wrote(written)
+    say.files(written)
 
 
 def _explain_group(
@@ -515,4 +515,4 @@ def _report(
     folder_to_write(out)
     with show_spinner("scoring and drawing"):
         page = write(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
-    say.wrote([page])
+    say.files([page])

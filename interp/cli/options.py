@@ -72,30 +72,32 @@ def make_completer(names: Callable[[], Iterable[str]]) -> Callable[[str], list[s
     return complete
 
 
-def _models(*kinds: str) -> list[str]:
+def _list_names(*kinds: str) -> list[str]:
     from interp.model.library import models
 
     return [record.name for record in models() if record.kind in kinds]
 
 
-def _regimes() -> dict[str, Iterable[str]]:
+def _list_regimes() -> dict[str, Iterable[str]]:
     """Return the names of every task's regimes: key of a task -> names."""
     return {task.key: task.data.regimes() for task in interp.tasks.list_tasks()}
 
 
-model_names = make_completer(lambda: _models("handwired", "learned", "built"))
-_handwired_names = make_completer(lambda: _models("handwired"))
-_regime_names = make_completer(lambda: dict.fromkeys(chain.from_iterable(_regimes().values())))
+model_names = make_completer(lambda: _list_names("handwired", "learned", "built"))
+_handwired_names = make_completer(lambda: _list_names("handwired"))
+_regime_names = make_completer(lambda: dict.fromkeys(chain.from_iterable(_list_regimes().values())))
 
 
-def _every_regime() -> str:
+def _describe_regimes() -> str:
     """Return a text for the help that lists the regimes of every task, such as "experts: uniform,
     flat; bandit: reversal".
     """
-    return "; ".join(f"{key}: {', '.join(names)}" for key, names in _regimes().items() if names)
+    return "; ".join(
+        f"{key}: {', '.join(names)}" for key, names in _list_regimes().items() if names
+    )
 
 
-def _circuit_arguments() -> str:
+def _describe_circuit_arguments() -> str:
     """Return a text for the help that lists the arguments of every handwired circuit with their
     defaults, one circuit per line.
     """
@@ -114,7 +116,7 @@ def _circuit_arguments() -> str:
 
 CIRCUIT_ARGUMENTS = (
     "Arguments of handwired models for --set, with their defaults:\n"
-    "<interp.cli.options:_circuit_arguments>"
+    "<interp.cli.options:_describe_circuit_arguments>"
 )
 
 ModelName = Annotated[
@@ -133,7 +135,7 @@ HandwiredName = Annotated[
 Regime = Annotated[
     str,
     typer.Option(
-        help="Name of the regime from which episodes are drawn, by task: <interp.cli.options:_every_regime>; the "
+        help="Name of the regime from which episodes are drawn, by task: <interp.cli.options:_describe_regimes>; the "
         "task's default when empty.",
         autocompletion=_regime_names,
     ),
@@ -172,7 +174,7 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
         raise InputError(
             f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python"
         )
-    columns = settings_of(recorded[1:], "--recorded")
+    columns = parse_settings(recorded[1:], "--recorded")
     parameters = dict(inspect.signature(reader).parameters)
     parameters.pop("path", None)
     if "columns" not in parameters:
@@ -186,7 +188,7 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
     return reader(recorded[0], **columns)
 
 
-def refuse_idle(why: str, given: Mapping[str, object]) -> None:
+def refuse_unused_options(why: str, given: Mapping[str, object]) -> None:
     """Refuse options that the user changed although they have no effect.
 
     Args:
@@ -369,8 +371,8 @@ def use_options(
     people = read(task, recorded) if recorded else None
     if people is not None:
         say_what_was_read(say, people)
-    algorithm = _algorithm(task, hypothesis) if hypothesis else None
-    facts = say.until_done.enter_context(interp.tasks.using(people, algorithm)).recorded
+    algorithm = _make_algorithm(task, hypothesis) if hypothesis else None
+    facts = say.open_contexts.enter_context(interp.tasks.using(people, algorithm)).recorded
     say.facts(recorded=dict(facts))
     if recorded:
         say.line(
@@ -380,7 +382,7 @@ def use_options(
     return people
 
 
-def _algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
+def _make_algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
     """Make the algorithm that the option ``--hypothesis`` names.
 
     Args:
@@ -391,19 +393,19 @@ def _algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
     known: dict[str, Any] = {**task.algorithm_records(), **task.rivals()}
     require_known("algorithm of --hypothesis", key, known, limit=20)
     parameters = [searched.name for searched in getattr(known[key], "searched", ())]
-    values = settings_of(pairs, "--hypothesis")
+    values = parse_settings(pairs, "--hypothesis")
     for name in values:
         require_known(f"parameter of {key!r}", name, parameters)
     return known[key].make(**values)
 
 
-def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
+def parse_settings(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Read the ``NAME=VALUE`` pairs of an option as a dictionary, name -> value.
 
     A value is read as TOML: a number, true, a list, a quoted text. A value that is not valid TOML
     is taken as a text if it begins with a letter, and refused otherwise.
 
-    >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin", "choice=key pressed"])
+    >>> parse_settings(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin", "choice=key pressed"])
     {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin', 'choice': 'key pressed'}
 
     Args:
@@ -430,7 +432,7 @@ def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
     return settings
 
 
-def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def name_sizes(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Convert sizes of episodes from names of options to names of a task's arguments, such as
     ``{"experts": 4}`` to ``{"n_experts": 4}``.
 
@@ -470,7 +472,7 @@ def load_for_analysis(
     say: Say,
     name: str,
     sizes: Mapping[str, int],
-    sampled: bool,
+    accepts_sizes: bool,
     *,
     recorded: list[str] | None = None,
     hypothesis: list[str] | None = None,
@@ -487,7 +489,7 @@ def load_for_analysis(
         say: prints the output of the command.
         name: name of the model, or a checkpoint folder.
         sizes: sizes of the episodes by option, such as ``{"experts": 4}``.
-        sampled: for a learned model, whether sizes are accepted at all. Commands that sample
+        accepts_sizes: for a learned model, whether sizes are accepted at all. Commands that sample
             episodes of these sizes pass True; sizes that the model cannot read are then refused.
             False refuses all sizes.
 
@@ -496,7 +498,7 @@ def load_for_analysis(
         the model's), ``arguments`` (that the model was built with) and ``people`` (the recorded
         episodes, or None).
     """
-    loaded = load(name, sizes, arguments, device, sampled)
+    loaded = load(name, sizes, arguments, device, accepts_sizes=accepts_sizes)
     return replace(loaded, people=use_options(say, loaded.model, recorded, hypothesis))
 
 
@@ -505,7 +507,7 @@ def load(
     sizes: Mapping[str, int],
     arguments: Set = None,
     device: str = "cpu",
-    sampled: bool = False,
+    accepts_sizes: bool = False,
 ) -> _Loaded:
     """Load a model by its name or from a checkpoint folder.
 
@@ -515,7 +517,7 @@ def load(
             built in these sizes.
         arguments: ``NAME=VALUE`` pairs: arguments with which a handwired model is built.
         device: device on which the model runs.
-        sampled: for a learned model, whether sizes are accepted at all. Commands that sample
+        accepts_sizes: for a learned model, whether sizes are accepted at all. Commands that sample
             episodes of these sizes pass True; sizes that the model cannot read are then refused.
             False refuses all sizes.
 
@@ -530,8 +532,8 @@ def load(
     from interp.support.workers import show_spinner
 
     with show_spinner(f"loading {name}"):
-        place = find_device(device)
-        settings = settings_of(arguments or ())
+        torch_device = find_device(device)
+        settings = parse_settings(arguments or ())
         require(
             "name" not in settings,
             "--set name is no argument: the model is named by itself, before the options",
@@ -542,19 +544,19 @@ def load(
             require(
                 not settings, f"{name!r} is a checkpoint, which fixes everything: leave --set out"
             )
-            named = sizes_of(interp.tasks.of(model), name, sizes)
+            n_by_size = name_sizes(interp.tasks.of(model), name, sizes)
             require(
-                sampled or not named,
+                accepts_sizes or not n_by_size,
                 f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out",
             )
-            return _Loaded(model.to(place), named)
+            return _Loaded(model.to(torch_device), n_by_size)
         record = records[name]
-        named = sizes_of(interp.tasks.get(record.task), name, sizes)
-        serves_sizes = record.kind == "learned" and sampled and record.can_read(named)
+        n_by_size = name_sizes(interp.tasks.get(record.task), name, sizes)
+        serves_sizes = record.kind == "learned" and accepts_sizes and record.can_read(n_by_size)
         if serves_sizes and not settings:
-            return _Loaded(library.load(name).to(place), named)
-        settings = {**named, **settings}
-        return _Loaded(library.load(name, **settings).to(place), arguments=settings)
+            return _Loaded(library.load(name).to(torch_device), n_by_size)
+        settings = {**n_by_size, **settings}
+        return _Loaded(library.load(name, **settings).to(torch_device), arguments=settings)
 
 
 OF_A_MACHINE: dict[str, Any] = {
@@ -562,4 +564,6 @@ OF_A_MACHINE: dict[str, Any] = {
     "of": {"how": load_for_analysis},
     "more": CIRCUIT_ARGUMENTS,
 }
-"""How a command about one machine is made: it loads it by ``load_for_analysis(say, model, sizes, sampled, **how)``."""
+"""Arguments of :func:`interp.cli.command.command` for a command about one machine. It loads the machine by
+``load_for_analysis(say, model, sizes, accepts_sizes=..., **how)``.
+"""

@@ -101,7 +101,7 @@ def _patch(
         at is None or read is None or at <= read,
         f"--read {read} comes before --round {at}, which it cannot show",
     )
-    chosen = options.load_for_analysis(say, model, sizes, True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **how)
     loaded = chosen.model
     from interp.interventions import causal_tables
 
@@ -131,7 +131,9 @@ def _patch(
             "--direction": direction != "denoising",
             "--no-propagate": not propagate,
         }
-        options.refuse_idle("--tables make every analysis of one round in the usual way", others)
+        options.refuse_unused_options(
+            "--tables make every analysis of one round in the usual way", others
+        )
         _write_tables(
             say,
             loaded,
@@ -162,7 +164,7 @@ def _patch(
     summary = causal_tables.summary(result).rename(columns=columns)
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.table(summary, title, "largest_effects")
-    say.wrote(causal_tables.write(result, folder / result.corruption))
+    say.files(causal_tables.write(result, folder / result.corruption))
 
 
 def _write_tables(

@@ -14,7 +14,7 @@ from interp.support.files import folder_to_write, write_csv, write_figure, write
 from interp.support.workers import show_spinner
 
 
-def _target_names() -> str:
+def _describe_targets() -> str:
     """Return a text for the help of ``--targets`` that lists the keys of the targets of every task."""
     from probes.targets import every
 
@@ -25,7 +25,7 @@ def _target_names() -> str:
     return f"KEY (after the round) or KEY:before (before the round), of {'; '.join(texts)}"
 
 
-def _site_names() -> str:
+def _describe_sites() -> str:
     """Return a text for the help of ``--site`` that lists every word with which the name of a site
     can begin.
     """
@@ -72,8 +72,8 @@ def _probe(
     After an interruption, the same command continues a sweep from OUT.
 
     Args:
-        targets: Variables to decode, each as <interp.cli.probe:_target_names>.
-        site: Site of the probed activations, such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>.
+        targets: Variables to decode, each as <interp.cli.probe:_describe_targets>.
+        site: Site of the probed activations, such as latents or resid_post[1]@p?: <interp.cli.probe:_describe_sites>.
         sweep: Probe every component, layer and position instead of one site.
         windows: Ranges of rounds that a sweep probes separately, FIRST:AFTER-LAST, such as 0:10 10:100.
         jobs: Number of processes of a sweep; -1 for one process per core.
@@ -83,7 +83,7 @@ def _probe(
         "--windows are rounds of a sweep, and --shard divides it: give --sweep, too, or leave them out",
     )
     spans = [options.parse_range(text) for text in windows or ()]
-    chosen = options.load_for_analysis(say, model, sizes, sampled=True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **how)
     loaded = chosen.model
     task = interp.tasks.of(loaded)
     if chosen.people:
@@ -91,17 +91,17 @@ def _probe(
             not any((episodes, rounds, regime)),
             "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out",
         )
-        sampled = chosen.people
+        played_episodes = chosen.people
     else:
         n_episodes = episodes or (64 if quick else 256)
         n_rounds = rounds or task.at_most(50 if quick else 100)
-        sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
-    loaded.layout.fit(sampled)  # refuses sizes that the model cannot have
+        played_episodes = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
+    loaded.layout.fit(played_episodes)  # refuses sizes that the model cannot have
     say.facts(
         model=loaded.name,
-        n_episodes=len(sampled),
-        n_rounds=sampled.n_rounds,
-        regime=sampled.regime,
+        n_episodes=len(played_episodes),
+        n_rounds=played_episodes.n_rounds,
+        regime=played_episodes.regime,
         seed=seed,
     )
     folder = folder_to_write(out / options.name_folder(model))
@@ -110,13 +110,13 @@ def _probe(
     if not sweep:
         names = targets or task.analysis.probed or None
         with show_spinner("fitting probes"):
-            results = probes.probe(loaded, sampled, names, sites=site, seed=seed)
+            results = probes.probe(loaded, played_episodes, names, sites=site, seed=seed)
         _write_results(say, results, folder)
         return
     cells_folder = folder / "cells"
     swept = probes.sweep(
         loaded,
-        sampled,
+        played_episodes,
         targets,
         windows=spans or None,
         seed=seed,
@@ -135,7 +135,7 @@ def _probe(
         picture = swept.heatmap(target, window=(start, stop))
         write_figure(folder / f"{target.replace(':', '-')}-{start}-{stop}.svg", picture)
     say.facts(cells=len(swept.frame), settings=swept.settings)
-    say.wrote([folder])
+    say.files([folder])
 
 
 def _write_results(say: Say, results: Sequence[Any], folder: Path) -> None:
@@ -161,5 +161,5 @@ def _write_results(say: Say, results: Sequence[Any], folder: Path) -> None:
     write_json(folder / "probes.json", records)
     say.measures(*results)
     for warning in dict.fromkeys(result.warning for result in results if result.warning):
-        say.aside(warning)
-    say.wrote([folder])
+        say.warning(warning)
+    say.files([folder])

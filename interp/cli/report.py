@@ -114,7 +114,7 @@ def _choices(
         measures=[result.measure.to_dict()],
         beside={name: list(known.confidence_set) for name, known in results.items()},
     )
-    say.wrote([page])
+    say.files([page])
 
 
 def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _explore(
 
     shown = View.of(view)
     shown = replace(shown, seed=seed_of(seed) or shown.seed)
-    chosen = options.load_for_analysis(say, model, sizes, sampled=False, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=False, **how)
     reference_model = None
     if reference:
         reference_model = options.load(reference, {}, None, how.get("device", "cpu")).model
@@ -232,7 +232,7 @@ def _report(
     from reports.build import write
 
     folder_to_write(out)
-    chosen = options.load_for_analysis(say, model, sizes, sampled=True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **how)
     n_people = interp.tasks.of(chosen.model).recorded.get("participants", 0)
     written = write(
         chosen.model,
@@ -246,7 +246,7 @@ def _report(
         sizes=chosen.sizes,
         arguments=chosen.arguments,
     )
-    say.wrote([written.path])
+    say.files([written.path])
     measures = [measure.to_dict() for measure in written.measures]
     say.facts(measures=measures, not_computed=dict(written.failures))
     raise typer.Exit(1 if written.failures else 0)

@@ -105,7 +105,7 @@ def _train(
         "--shard divides seeds: give --seeds, such as 0:16, or leave it out",
     )
     require(not seeds or seed is None, "give --seed or --seeds, not both")
-    machine_words = _machine_words(task, machine, units)
+    machine_words = _complete_machine_words(task, machine, units)
     if recorded:
         others = {
             "--config": config,
@@ -118,7 +118,9 @@ def _train(
             "--seeds": seeds,
             "--keep-every": keep_every,
         }
-        options.refuse_idle("--recorded says what is learned, by a few steps on all of it", others)
+        options.refuse_unused_options(
+            "--recorded says what is learned, by a few steps on all of it", others
+        )
         name = folder_name("--name", name or f"{task}-recorded")
         _fit_cell(say, task, machine_words, recorded=recorded, name=name, seed=seed, out=out)
         return
@@ -127,7 +129,7 @@ def _train(
     for assignment in overrides or []:
         changes = settings.merge(changes, settings.parse_assignment(assignment))
     changes = settings.merge(
-        changes, _changes(task, sizes, regime, seed=seed, machine=machine_words)
+        changes, _collect_changes(task, sizes, regime, seed=seed, machine=machine_words)
     )
     chosen = settings.replace_fields(base, changes)
     name = folder_name("--name", name or f"{task}-{preset}")
@@ -138,7 +140,7 @@ def _train(
     folder = folder_to_write(out / name)
     say.facts(name=name, preset=preset)
     if not seeds:
-        say.wrote(train_one(chosen, folder, name))
+        say.files(train_one(chosen, folder, name))
         return
     _train_seeds(
         say, train_one, chosen, seeds=options.parse_range(seeds), folder=folder, shard=shard
@@ -173,7 +175,7 @@ def _train_seeds(
         number = numbers[part]
         seed_config = replace(config, seed=number)
         name = f"{folder.name}-{number}"
-        say.wrote(train_one(seed_config, folder / f"seed-{number}", name))
+        say.files(train_one(seed_config, folder / f"seed-{number}", name))
     options.print_share_done(say, folder, shard)
 
 
@@ -218,7 +220,7 @@ def _train_run(
     return [checkpoint] if is_first else []
 
 
-def _machine_words(task: str, machine: list[str] | None, units: int | None) -> list[str]:
+def _complete_machine_words(task: str, machine: list[str] | None, units: int | None) -> list[str]:
     """Return the name of a machine's builder, followed by its arguments as NAME=VALUE; an empty
     list for a transformer.
 
@@ -237,7 +239,7 @@ def _machine_words(task: str, machine: list[str] | None, units: int | None) -> l
     return words
 
 
-def _changes(
+def _collect_changes(
     task: str,
     sizes: Mapping[str, list[int]],
     regimes: list[str] | None,
@@ -257,7 +259,7 @@ def _changes(
     """
     changes: dict[str, Any] = {}
     ranges = {}
-    for size, numbers in options.sizes_of(interp.tasks.get(task), task, sizes).items():
+    for size, numbers in options.name_sizes(interp.tasks.get(task), task, sizes).items():
         require(
             len(numbers) <= 2,
             f"{size} takes one number, or the smallest and the largest, got {numbers}",
@@ -271,7 +273,7 @@ def _changes(
         changes["seed"] = seed
     if machine:
         builder, *pairs = machine
-        arguments = options.settings_of(pairs, "--machine")
+        arguments = options.parse_settings(pairs, "--machine")
         changes["machine"] = {"builder": builder, "arguments": arguments}
     return changes
 
@@ -299,7 +301,7 @@ def _fit_cell(
         out: folder in which the model's folder is created.
     """
     kind = machine[0].removesuffix(f"-{task}") if machine else "none"
-    arguments = options.settings_of(machine[1:], "--machine")
+    arguments = options.parse_settings(machine[1:], "--machine")
     require(
         kind in ("gru", "lstm"),
         f"--recorded is fitted by a cell: give --machine gru or lstm, got {kind!r}",
@@ -335,7 +337,7 @@ def _fit_cell(
     say.line(f"{episodes}\n{cell.sentence}")
     # The model is written last, by one rename: a run that is killed before is made again.
     table = write_csv(folder / "held_out.csv", cell.participants)
-    say.wrote([save_checkpoint(cell.machine, folder / "model"), table])
+    say.files([save_checkpoint(cell.machine, folder / "model"), table])
 
 
 @command(example="interp curves output/training/seed-0 output/training/seed-1")
@@ -354,4 +356,4 @@ def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> No
     figure = write_figure(out / "learning.svg", drawn, bbox_inches="tight")
     last = over_seeds(curves).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")
-    say.wrote([table, figure])
+    say.files([table, figure])

@@ -72,11 +72,11 @@ def _verify(
     kinds = {record.name: record.kind for record in library.models()}
     if kinds.get(model) == "built" or (model not in kinds and Path(model).is_dir()):
         require(not dtype, f"{model!r} has the dtype that it is built in: leave --dtype out")
-        built = options.load(model, _one_size(model, sizes), arguments, device)
+        built = options.load(model, _require_single_numbers(model, sizes), arguments, device)
         result = verification.verify_machine(built.model, **run)
     else:
-        grid = _grid(model, get_record(model).task, sizes)
-        settings = _circuit_settings(arguments)
+        grid = _list_combinations(model, get_record(model).task, sizes)
+        settings = _parse_circuit_arguments(arguments)
         result = verification.verify(
             model, grid, dtype=dtype or DTYPES, device=device, **run, **settings
         )
@@ -90,11 +90,11 @@ def _verify(
     say.table(checks.loc[worst_first.index], title, "checks")
     if out is not None:
         say.tables(out, {"verification": result.table()})
-        say.wrote([write_json(out / "verification.json", {**facts, **result.settings})])
+        say.files([write_json(out / "verification.json", {**facts, **result.settings})])
     raise typer.Exit(0 if result.passed else 1)
 
 
-def _one_size(model: str, sizes: Mapping[str, list[int]]) -> dict[str, int]:
+def _require_single_numbers(model: str, sizes: Mapping[str, list[int]]) -> dict[str, int]:
     """Return the sizes of a machine that can be built in one combination of sizes only; refuse
     several numbers for a size.
 
@@ -113,7 +113,9 @@ def _one_size(model: str, sizes: Mapping[str, list[int]]) -> dict[str, int]:
     return {option: numbers[0] for option, numbers in sizes.items()}
 
 
-def _grid(model: str, task_key: str, sizes: Mapping[str, list[int]]) -> list[Any] | None:
+def _list_combinations(
+    model: str, task_key: str, sizes: Mapping[str, list[int]]
+) -> list[Any] | None:
     """Return a list of all combinations of ``sizes``, each a tuple, with defaults for the task's
     other sizes; None if ``sizes`` is empty.
 
@@ -123,19 +125,19 @@ def _grid(model: str, task_key: str, sizes: Mapping[str, list[int]]) -> list[Any
         sizes: name of an option -> numbers.
     """
     task = interp.tasks.get(task_key)
-    options.sizes_of(task, model, sizes)
+    options.name_sizes(task, model, sizes)
     numbers = [sizes.get(size.option, [size.default]) for size in task.sizes]
     return list(product(*numbers)) if sizes else None
 
 
-def _circuit_settings(arguments: list[str] | None) -> dict[str, Any]:
+def _parse_circuit_arguments(arguments: list[str] | None) -> dict[str, Any]:
     """Return the arguments with which a circuit is built: name -> value.
 
     Args:
         arguments: ``NAME=VALUE`` pairs of the option ``--set``; ``seed`` becomes the circuit's
             seed, not that of the episodes.
     """
-    settings = options.settings_of(arguments or ())
+    settings = options.parse_settings(arguments or ())
     for name in _NOT_ARGUMENTS:
         require(
             name not in settings,

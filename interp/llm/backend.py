@@ -328,12 +328,12 @@ class Evidence:
     Attributes:
         correct: number of right predictions of each expert so far, Int[expert].
         rounds: number of rounds so far.
-        last: which experts were right in the last round, Bool[expert].
+        right_last: which experts were right in the last round, Bool[expert].
     """
 
     correct: _Counts
     rounds: int
-    last: NDArray[np.bool_]
+    right_last: NDArray[np.bool_]
 
     def add(self, is_right: NDArray[np.bool_]) -> Evidence:
         """Return the evidence after one more round.
@@ -341,7 +341,7 @@ class Evidence:
         Args:
             is_right: which experts were right in that round, Bool[expert].
         """
-        return Evidence(self.correct + is_right, self.rounds + 1, last=is_right)
+        return Evidence(self.correct + is_right, self.rounds + 1, right_last=is_right)
 
 
 @dataclass(frozen=True)
@@ -361,20 +361,19 @@ class ScriptedAgent:
 
     def __call__(self, messages: Sequence[Message]) -> str:
         bodies = [read_message(message) for message in messages if message["role"] == "user"]
-        # The last request; a message that asks again only repeats it.
-        *earlier, body = [body for body in bodies if body["turn_type"] != "retry"]
-        votes = _read_votes(body)
-        note = str(body.get("note", ""))
+        # A message that asks again for an answer only repeats the request before it.
+        *earlier, request = [body for body in bodies if body["turn_type"] != "retry"]
+        votes = _read_votes(request)
+        last_note = str(request.get("note", ""))
         evidence = _read_evidence(earlier, len(votes))
         if not evidence.rounds:  # the conversation says more than the note, where there is one
-            evidence = evidence_in(note, len(votes))
-        if body["turn_type"] == "feedback":
-            label = _read_label(body)
-            return json.dumps(
-                {"note": self.write(note, evidence.add(votes == label), votes, label)}
-            )
+            evidence = evidence_in(last_note, len(votes))
+        if request["turn_type"] == "feedback":
+            label = _read_label(request)
+            new_note = self.write(last_note, evidence.add(votes == label), votes, label)
+            return json.dumps({"note": new_note})
         outcome = self.rule(evidence, votes)
-        words = ("rainy", "sunny") if body["turn_type"] == "forecast" else (0, 1)
+        words = ("rainy", "sunny") if request["turn_type"] == "forecast" else (0, 1)
         return json.dumps({"prediction": words[outcome]})
 
 
@@ -387,7 +386,7 @@ def _read_evidence(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence
         n_experts: number of experts.
     """
     votes = np.zeros(n_experts, np.int64)
-    evidence = Evidence(votes, 0, last=votes > 0)
+    evidence = Evidence(votes, 0, right_last=votes > 0)
     for body in bodies:
         if "Expert_A" in body:  # without a note, feedback does not repeat the advice
             votes = _read_votes(body)
@@ -415,7 +414,9 @@ def evidence_in(note: str, n_experts: int) -> Evidence:
     rounds = max((total for _, total in counts.values()), default=0)
     winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
     names = winners[1] if winners else ""
-    evidence = Evidence(correct, rounds, last=np.array([letter in names for letter in letters]))
+    evidence = Evidence(
+        correct, rounds, right_last=np.array([letter in names for letter in letters])
+    )
     for listed_votes, label in _LISTED_ROUND.findall(note):
         votes = dict(re.findall(r"([A-Z])=([01])", listed_votes))
         # An expert without a vote in a listed round was not right in it.
@@ -436,85 +437,85 @@ def _read_label(body: dict[str, Any]) -> int:
     return _OUTCOMES[body["actual_weather"] if "actual_weather" in body else body["true_label"]]
 
 
-def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
+def _follow_the_leader(evidence: Evidence, votes: _Counts) -> int:
     """Return the vote of the expert with the most right predictions so far; of several such
     experts, the first.
 
     Args:
-        seen: what the agent knows about the experts.
+        evidence: what the agent knows about the experts.
         votes: advice of the round, Int[expert].
     """
-    return int(votes[seen.correct.argmax()])
+    return int(votes[evidence.correct.argmax()])
 
 
-def _weighted_majority(seen: Evidence, votes: _Counts) -> int:
+def _weighted_majority(evidence: Evidence, votes: _Counts) -> int:
     """Return the outcome, 0 or 1, with the larger total weight of votes; a tie (tolerance 1e-12)
     gives 1.
 
     Args:
-        seen: what the agent knows about the experts. An expert with n wrong predictions so far has
+        evidence: what the agent knows about the experts. An expert with n wrong predictions so far has
             the weight ``exp(-.3 * n)``.
         votes: advice of the round, Int[expert].
     """
     # Relative to the best expert, so that the weights do not overflow.
-    weights = np.exp(0.3 * (seen.correct - seen.correct.max(initial=0)))
+    weights = np.exp(0.3 * (evidence.correct - evidence.correct.max(initial=0)))
     return int(np.average(votes, weights=weights) >= 0.5 - 1e-12)
 
 
-def _majority(seen: Evidence, votes: _Counts) -> int:
+def _majority(evidence: Evidence, votes: _Counts) -> int:
     """Return the outcome, 0 or 1, that most experts vote for; a tie gives 1.
 
     Args:
-        seen: what the agent knows about the experts; not used.
+        evidence: what the agent knows about the experts; not used.
         votes: advice of the round, Int[expert].
     """
     return int(2 * votes.sum() >= len(votes))
 
 
-def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
+def _follow_previous_winners(evidence: Evidence, votes: _Counts) -> int:
     """Return the majority vote of the experts who were right in the last round.
 
     If there are none, or if their votes are tied, return the majority vote of all experts.
 
     Args:
-        seen: what the agent knows about the experts.
+        evidence: what the agent knows about the experts.
         votes: advice of the round, Int[expert].
     """
-    votes_of_winners = votes[seen.last]
+    votes_of_winners = votes[evidence.right_last]
     is_tied = 2 * votes_of_winners.sum() == len(votes_of_winners)  # also without a winner
-    return _majority(seen, votes if is_tied else votes_of_winners)
+    return _majority(evidence, votes if is_tied else votes_of_winners)
 
 
-def _draw_choice(seen: Evidence, votes: _Counts) -> int:
+def _draw_choice(evidence: Evidence, votes: _Counts) -> int:
     """Return a pseudo-random outcome, 0 or 1. It is computed from a hash of the arguments, so that
     the same run can be repeated.
 
     Args:
-        seen: what the agent knows about the experts.
+        evidence: what the agent knows about the experts.
         votes: advice of the round, Int[expert].
     """
-    text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
+    text = f"{evidence.correct.tolist()} {evidence.rounds} {votes.tolist()}"
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
-def _write_counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+def _write_counter_note(note: str, evidence: Evidence, votes: _Counts, label: int) -> str:
     """Return a note with each expert's number of right predictions out of all rounds, such as
     "A:45/100, B:94/100".
 
     Args:
         note: the last note; not used.
-        seen: the evidence after the round.
+        evidence: the evidence after the round.
         votes, label: advice and outcome of the round; not used.
     """
-    return write_counts(seen.correct.tolist(), seen.rounds)
+    return write_counts(evidence.correct.tolist(), evidence.rounds)
 
 
-def _write_last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+def _write_last_step_note(note: str, evidence: Evidence, votes: _Counts, label: int) -> str:
     """Return a note about the last round only, such as "A,C correct; B wrong".
 
     Args:
         note: the last note; not used.
-        seen: the evidence after the round; not used.
+        evidence: the evidence after the round; not used.
         votes: advice of the round, Int[expert].
         label: outcome of the round.
     """
@@ -525,13 +526,13 @@ def _write_last_step_note(note: str, seen: Evidence, votes: _Counts, label: int)
     return "; ".join(f"{names} {verdict}" for verdict, names in parts.items() if names)
 
 
-def _write_full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+def _write_full_history_note(note: str, evidence: Evidence, votes: _Counts, label: int) -> str:
     """Return the last note with one more round appended, such as "Round2: A=1,B=0,label=1; B
     wrong."
 
     Args:
         note: the last note.
-        seen: the evidence after the round; not used.
+        evidence: the evidence after the round; not used.
         votes: advice of the round, Int[expert].
         label: outcome of the round.
     """

@@ -37,7 +37,7 @@ _LARGEST_ANSWER = 32 * 10**6
 """Bytes of an answer: a million tokens with what a server tells of each take less."""
 _TRANSIENT_STATUSES = (408, 409, 425, 429)
 # OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
-_OVERFLOW = re.compile(
+_OVERFLOW_MESSAGE = re.compile(
     r"context[_ ](?:length|size|window)|maximum context|prompt is too long|too many (?:input )?tokens",
     re.IGNORECASE,
 )
@@ -272,11 +272,11 @@ class Client(backend.Backend):
             headers: headers of the answer, which may request a delay.
         """
         words = self.scrub(words)
-        is_overflow = _OVERFLOW.search(words) is not None
+        is_overflow = _OVERFLOW_MESSAGE.search(words) is not None
         if status < 300 and not is_overflow:
             return _TransientError(f"what it sent is not a chat completion: {words}")
         if status in _TRANSIENT_STATUSES or status >= 500:
-            return _TransientError(f"it answered {status}: {words}", _pause_in(headers))
+            return _TransientError(f"it answered {status}: {words}", _read_requested_pause(headers))
         if is_overflow and (status < 300 or status in (400, 413)):
             return backend.ContextOverflowError(words)
         refusal = f"the server refused the request ({status}): {words}"
@@ -360,7 +360,7 @@ def _describe_error(content: Any, text: str) -> tuple[str, Any]:
     return words, code
 
 
-def _pause_in(headers: Any) -> float | None:
+def _read_requested_pause(headers: Any) -> float | None:
     """Return the delay in seconds that the headers of an answer request before the next attempt;
     None if they request none.
     """

@@ -150,7 +150,7 @@ def count_common_start(row: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _QueuedRequest:
     """A request that waits for its answer.
 
     Attributes:
@@ -204,7 +204,7 @@ class LocalBackend(Backend):
         # Some configurations name no limit.
         self._context = getattr(self.model.config, "max_position_embeddings", None) or 10**9
         self._is_format_forced = settings.response_format == "grammar"
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_QueuedRequest] = []
         self._answering: asyncio.Task[None] | None = None
 
         from transformers import GenerationConfig
@@ -238,7 +238,7 @@ class LocalBackend(Backend):
                 f"{len(ids)} prompt tokens do not fit into a context of {self._context}"
             )
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(ids, condition, turn, seed=seed, answer=future))
+        self._waiting.append(_QueuedRequest(ids, condition, turn, seed=seed, answer=future))
         if self._answering is None:
             self._answering = asyncio.create_task(self._answer_all())
         return await future
@@ -251,7 +251,7 @@ class LocalBackend(Backend):
         while n_before != len(self._waiting):
             n_before = len(self._waiting)
             await asyncio.sleep(0)  # lets the other episodes run until they wait, too
-        kinds: dict[tuple[Condition, Turn], list[_Waiting]] = {}
+        kinds: dict[tuple[Condition, Turn], list[_QueuedRequest]] = {}
         for request in self._waiting:
             kinds.setdefault((request.condition, request.turn), []).append(request)
         # Requests that arrive from now on start a new task.
@@ -269,7 +269,7 @@ class LocalBackend(Backend):
                 if not request.answer.done():  # the run was interrupted meanwhile
                     request.answer.set_result(reply)
 
-    def _answer_batch(self, batch: Sequence[_Waiting]) -> list[Reply]:
+    def _answer_batch(self, batch: Sequence[_QueuedRequest]) -> list[Reply]:
         """Return the replies to a batch of requests, which have the same condition and turn
         (prediction or note).
         """
@@ -279,7 +279,7 @@ class LocalBackend(Backend):
         seconds = round((time.monotonic() - started) / len(batch), 4)
         return [replace(reply, seconds=seconds) for reply in replies]
 
-    def _make_reply(self, request: _Waiting, text: str, end: str, n_tokens: int) -> Reply:
+    def _make_reply(self, request: _QueuedRequest, text: str, end: str, n_tokens: int) -> Reply:
         """Return a generated text as a reply, with its numbers of tokens.
 
         Args:
@@ -291,7 +291,7 @@ class LocalBackend(Backend):
         usage = {"prompt_tokens": len(request.ids), "completion_tokens": n_tokens}
         return Reply(text, end, model=self.settings.model, usage=usage)
 
-    def _choose_answers(self, batch: Sequence[_Waiting]) -> list[Reply]:
+    def _choose_answers(self, batch: Sequence[_QueuedRequest]) -> list[Reply]:
         """Return a reply to each request of a batch: one of the two valid predictions, at
         temperature 0 the one to which the model gives the higher probability. Used with
         ``response_format="grammar"``.
@@ -312,7 +312,7 @@ class LocalBackend(Backend):
             replies.append(self._make_reply(request, texts[outcome], end="stop", n_tokens=n_tokens))
         return replies
 
-    def _write_answers(self, batch: Sequence[_Waiting]) -> list[Reply]:
+    def _write_answers(self, batch: Sequence[_QueuedRequest]) -> list[Reply]:
         """Return generated replies to a batch of requests. With ``response_format="grammar"`` a
         reply is a note, which ends at a quotation mark or line break.
         """
@@ -349,7 +349,7 @@ class LocalBackend(Backend):
         text = self.tokenizer.decode([token]) if self._is_format_forced else ""
         return token in self._end_ids or '"' in text or "\n" in text
 
-    def _read_answer(self, request: _Waiting, ids: Sequence[int]) -> Reply:
+    def _read_answer(self, request: _QueuedRequest, ids: Sequence[int]) -> Reply:
         """Return generated tokens as the reply to a request.
 
         Args:
@@ -386,7 +386,7 @@ class LocalBackend(Backend):
         device = self.model.device
         return self.model.generate(ids.to(device), attention_mask=mask.to(device), **options)
 
-    def _make_processors(self, batch: Sequence[_Waiting]) -> list[Any]:
+    def _make_processors(self, batch: Sequence[_QueuedRequest]) -> list[Any]:
         """Return logits processors that make greedy decoding sample; an empty list at temperature
         0.
 

@@ -533,7 +533,7 @@ class _Conversations:
             changes = []
             for name in names:
                 difference = changed_activations[name] - activations[name]
-                hook = partial(_add, difference, changed_places)
+                hook = partial(_add_at_places, difference, changed_places)
                 logits = self._compute_logits(prompts, {name: hook}, n_anew)
                 changes.append(self._compute_logit_difference(logits) - before)
             effects.append(np.stack(changes))  # [hook, episode]
@@ -560,7 +560,7 @@ class _Conversations:
             activations, Float[episode, token, ...].
         """
         activations: dict[str, Tensor] = {}
-        hooks = {name: partial(_record, activations, name, places) for name in names}
+        hooks = {name: partial(_record_at_places, activations, name, places) for name in names}
         logits = self._compute_logits(prompts, hooks, n_anew)
         missing = [name for name in names if name not in activations]
         require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
@@ -705,7 +705,7 @@ def _require_axes(sizes: tuple[int, int], value: Tensor, hook: Any) -> None:
     )
 
 
-def _record(
+def _record_at_places(
     cache: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
 ) -> None:
     """Store the activations of one hook at some positions; used as a hook function.
@@ -723,7 +723,7 @@ def _record(
     cache[name] = torch.stack(rows).detach().float().cpu()
 
 
-def _add(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
+def _add_at_places(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
     """Return an activation with a difference added at some positions; used as a hook function.
 
     Args:

@@ -156,7 +156,7 @@ def run(
         for path in {folder / job.place for job in jobs}:
             spending.add_cost_of_trace(path)
     backend = Client(settings, where) if isinstance(where, players.Connection) else where
-    playing = _Playing(
+    playing = _RunInProgress(
         folder,
         backend,
         state=RunSummary(len(jobs)),
@@ -250,7 +250,7 @@ class _Budget:
 
 
 @dataclass
-class _Playing:
+class _RunInProgress:
     """A run in progress: where traces are written, what answers, and the counts so far.
 
     Attributes:
@@ -294,7 +294,7 @@ class _Playing:
         try:
             await self.backend.start(jobs[0].condition)
             for _ in range(min(self.backend.concurrency, len(jobs))):
-                workers.append(asyncio.create_task(self._work(waiting)))
+                workers.append(asyncio.create_task(self._play_waiting_jobs(waiting)))
             await asyncio.gather(*workers)
         except players.UnavailableError as error:
             raise InputError(
@@ -313,7 +313,7 @@ class _Playing:
         cost = prices.cost(state.prompt_tokens, state.cached_tokens, state.completion_tokens)
         return replace(state, cost=cost, seconds=round(time.monotonic() - start, 2))
 
-    async def _work(self, waiting: Iterator[Job]) -> None:
+    async def _play_waiting_jobs(self, waiting: Iterator[Job]) -> None:
         """Take jobs from the iterator ``waiting``, which all workers share, and play one after the
         other.
         """

@@ -174,15 +174,16 @@ def references(
         left_out.add("oracle")
     if not episodes.params:  # nor can the prior of an unknown regime be used
         left_out.add("bayes")
-    predictions = []
+    predictors = []
     for key in _BASELINES:
         if key not in left_out:
             run = PREDICTORS[key].run(episodes)
-            predictions.append(("baseline", PREDICTORS[key].name, run.predictions, run.decision))
+            predictors.append(("baseline", PREDICTORS[key].name, run.predictions, run.decision))
     for name, predict in (others or {}).items():
-        predictions.append(("model", name, predict(episodes), "threshold"))
+        # "threshold": it predicts outcome 1 if the probability of 1 is above a half.
+        predictors.append(("model", name, predict(episodes), "threshold"))
     scored = []
-    for kind, name, predicted, decision in predictions:
+    for kind, name, predicted, decision in predictors:
         regret = metrics.regret(predicted, episodes, decision)
         mistakes = metrics.mistakes(predicted, episodes, decision)
         scored.append((kind, name, regret, float(1 - mistakes.mean())))
@@ -233,7 +234,7 @@ def _compute_final(
         }
         rows.append(row)
     table = pd.DataFrame(rows)
-    totals = table.select_dtypes(["int64", "bool"]).sum()
+    totals = table.select_dtypes(["int64", "bool"]).sum()  # of all counts
     summary = _summarise(np.array(last_regrets, dtype=np.float64), seed)
     accuracy = totals["right"] / max(1, totals["answered"])
     malformed_share = totals["malformed_answers"] / max(1, totals["calls"])
@@ -281,7 +282,7 @@ def _compute_curve(
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-_GROUP = ["model", "condition", "regime"]
+_GROUP_COLUMNS = ["model", "condition", "regime"]
 
 
 @checked
@@ -334,11 +335,21 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
         * missing: number of missing predictions.
     """
     require_columns(
-        "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
+        "final",
+        final,
+        *_GROUP_COLUMNS,
+        "missing",
+        "mean",
+        "std",
+        "low",
+        "high",
+        "n",
+        "runs",
+        "accuracy",
     )
     skipped = final[final["missing"] == "skipped"]
     shown = final[final["missing"] != "skipped"].merge(
-        skipped[[*_GROUP, "mean"]], how="left", on=_GROUP, suffixes=("", "_skipped")
+        skipped[[*_GROUP_COLUMNS, "mean"]], how="left", on=_GROUP_COLUMNS, suffixes=("", "_skipped")
     )
     rows = []
     groups: Any = shown.itertuples()
@@ -351,15 +362,15 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
             "runs": f"{row.n:.0f}/{row.runs:.0f}",
             "regret": regret,
             "95 %": f"{row.low:.2f} to {row.high:.2f}",
-            "left out": _number(row.mean_skipped, 2),
+            "left out": _format_number(row.mean_skipped, 2),
             "accuracy": f"{row.accuracy:.3f}",
-            "missing": _number(row.missing_predictions, 0),
+            "missing": _format_number(row.missing_predictions, 0),
         }
         rows.append(readable_row)
     return pd.DataFrame(rows).sort_values("regime", kind="stable")
 
 
-def _number(value: float, digits: int) -> str:
+def _format_number(value: float, digits: int) -> str:
     """Return a number as text with ``digits`` digits after the point; "" if it is NaN."""
     return "" if pd.isna(value) else f"{value:.{digits}f}"
 
@@ -410,11 +421,11 @@ class NoteTable:
         measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
         is_last = self.notes["round"] == self.notes["last_round"]
-        for names, group in self.notes[is_last].groupby(_GROUP, sort=False):
+        for names, group in self.notes[is_last].groupby(_GROUP_COLUMNS, sort=False):
             readable_notes = group[group["readable"].astype(bool)]
             words = group["words"]
             row = {
-                **dict(zip(_GROUP, names, strict=True)),
+                **dict(zip(_GROUP_COLUMNS, names, strict=True)),
                 "n": len(group),
                 "words": words.mean(),
                 "over_word_limit": int((words > MAX_NOTE_WORDS).sum()),
@@ -435,10 +446,12 @@ class NoteTable:
           right and count all rounds so far.
         """
         if self.notes.empty:
-            return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])
+            return pd.DataFrame(
+                columns=[*_GROUP_COLUMNS, "round", "words", "prompt_tokens", "exact"]
+            )
         is_readable = self.notes["readable"].astype(bool)
         exact = self.notes["exact"].where(is_readable).astype(float)
-        by_round = self.notes.assign(exact=exact).groupby([*_GROUP, "round"])
+        by_round = self.notes.assign(exact=exact).groupby([*_GROUP_COLUMNS, "round"])
         return by_round[["words", "prompt_tokens", "exact"]].mean().reset_index()
 
 
@@ -468,5 +481,5 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
             }
             rows.append(row)
     # Without a note, the table is empty but has the columns that are read from it.
-    columns = None if rows else [*_GROUP, "round", "last_round", "words"]
+    columns = None if rows else [*_GROUP_COLUMNS, "round", "last_round", "words"]
     return NoteTable(pd.DataFrame(rows, columns=columns))

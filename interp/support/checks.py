@@ -100,14 +100,15 @@ def convert_value(kind: Any, value: Any, finite: bool = True) -> Any:
         value: any value.
         finite: True if NaN and infinite numbers do not fit.
     """
-    return _judge(kind)(value, finite)
+    return _converter_for(kind)(value, finite)
 
 
-_Judge = Callable[[Any, bool], Any]
+_Converter = Callable[[Any, bool], Any]
+"""Function from (value, ``finite``) to the converted value, or :data:`NO` if it does not fit."""
 
 
 @cache
-def _judge(kind: Any) -> _Judge:
+def _converter_for(kind: Any) -> _Converter:
     """Return the function that checks values of the type ``kind``; it is cached for each type.
 
     The function takes a value and ``finite``, and returns the converted value, or :data:`NO` if the
@@ -119,45 +120,45 @@ def _judge(kind: Any) -> _Judge:
         return _SCALARS[kind]
     origin = typing.get_origin(kind)
     if origin is Literal:
-        return _judge_of_choices(typing.get_args(kind))
+        return _make_choice_converter(typing.get_args(kind))
     if origin in _UNIONS:
-        return _judge_of_union(typing.get_args(kind))
+        return _make_union_converter(typing.get_args(kind))
     if origin in _LISTS:
-        return _judge_of_list(origin, typing.get_args(kind))
+        return _make_list_converter(origin, typing.get_args(kind))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _judge_of_mapping(origin, typing.get_args(kind))
+        return _make_mapping_converter(origin, typing.get_args(kind))
     if origin in (np.ndarray, Callable):
-        return _judge_of_class(origin)
+        return _make_class_converter(origin)
     if type(kind) in (type, ABCMeta):
-        return _judge_of_class(kind)
-    return _judge_of_instance(kind)
+        return _make_class_converter(kind)
+    return _make_instance_converter(kind)
 
 
-def _judge_of_choices(choices: tuple[Any, ...]) -> _Judge:
-    def judge(value: Any, finite: bool) -> Any:
+def _make_choice_converter(choices: tuple[Any, ...]) -> _Converter:
+    def convert(value: Any, finite: bool) -> Any:
         return value if isinstance(value, Hashable) and value in choices else NO
 
-    return judge
+    return convert
 
 
-def _judge_of_union(kinds: tuple[Any, ...]) -> _Judge:
-    judges = [_judge(kind) for kind in kinds]
+def _make_union_converter(kinds: tuple[Any, ...]) -> _Converter:
+    converters = [_converter_for(kind) for kind in kinds]
 
-    def judge(value: Any, finite: bool) -> Any:
-        for judge_of_kind in judges:
-            fitting = judge_of_kind(value, finite)
+    def convert(value: Any, finite: bool) -> Any:
+        for convert_to_kind in converters:
+            fitting = convert_to_kind(value, finite)
             if fitting is not NO:
                 return fitting
         return NO
 
-    return judge
+    return convert
 
 
-def _judge_of_class(kind: Any) -> _Judge:
+def _make_class_converter(kind: Any) -> _Converter:
     return lambda value, finite: value if isinstance(value, kind) else NO
 
 
-def _judge_of_instance(kind: Any) -> _Judge:
+def _make_instance_converter(kind: Any) -> _Converter:
     """Return the function that checks instances of a jaxtyping array, a protocol or another class.
 
     Elements of a generic class are not checked.
@@ -173,11 +174,11 @@ def _judge_of_instance(kind: Any) -> _Judge:
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
         expected = Num[kind.array_type, kind.dim_str]
 
-    def judge(value: Any, finite: bool) -> Any:
+    def convert(value: Any, finite: bool) -> Any:
         with jaxtyped("context"):  # names of axes are this value's alone
             return value if isinstance(value, expected) else NO
 
-    return judge
+    return convert
 
 
 def _convert_integer(value: Any, finite: bool) -> Any:
@@ -211,7 +212,7 @@ def _convert_numbers(value: Any, finite: bool) -> Any:
 
 
 _REAL = (int, float, np.integer, np.floating)
-_SCALARS: dict[Any, _Judge] = {
+_SCALARS: dict[Any, _Converter] = {
     int: _convert_integer,
     float: _convert_real,
     bool: _convert_truth_value,
@@ -219,7 +220,7 @@ _SCALARS: dict[Any, _Judge] = {
 }
 
 
-def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
+def _make_list_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
     """Return the function that checks a sequence and its elements.
 
     A list is accepted where a tuple is expected, and a one-dimensional array where a list is
@@ -229,25 +230,25 @@ def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
         origin: the expected class without its parameters, such as ``tuple``.
         parts: the types of its elements, such as ``(int, ...)``.
     """
-    judges = [_judge(part) for part in parts if part is not ...]
+    converters = [_converter_for(part) for part in parts if part is not ...]
     is_fixed_tuple = origin is tuple and parts[-1] is not ...
 
-    def judge(value: Any, finite: bool) -> Any:
+    def convert(value: Any, finite: bool) -> Any:
         if type(value) is not tuple:
             value = _convert_row(value)
             if isinstance(value, range) and origin is not tuple:
                 # A range holds integers only: 0 stands for all, so that a long range costs nothing.
-                return value if judges[0](0, True) is not NO else NO
+                return value if converters[0](0, True) is not NO else NO
             # A text is a sequence, too; an array that is still one here has no or several axes.
             if isinstance(value, str | bytes) or hasattr(value, "ndim"):
                 return NO
             if not isinstance(value, Sequence | set | frozenset):
-                return _check_iterable(origin, judges[0], value)
-        element_judges = judges if is_fixed_tuple else judges[:1] * len(value)
-        if len(element_judges) != len(value):
+                return _check_iterable(origin, converters[0], value)
+        element_converters = converters if is_fixed_tuple else converters[:1] * len(value)
+        if len(element_converters) != len(value):
             return NO
-        pairs = zip(element_judges, value, strict=True)
-        elements = [judge_of_element(element, finite) for judge_of_element, element in pairs]
+        pairs = zip(element_converters, value, strict=True)
+        elements = [convert_element(element, finite) for convert_element, element in pairs]
         if any(element is NO for element in elements):
             return NO
         is_same = all(new is old for new, old in zip(elements, value, strict=True))
@@ -256,7 +257,7 @@ def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
         becomes_tuple = origin is tuple or isinstance(value, tuple)
         return tuple(elements) if becomes_tuple else elements
 
-    return judge
+    return convert
 
 
 def _convert_row(value: Any) -> Any:
@@ -266,7 +267,7 @@ def _convert_row(value: Any) -> Any:
     return value.tolist() if is_row and has_numbers else value
 
 
-def _check_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
+def _check_iterable(origin: Any, convert: _Converter, value: Any) -> Any:
     """Check an iterable that is not a sequence, and return it, or :data:`NO` if it does not fit.
 
     Of a mapping, the keys are checked. The elements of an iterator are not checked, since reading
@@ -274,33 +275,33 @@ def _check_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
 
     Args:
         origin: the expected class, such as ``Iterable``.
-        judge: function that checks a key.
+        convert: function that checks a key.
         value: any value.
     """
     if origin not in (Iterable, Collection) or not isinstance(value, origin):
         return NO
     keys = value if isinstance(value, Mapping) else ()
-    fits = all(judge(key, True) is not NO for key in keys)
+    fits = all(convert(key, True) is not NO for key in keys)
     return value if fits else NO
 
 
-def _judge_of_mapping(origin: Any, parts: tuple[Any, ...]) -> _Judge:
-    judge_key, judge_value = map(_judge, parts)
+def _make_mapping_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
+    convert_key, convert_item = map(_converter_for, parts)
 
-    def judge(value: Any, finite: bool) -> Any:
+    def convert(value: Any, finite: bool) -> Any:
         if not isinstance(value, origin):
             return NO
         fitting = {}
         is_same = True
         for key, item in value.items():
-            new_key, new_item = judge_key(key, finite), judge_value(item, finite)
+            new_key, new_item = convert_key(key, finite), convert_item(item, finite)
             if new_key is NO or new_item is NO:
                 return NO
             is_same = is_same and new_key == key and new_item is item
             fitting[new_key] = new_item
         return value if is_same else fitting
 
-    return judge
+    return convert
 
 
 def describe_type(kind: Any) -> str:
@@ -409,7 +410,7 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
         least: the smallest value that is accepted; None for no bound.
         most: the largest value that is accepted; None for no bound.
     """
-    return cast(int, _within(int, name, value, least, most))
+    return cast(int, _convert_within(int, name, value, least, most))
 
 
 def check_number(
@@ -424,7 +425,7 @@ def check_number(
         least: the smallest value that is accepted; None for no bound.
         most: the largest value that is accepted; None for no bound.
     """
-    return cast(float, _within(float, name, value, least, most))
+    return cast(float, _convert_within(float, name, value, least, most))
 
 
 def require_real(name: str, value: object) -> None:
@@ -439,7 +440,9 @@ def require_real(name: str, value: object) -> None:
         raise InputError(f"{name} must be a number, got {format_value(value)}")
 
 
-def _within(kind: type, name: str, value: Any, low: float | None, high: float | None) -> Any:
+def _convert_within(
+    kind: type, name: str, value: Any, low: float | None, high: float | None
+) -> Any:
     """Return ``value`` as an int or float; raise InputError if it is another type or out of bounds.
 
     Args:

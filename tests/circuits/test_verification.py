@@ -14,7 +14,7 @@ from circuits.basis import MIN_MARGIN, PositionCode
 from circuits.exactness import _measure_causal_leak, check, check_horizon
 from circuits.registry import get_record, with_defaults
 from circuits.verification import VerificationResult
-from interp.cli.options import settings_of
+from interp.cli.options import parse_settings
 from interp.cli.verify import _verify
 from interp.model.rollout import rollout
 from tests.refusals import refuses
@@ -241,7 +241,7 @@ def test_codes_of_few_lines_tell_positions_apart_or_are_refused(n_lines: int) ->
 
 
 def test_settings_of_the_command_line() -> None:
-    assert settings_of(["gamma=0", "signed=true", "variant=lin"]) == {
+    assert parse_settings(["gamma=0", "signed=true", "variant=lin"]) == {
         "gamma": 0,
         "signed": True,
         "variant": "lin",
@@ -251,9 +251,9 @@ def test_settings_of_the_command_line() -> None:
         ("rewards=[0,", "is no value"),
         ("decimal=,", "or a text in quotes, as in \"decimal=','\""),
     ):
-        refuses(message, settings_of, [pair])
+        refuses(message, parse_settings, [pair])
     for name in ("key pressed", "key_resp.keys", "Wähl"):
-        assert settings_of([f"choice={name}"]) == {"choice": name}
+        assert parse_settings([f"choice={name}"]) == {"choice": name}
     refuses(
         "unknown argument of 'qlearning-handwired' 'gama'; did you mean 'gamma'", verified, gama=0.5
     )
