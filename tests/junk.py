@@ -22,7 +22,7 @@ import pandas as pd
 import sympy  # noqa: F401  (torch imports it late; a call that is stopped in it leaves half of it)
 import torch
 
-from interp.support.checks import FREE, NO, convert_value, kind_of
+from interp.support.checks import MISFIT, UNCHECKED, convert_value, kind_of
 from tests.census import PACKAGES
 from tests.test_architecture import MODULES
 
@@ -229,16 +229,16 @@ def _fitting(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
         sys.modules[function.__module__]
     )
     kind = kind_of(annotation, known)
-    if name in right() and convert_value(kind, right()[name]) is not NO:
+    if name in right() and convert_value(kind, right()[name]) is not MISFIT:
         return (right()[name],)
     called = get_origin(kind) is Callable  # many records can be called, too
     return (
         ()
-        if kind in FREE
+        if kind in UNCHECKED
         else tuple(
             one
             for one in _pool()
-            if convert_value(kind, one) is not NO and (not called or inspect.isfunction(one))
+            if convert_value(kind, one) is not MISFIT and (not called or inspect.isfunction(one))
         )
     )
 

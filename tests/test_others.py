@@ -69,7 +69,7 @@ def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
         run_on_workers(pow, 2, [1], scheduler=address),
     )
     monkeypatch.setattr(workers, "TRUSTED", set())
-    monkeypatch.setattr(workers, "_SECONDS", 0.1)
+    monkeypatch.setattr(workers, "_ANSWER_SECONDS", 0.1)
     workers._require_trusted_host("tcp://127.0.0.1:1")
     workers._require_trusted_host("localhost:1")
     workers.TRUSTED.add("node1")

@@ -97,7 +97,7 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
 def test_nobody_answers_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No scheduler listens there; dask meets an encrypted address without certificates with a TypeError."""
-    monkeypatch.setattr("interp.support.workers._SECONDS", 0.3)
+    monkeypatch.setattr("interp.support.workers._ANSWER_SECONDS", 0.3)
     refuses(
         "no dask scheduler answers at", list, run_on_workers(refuse, None, [1], scheduler=address)
     )

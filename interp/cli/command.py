@@ -88,13 +88,14 @@ class Commands(TyperGroup):
             except KeyboardInterrupt as stop:
                 why, code = str(stop) or _STOPPED, 128 + signal.SIGINT
             except Exception as error:
-                # The parser's, of an option that is none, has a message that the parser prints.
+                # An error of the parser, such as an unknown option, whose message click prints. For a
+                # word of a group within this one, that group has printed the JSON object already.
                 is_group = hasattr(self.commands.get(words[0]), "commands")
                 if "--json" in words and hasattr(error, "format_message") and not is_group:
                     _refuse(ctx, words, error.format_message())
                 raise
         if _TERMINATED in ctx.meta:
-            # Code in C, and what reads files, can make another error of the interrupt.
+            # Code in C, and code that reads files, can turn the interrupt into another error.
             why = _STOPPED if code == 2 else why
             code = 128 + signal.SIGTERM
         typer.echo(f"interp: {escape_invisible(why)}", err=True)
@@ -273,12 +274,11 @@ def _require_value(before: str, word: str) -> None:
         before: the word before it, which the error message names if ``word`` is empty.
         word: the word.
     """
-    name, equals, value = word.partition("=")
-    is_option = word.startswith("--")
-    if not word:
-        name = before if before.startswith("--") else "an argument"
-    is_empty = not word or (is_option and equals and not value)
-    require(not is_empty, f"{name} is empty; give it a value, or leave it out")
+    if word and not re.fullmatch("--[^=]*=", word):
+        return
+    option = word.rstrip("=") or before
+    name = option if option.startswith("--") else "an argument"
+    raise InputError(f"{name} is empty; give it a value, or leave it out")
 
 
 def _insert_results(text: str) -> str:
@@ -335,15 +335,16 @@ def command(
             duration = _describe_duration(command_name, values)
             for holder, options in options_by_holder.items():
                 option_values = {name: values.pop(option.name) for name, option in options.items()}
+                # Without a value, the default of the inner function counts.
                 values[holder] = {
                     name: value for name, value in option_values.items() if value is not None
                 }
-            shown = workers.printing_progress(
+            progress_lines = workers.printing_progress(
                 lambda: f"interp {command_name}", shown=bool(duration), first=duration, silent=quiet
             )
             with (
                 say.open_contexts,
-                shown,
+                progress_lines,
                 warnings.catch_warnings(),
                 _send_sigterm_after(time_limit),
             ):
@@ -355,16 +356,7 @@ def command(
                     raise
                 say.close()
 
-        helps = _VOCABULARY | _parse_args_section(function)
-        parameters = []
-        for parameter in function_parameters.values():
-            if parameter.name != "say" and parameter.name not in options_by_holder:
-                parameters.append(_as_option(parameter, helps))
-        for options in options_by_holder.values():
-            parameters += options.values()
-        parameters += _SHARED
-        if "shard" in function_parameters:
-            parameters.append(_PLAN)
+        parameters = _list_parameters(function, options_by_holder)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         durations = _list_durations(command_name).values()
@@ -374,6 +366,31 @@ def command(
         return run
 
     return register
+
+
+def _list_parameters(
+    function: Callable[..., None],
+    options_by_holder: Mapping[str, Mapping[str, inspect.Parameter]],
+) -> list[inspect.Parameter]:
+    """Return the parameters of a command: its arguments and options.
+
+    Args:
+        function: the command's function.
+        options_by_holder: name of a parameter of the function that gets the values of several
+            options, as a mapping -> these options by name.
+    """
+    helps = _VOCABULARY | _parse_args_section(function)
+    function_parameters = inspect.signature(function, eval_str=True).parameters
+    parameters = []
+    for name, parameter in function_parameters.items():
+        if name != "say" and name not in options_by_holder:
+            parameters.append(_as_option(parameter, helps))
+    for options in options_by_holder.values():
+        parameters += options.values()
+    parameters += _SHARED
+    if "shard" in function_parameters:
+        parameters.append(_PLAN)
+    return parameters
 
 
 def _list_durations(command_name: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from interp.cli.command import Say
 from interp.core.algorithm import with_parameters
 from interp.core.machine import Machine
 from interp.support import shares
-from interp.support.checks import NO, convert_value, find_device, kind_of
+from interp.support.checks import MISFIT, convert_value, find_device, kind_of
 from interp.support.errors import InputError, require, require_known
 from interp.support.files import digest_of
 from interp.support.session import Finished
@@ -183,8 +183,9 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
             require_known("column of --recorded", name, parameters)
             kind = kind_of(parameters[name].annotation, names_of_module)
             is_number = type(value) in (int, float)
-            if is_number and convert_value(kind, value) is NO:
-                columns[name] = str(value)  # a column may be called 1
+            # Where the reader takes no number, it is the name of a column, such as 1.
+            if is_number and convert_value(kind, value) is MISFIT:
+                columns[name] = str(value)
     return reader(recorded[0], **columns)
 
 

@@ -132,7 +132,8 @@ class Client(backend.Backend):
         problem = ""
         n_attempts = self.connection.max_retries + 1
         for attempt in range(n_attempts):
-            # Seconds: 0.5, 1, 2, ..., 8; at random a bit less, so that episodes do not retry at once.
+            # Seconds: 0.5, 1, 2, 4, 8, 8, ...; at random a bit less, so that episodes do not all repeat
+            # their requests at the same time.
             pause = min(0.5 * 2**attempt, 8.0) * random.uniform(0.75, 1)
             try:
                 return await self._send_once(body)

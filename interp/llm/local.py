@@ -251,13 +251,13 @@ class LocalBackend(Backend):
         while n_before != len(self._waiting):
             n_before = len(self._waiting)
             await asyncio.sleep(0)  # lets the other episodes run until they wait, too
-        kinds: dict[tuple[Condition, Turn], list[_QueuedRequest]] = {}
+        batches: dict[tuple[Condition, Turn], list[_QueuedRequest]] = {}
         for request in self._waiting:
-            kinds.setdefault((request.condition, request.turn), []).append(request)
+            batches.setdefault((request.condition, request.turn), []).append(request)
         # Requests that arrive from now on start a new task.
         self._waiting = []
         self._answering = None
-        for batch in kinds.values():
+        for batch in batches.values():
             try:
                 replies = await asyncio.to_thread(self._answer_batch, batch)
             except Exception as error:
@@ -266,7 +266,7 @@ class LocalBackend(Backend):
                         request.answer.set_exception(error)
                 continue
             for request, reply in zip(batch, replies, strict=True):
-                if not request.answer.done():  # the run was interrupted meanwhile
+                if not request.answer.done():  # it is, if the run was interrupted meanwhile
                     request.answer.set_result(reply)
 
     def _answer_batch(self, batch: Sequence[_QueuedRequest]) -> list[Reply]:
@@ -390,7 +390,8 @@ class LocalBackend(Backend):
         """Return logits processors that make greedy decoding sample; an empty list at temperature
         0.
 
-        They add Gumbel noise to the logits: the largest sum is then a sample from their softmax.
+        They add Gumbel noise to the logits: the token with the largest sum is then a sample from the
+        softmax of the logits (the Gumbel-max trick).
 
         Args:
             batch: the requests, each with the seed of its noise.

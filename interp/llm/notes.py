@@ -78,14 +78,14 @@ def check_counts(
     """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
-    readable = [place for place, letter in enumerate(letters) if letter in counts]
-    hits = np.array([counts[letters[place]][0] for place in readable])
-    totals = np.array([counts[letters[place]][1] for place in readable])
-    errors = np.abs(hits - correct_so_far[readable])
+    with_tally = [expert for expert, letter in enumerate(letters) if letter in counts]
+    hits = np.array([counts[letters[expert]][0] for expert in with_tally])
+    totals = np.array([counts[letters[expert]][1] for expert in with_tally])
+    errors = np.abs(hits - correct_so_far[with_tally])
     checks: dict[str, Any] = {
-        "readable": len(readable) == len(letters),
+        "readable": len(with_tally) == len(letters),
         "exact": False,
-        "mean_error": float(errors.mean()) if readable else np.nan,
+        "mean_error": float(errors.mean()) if with_tally else np.nan,
         "best": None,
         "worst": None,
         "most_accurate": None,
@@ -100,13 +100,14 @@ def check_counts(
     sides = {("best", "most_accurate"): 1, ("worst", "least_accurate"): -1}
     for (count_key, accuracy_key), sign in sides.items():
         signed_shares = sign * shares
-        top = np.flatnonzero(signed_shares >= signed_shares.max() - 1e-12)  # indices of experts
-        true_counts = sign * correct_so_far
-        if len(top) < len(shares):  # a note with equal shares names no best expert
-            checks[count_key] = bool((true_counts[top] == true_counts.max()).all())
+        # Experts with the highest share in the note; 1e-12 is rounding of the quotients.
+        top_experts = np.flatnonzero(signed_shares >= signed_shares.max() - 1e-12)
+        signed_counts = sign * correct_so_far
+        if len(top_experts) < len(shares):  # a note with equal shares names no best expert
+            checks[count_key] = bool((signed_counts[top_experts] == signed_counts.max()).all())
         if reliability is not None:
             most_reliable = int((sign * reliability).argmax())
-            checks[accuracy_key] = top.tolist() == [most_reliable]
+            checks[accuracy_key] = top_experts.tolist() == [most_reliable]
     return checks
 
 

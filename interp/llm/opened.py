@@ -124,16 +124,20 @@ class _Patch(Result):
         are the same for the control. ``full`` is the mean size of the full effect in nats,
         ``full_moves`` the share of episodes in which it changes the choice.
         """
-        size = float(np.abs(self.full).mean())
-        scale = size if size > _LEAST_EFFECT else np.nan  # no share of an effect that is rounding
+        full_size = float(np.abs(self.full).mean())
+        # No share of a full effect that is rounding.
+        scale = full_size if full_size > _LEAST_EFFECT else np.nan
         table = pd.DataFrame({"hook": self.names})
         for label, effects in {"restored": self.patched, "control": self.control}.items():
-            # The mean of these is the sum of the effects over the sum of the full effects' sizes.
+            # An effect counts as positive in the direction of the full effect. The mean over episodes is
+            # the sum of effects over the sum of sizes of full effects.
             shares = np.sign(self.full) * effects / scale  # [hook, episode]
-            columns = [mean_interval(share).columns(label) for share in shares]
-            table = table.join(pd.DataFrame(columns))
+            interval_columns = [
+                mean_interval(shares_of_hook).columns(label) for shares_of_hook in shares
+            ]
+            table = table.join(pd.DataFrame(interval_columns))
             table[f"{label}_moves"] = self._compute_moved_share(effects)
-        return table.assign(full=size, full_moves=self._compute_moved_share(self.full))
+        return table.assign(full=full_size, full_moves=self._compute_moved_share(self.full))
 
     def _compute_moved_share(self, effects: np.ndarray) -> Any:
         """Return the share of episodes in which a change of the logit difference changes the

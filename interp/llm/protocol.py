@@ -232,7 +232,7 @@ class TraceFile:
                 self.append(header)
                 lines = [dict(header)]
             else:
-                _require_same(path, lines[0], header)
+                _require_same_settings(path, lines[0], header)
             self.header, *self.records = lines
             undo.pop_all()  # all went well: the file stays open
 
@@ -299,7 +299,9 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
 
 
-def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[str, Any]) -> None:
+def _require_same_settings(
+    path: Path, header: Mapping[str, Any], wanted_header: Mapping[str, Any]
+) -> None:
     """Refuse to resume a trace that was begun with other settings. The error names the first
     setting that differs.
 
@@ -312,8 +314,10 @@ def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[
         raise InputError(
             f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder"
         )
-    recorded = _flatten(header)
-    wanted = _flatten(json.loads(json.dumps(wanted_header)))  # tuples become lists, as on disk
+    recorded = _flatten_header(header)
+    wanted = _flatten_header(
+        json.loads(json.dumps(wanted_header))
+    )  # tuples become lists, as on disk
     n_rounds, n_wanted = len(recorded["instance.labels"]), len(wanted["instance.labels"])
     require(
         n_rounds == n_wanted,
@@ -331,7 +335,7 @@ def _require_same(path: Path, header: Mapping[str, Any], wanted_header: Mapping[
         )
 
 
-def _flatten(header: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten_header(header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a header without nesting: ``{"settings.temperature": 0, ...}``."""
     fields: dict[str, Any] = {}
     for name, value in header.items():

@@ -13,12 +13,11 @@ import json
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from interp.support.checks import checked, checked_fields, checked_result
-from interp.support.errors import convert_errors, require, require_known
+from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.foreign import json_in
 from interp.support.replies import find_object
 
@@ -185,60 +184,46 @@ def read_answer(
     Returns:
         The prediction or note in the reply, or why it could not be read.
     """
-    if finish_reason == "length":
-        return ParsedReply(None, problem="the answer was cut off at the token limit")
-    if not text or not text.strip():
-        return ParsedReply(None, problem="the answer was empty")
-    if len(text) > _LONGEST_ANSWER:
-        return ParsedReply(
-            None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters"
-        )
-    body, is_strict, is_embedded = find_object(text)
-    if body is None:
-        return ParsedReply(None, problem="the answer was not one JSON object")
-    if not isinstance(body, dict):
-        return ParsedReply(None, problem="the answer was not a JSON object")
-    if turn not in body:
-        return ParsedReply(None, problem=f'the answer has no key "{turn}"')
-    read_value = _read_note if turn == "note" else partial(_read_prediction, condition)
-    value, is_exact, problem = read_value(body[turn])
-    if problem:
-        return ParsedReply(None, problem=problem)
-    strict = is_strict and is_exact and len(body) == 1
-    return ParsedReply(value, strict=strict, embedded=is_embedded)
+    try:
+        return _read_reply(condition, turn, text or "", finish_reason)
+    except InputError as error:
+        return ParsedReply(None, problem=str(error))
 
 
-def _read_note(value: Any) -> tuple[str | None, bool, str]:
-    """Read a note from the value of the key "note".
-
-    Returns:
-        The note (None if ``value`` is not a valid note), whether it was in the requested form, and
-        the problem ("" if there is none).
-    """
-    if not isinstance(value, str):
-        return None, False, "the note is not a text"
-    if len(value) > LONGEST_NOTE:
-        return None, False, f"the note was longer than {LONGEST_NOTE:,} characters"
-    # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
-    return value.encode("utf-8", "replace").decode("utf-8"), True, ""
-
-
-def _read_prediction(condition: Condition, value: Any) -> tuple[int | None, bool, str]:
-    """Read a prediction from the value of the key "prediction".
+def _read_reply(condition: Condition, turn: Turn, text: str, finish_reason: str) -> ParsedReply:
+    """Read a reply as :func:`read_answer` does, but raise an error if it is malformed.
 
     Args:
-        condition: wording of outcomes (0/1 or rainy/sunny), and whether the model writes notes.
-        value: the value.
+        condition, turn, text, finish_reason: see :func:`read_answer`.
 
-    Returns:
-        The outcome (None if ``value`` is not a valid prediction), whether it was written in the
-        requested form, and the problem ("" if there is none).
+    Raises:
+        InputError: why the reply cannot be read.
     """
-    words = [str(word) for word in condition.words]
-    word = str(value).strip().lower()
-    if word not in words:
-        return None, False, f"the prediction is not {' or '.join(words)}"
-    return words.index(word), value in condition.words, ""
+    require(finish_reason != "length", "the answer was cut off at the token limit")
+    require(text.strip(), "the answer was empty")
+    require(
+        len(text) <= _LONGEST_ANSWER, f"the answer was longer than {_LONGEST_ANSWER:,} characters"
+    )
+    body, is_strict, is_embedded = find_object(text)
+    require(body is not None, "the answer was not one JSON object")
+    require(isinstance(body, dict), "the answer was not a JSON object")
+    require(turn in body, f'the answer has no key "{turn}"')
+    value = body[turn]
+    parsed_value: int | str
+    if turn == "note":
+        require(isinstance(value, str), "the note is not a text")
+        require(len(value) <= LONGEST_NOTE, f"the note was longer than {LONGEST_NOTE:,} characters")
+        # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
+        parsed_value = value.encode("utf-8", "replace").decode("utf-8")
+        has_requested_form = True
+    else:
+        words = [str(word) for word in condition.words]
+        word = str(value).strip().lower()
+        require(word in words, f"the prediction is not {' or '.join(words)}")
+        parsed_value = words.index(word)
+        has_requested_form = value in condition.words  # not "1" for 1, or "Rainy" for "rainy"
+    strict = is_strict and has_requested_form and len(body) == 1
+    return ParsedReply(parsed_value, strict=strict, embedded=is_embedded)
 
 
 RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")

@@ -126,10 +126,10 @@ def score(
     for (model, condition, regime), members in group_runs(runs).items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
         for missing in ("wrong", "skipped"):
-            row = {**names, "missing": missing}
+            group = {**names, "missing": missing}
             regrets = [_run_regret(run, missing) for run in members]
-            curves.append(_compute_curve(regrets, row, seed))
-            finals.append({**row, **_compute_final(members, regrets, seed)})
+            curves.append(_compute_curve(regrets, group, seed))
+            finals.append({**group, **_compute_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
         members = [run for run in runs if run.regime == regime]
         for kind, name, regret, accuracy in references(
@@ -137,10 +137,10 @@ def score(
             others,
             know_accuracies=all(run.accuracies is not None for run in members),
         ):
-            row = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
-            curves.append(_compute_curve(list(regret), row, seed))
+            group = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
+            curves.append(_compute_curve(list(regret), group, seed))
             summary = _summarise(regret[:, -1], seed)  # after the last round
-            finals.append({**row, **summary, "runs": len(regret), "accuracy": accuracy})
+            finals.append({**group, **summary, "runs": len(regret), "accuracy": accuracy})
     settings = provenance(
         n_runs=len(runs),
         bootstrap_seed=seed,

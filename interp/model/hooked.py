@@ -29,7 +29,7 @@ from interp.core.display import format_machine
 from interp.core.machine import Channel, Component, Stepped
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.locks import MachineLock, exclusive
-from interp.support.checks import NO, convert_value, format_value
+from interp.support.checks import MISFIT, convert_value, format_value
 from interp.support.errors import InputError, convert_errors, require, require_known
 from interp.support.lazy import entry
 from interp.support.session import compute_once
@@ -119,7 +119,7 @@ class HookedMachine(HookedRootModule):
             return selected
         listed = [names] if isinstance(names, str) else convert_value(list[str], names)
         require(
-            listed is not NO,  # what convert_value returns for a value of another type
+            listed is not MISFIT,  # what convert_value returns for a value of another type
             f"hook points are a name, several, a predicate or None, got {format_value(names)}",
         )
         selected = list(dict.fromkeys(listed))
@@ -250,7 +250,7 @@ class HookedMachine(HookedRootModule):
             pairs: pairs of a filter (a name or predicate of hook points) and a hook function.
         """
         listed = convert_value(Sequence[Any], pairs)
-        are_pairs = listed is not NO and all(map(_is_hook, listed))
+        are_pairs = listed is not MISFIT and all(map(_is_hook, listed))
         require(
             are_pairs,
             f"{side} must be pairs of a hook point and a function, [(name, hook)], got {format_value(pairs)}",

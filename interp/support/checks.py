@@ -57,9 +57,9 @@ _INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=
 # such as beartype, looks at one random element of a list, accepts True as an integer, and converts
 # nothing.
 
-NO = object()
+MISFIT = object()
 """Returned by :func:`convert_value` if the value does not fit the annotation."""
-FREE = (Any, object, inspect.Parameter.empty)
+UNCHECKED = (Any, object, inspect.Parameter.empty)
 """Annotations that accept any value."""
 _UNIONS = (typing.Union, types.UnionType)
 _LISTS = (tuple, list, Sequence, Iterable, Collection)
@@ -93,7 +93,7 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
 
 def convert_value(kind: Any, value: Any, finite: bool = True) -> Any:
     """Return ``value`` as a value of type ``kind`` (a NumPy scalar becomes a Python number), or the
-    marker :data:`NO` if it does not fit.
+    marker :data:`MISFIT` if it does not fit.
 
     Args:
         kind: a type, such as ``int`` or ``tuple[float, ...]``.
@@ -104,17 +104,17 @@ def convert_value(kind: Any, value: Any, finite: bool = True) -> Any:
 
 
 _Converter = Callable[[Any, bool], Any]
-"""Function from (value, ``finite``) to the converted value, or :data:`NO` if it does not fit."""
+"""Function from (value, ``finite``) to the converted value, or :data:`MISFIT` if it does not fit."""
 
 
 @cache
 def _converter_for(kind: Any) -> _Converter:
     """Return the function that checks values of the type ``kind``; it is cached for each type.
 
-    The function takes a value and ``finite``, and returns the converted value, or :data:`NO` if the
+    The function takes a value and ``finite``, and returns the converted value, or :data:`MISFIT` if the
     value does not fit.
     """
-    if kind in FREE:
+    if kind in UNCHECKED:
         return lambda value, finite: value
     if kind in _SCALARS:
         return _SCALARS[kind]
@@ -136,7 +136,7 @@ def _converter_for(kind: Any) -> _Converter:
 
 def _make_choice_converter(choices: tuple[Any, ...]) -> _Converter:
     def convert(value: Any, finite: bool) -> Any:
-        return value if isinstance(value, Hashable) and value in choices else NO
+        return value if isinstance(value, Hashable) and value in choices else MISFIT
 
     return convert
 
@@ -147,15 +147,15 @@ def _make_union_converter(kinds: tuple[Any, ...]) -> _Converter:
     def convert(value: Any, finite: bool) -> Any:
         for convert_to_kind in converters:
             fitting = convert_to_kind(value, finite)
-            if fitting is not NO:
+            if fitting is not MISFIT:
                 return fitting
-        return NO
+        return MISFIT
 
     return convert
 
 
 def _make_class_converter(kind: Any) -> _Converter:
-    return lambda value, finite: value if isinstance(value, kind) else NO
+    return lambda value, finite: value if isinstance(value, kind) else MISFIT
 
 
 def _make_instance_converter(kind: Any) -> _Converter:
@@ -176,39 +176,39 @@ def _make_instance_converter(kind: Any) -> _Converter:
 
     def convert(value: Any, finite: bool) -> Any:
         with jaxtyped("context"):  # names of axes are this value's alone
-            return value if isinstance(value, expected) else NO
+            return value if isinstance(value, expected) else MISFIT
 
     return convert
 
 
 def _convert_integer(value: Any, finite: bool) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        return NO
+        return MISFIT
     return int(value)
 
 
 def _convert_real(value: Any, finite: bool) -> Any:
     if isinstance(value, bool) or not isinstance(value, _REAL):
-        return NO
+        return MISFIT
     try:
         number = float(value)
     except OverflowError:
-        return NO
+        return MISFIT
     if finite and not isfinite(number):
-        return NO
+        return MISFIT
     is_python_number = isinstance(value, float | int) and abs(value) < _MOST_INTEGER
     return value if is_python_number else number
 
 
 def _convert_truth_value(value: Any, finite: bool) -> Any:
-    return bool(value) if isinstance(value, bool | np.bool_) else NO
+    return bool(value) if isinstance(value, bool | np.bool_) else MISFIT
 
 
 def _convert_numbers(value: Any, finite: bool) -> Any:
     try:
-        return value if np.asarray(value).dtype.kind in "biuf" else NO
+        return value if np.asarray(value).dtype.kind in "biuf" else MISFIT
     except (TypeError, ValueError, RuntimeError):
-        return NO
+        return MISFIT
 
 
 _REAL = (int, float, np.integer, np.floating)
@@ -238,19 +238,19 @@ def _make_list_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
             value = _convert_row(value)
             if isinstance(value, range) and origin is not tuple:
                 # A range holds integers only: 0 stands for all, so that a long range costs nothing.
-                return value if converters[0](0, True) is not NO else NO
+                return value if converters[0](0, True) is not MISFIT else MISFIT
             # A text is a sequence, too; an array that is still one here has no or several axes.
             if isinstance(value, str | bytes) or hasattr(value, "ndim"):
-                return NO
+                return MISFIT
             if not isinstance(value, Sequence | set | frozenset):
                 return _check_iterable(origin, converters[0], value)
         element_converters = converters if is_fixed_tuple else converters[:1] * len(value)
         if len(element_converters) != len(value):
-            return NO
+            return MISFIT
         pairs = zip(element_converters, value, strict=True)
         elements = [convert_element(element, finite) for convert_element, element in pairs]
-        if any(element is NO for element in elements):
-            return NO
+        if any(element is MISFIT for element in elements):
+            return MISFIT
         is_same = all(new is old for new, old in zip(elements, value, strict=True))
         if origin is not tuple and is_same:
             return value
@@ -268,7 +268,7 @@ def _convert_row(value: Any) -> Any:
 
 
 def _check_iterable(origin: Any, convert: _Converter, value: Any) -> Any:
-    """Check an iterable that is not a sequence, and return it, or :data:`NO` if it does not fit.
+    """Check an iterable that is not a sequence, and return it, or :data:`MISFIT` if it does not fit.
 
     Of a mapping, the keys are checked. The elements of an iterator are not checked, since reading
     them would use it up.
@@ -279,10 +279,10 @@ def _check_iterable(origin: Any, convert: _Converter, value: Any) -> Any:
         value: any value.
     """
     if origin not in (Iterable, Collection) or not isinstance(value, origin):
-        return NO
+        return MISFIT
     keys = value if isinstance(value, Mapping) else ()
-    fits = all(convert(key, True) is not NO for key in keys)
-    return value if fits else NO
+    fits = all(convert(key, True) is not MISFIT for key in keys)
+    return value if fits else MISFIT
 
 
 def _make_mapping_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
@@ -290,13 +290,13 @@ def _make_mapping_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
 
     def convert(value: Any, finite: bool) -> Any:
         if not isinstance(value, origin):
-            return NO
+            return MISFIT
         fitting = {}
         is_same = True
         for key, item in value.items():
             new_key, new_item = convert_key(key, finite), convert_item(item, finite)
-            if new_key is NO or new_item is NO:
-                return NO
+            if new_key is MISFIT or new_item is MISFIT:
+                return MISFIT
             is_same = is_same and new_key == key and new_item is item
             fitting[new_key] = new_item
         return value if is_same else fitting
@@ -452,7 +452,7 @@ def _convert_within(
         low, high: the smallest and the largest accepted value; None for no bound.
     """
     fitting = convert_value(kind, value)
-    if fitting is not NO:
+    if fitting is not MISFIT:
         is_large = low is None or fitting >= low
         is_small = high is None or fitting <= high
         if is_large and is_small:
@@ -889,7 +889,7 @@ def check_fields(record: Any, finite: bool = True) -> None:
             object.__setattr__(record, name, fit(name, value, kind, default, finite))
 
 
-def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = True) -> Any:
+def fit(name: str, value: Any, kind: Any, default: Any = UNCHECKED, finite: bool = True) -> Any:
     """Check that ``value`` is of type ``kind``, and return it with NumPy scalars converted to
     Python numbers. Raise InputError otherwise.
 
@@ -908,7 +908,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE, finite: bool = Tr
         return value
     takes_infinity = isinstance(default, float) and not isfinite(default)
     fitting = convert_value(kind, value, finite=finite and not takes_infinity)
-    if fitting is NO:
+    if fitting is MISFIT:
         raise InputError(
             f"{name} must be {describe_type(kind)}, got {format_value(value)}{_find_hint(kind, value)}"
         )
@@ -969,6 +969,6 @@ def _parameters(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         kind = kind_of(parameter.annotation, module_names)
-        if kind not in FREE:
+        if kind not in UNCHECKED:
             kinds[parameter.name] = (kind, parameter.default)
     return signature, kinds

@@ -177,7 +177,7 @@ def svg(figure: Any, **saving: Any) -> str:
         "figure.autolayout": False,
         "figure.constrained_layout.use": False,
     }
-    with matplotlib.rc_context({**settings, **_make_text(figure)}):
+    with matplotlib.rc_context({**settings, **_escape_names(figure)}):
         try:
             # Laid out once here, without the engine below: with it matplotlib would draw all once more.
             if engine is not None:
@@ -191,7 +191,7 @@ def svg(figure: Any, **saving: Any) -> str:
     return escape_invisible(buffer.getvalue())
 
 
-def _make_text(figure: Any) -> dict[str, Any]:
+def _escape_names(figure: Any) -> dict[str, Any]:
     """Escape the names in a figure, and return the matplotlib settings to draw it with.
 
     If a name contains a dollar sign, the settings turn off matplotlib's formulas. Otherwise

@@ -97,7 +97,7 @@ def _find_embedded_object(text: str) -> Any:
     unclosed or unknown block, such as a reasoning block, that the object may belong to.
     """
     begin = text.find("{")
-    end = text.rfind("}") + 1
+    end = text.rfind("}") + 1  # without braces the span is empty, and is no object
     before = text[:begin]
     # A pair of tags, or the tag of an answer such as <json>, does not make the object a thought.
     has_unknown_block = _UNKNOWN_MARK.search(_HARMLESS_BLOCK.sub("", before))

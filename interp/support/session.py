@@ -185,7 +185,7 @@ class Finished:
             name: name of the part.
             kind: type of the part.
         """
-        path, _ = self._place(name, kind)
+        path, _ = self._locate(name, kind)
         return "" if path is None else path.name
 
     def load(self, name: str, kind: type[_T]) -> _T | None:
@@ -195,7 +195,7 @@ class Finished:
             name: name of the part.
             kind: type of the part.
         """
-        path, record = self._place(name, kind)
+        path, record = self._locate(name, kind)
         if path is None or not path.is_file():
             return None
         try:
@@ -216,7 +216,7 @@ class Finished:
             kind: type of the part.
             part: the part.
         """
-        path, record = self._place(name, kind)
+        path, record = self._locate(name, kind)
         if path is not None:
             content = {"about": record, "part": self._encode(part)}
             write_text(path, json.dumps({"sha256": digest_of(content), **content}, indent=1) + "\n")
@@ -235,7 +235,7 @@ class Finished:
                 path.unlink(missing_ok=True)
             folder.rmdir()
 
-    def _place(self, name: str, kind: Any) -> tuple[Path | None, dict[str, Any]]:
+    def _locate(self, name: str, kind: Any) -> tuple[Path | None, dict[str, Any]]:
         """Return the path of a part's file (None if no files are stored), and a record of all that
         the part depends on.
 
@@ -251,14 +251,14 @@ class Finished:
             "name": name,
             "settings": settings,
             "versions": versions(),
-            "fields": self._fields(kind),
+            "fields": self._describe_fields(kind),
         }
         # For people; the digest alone makes the name unique.
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
         file_name = f"{words}-{digest_of(record)[:16]}.json"
         return Path(self.folder) / file_name, record
 
-    def _fields(self, kind: Any) -> Any:
+    def _describe_fields(self, kind: Any) -> Any:
         """Return the names and types of the fields of the dataclasses in a type. They are part of a
         part's key, so that a part saved before such a class changed is not read.
 
@@ -268,8 +268,8 @@ class Finished:
         named_types: list[Any] = [type(value) for value in self.named.values()]
         if is_dataclass(kind) and kind not in named_types:
             hints = typing.get_type_hints(kind)
-            return {field.name: self._fields(hints[field.name]) for field in fields(kind)}
-        parts = [self._fields(part) for part in typing.get_args(kind)]
+            return {field.name: self._describe_fields(hints[field.name]) for field in fields(kind)}
+        parts = [self._describe_fields(part) for part in typing.get_args(kind)]
         return parts or str(kind)
 
     def _encode(self, value: Any) -> Any:

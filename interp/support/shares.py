@@ -86,7 +86,8 @@ def divide(
     work_file = folder / WORK_FILE
     work = {"settings": json_values(dict(settings)), "versions": versions(), "parts": dict(files)}
     if work_file.is_file():
-        _require_equal(folder, read_json(work_file, *work), work)
+        earlier_work = read_json(work_file, *work)  # which must have the same fields
+        _require_equal(folder, earlier_work, work)
     elif shard:
         write_json(work_file, work)
     if shard == PLAN:

@@ -45,7 +45,7 @@ _LOCAL = "local"
 """Name of the scheduler that is started for the work: a cluster of processes on this machine."""
 TRUSTED: set[str] = set()
 """Names of other machines whose dask schedulers may be used."""
-_SECONDS = 20
+_ANSWER_SECONDS = 20
 """Seconds that a scheduler may take to answer."""
 _JOB_ARRAYS = {
     "SLURM_ARRAY_TASK_ID": "SLURM_ARRAY_TASK_COUNT",
@@ -58,7 +58,7 @@ jobs.
 """
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """Environment of a worker: one thread each, since workers share the cores."""
-_SMALL = 2**14
+_SMALL_MATRIX = 2**14
 """If the largest weight matrix has fewer entries than this, a second torch thread saves no time."""
 _M_TRIM_THRESHOLD = -1  # of glibc's malloc.h
 _M_MMAP_THRESHOLD = -3
@@ -237,7 +237,7 @@ def _open_client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         return
     _require_trusted_host(scheduler)
     try:
-        client = Client(scheduler, timeout=_SECONDS)
+        client = Client(scheduler, timeout=_ANSWER_SECONDS)
     except (OSError, TypeError, ValueError) as error:  # TypeError: tls:// without certificates
         remedy = f"start one with `dask scheduler`, give its address, such as tcp://127.0.0.1:8786, or {_LOCAL!r}"
         raise InputError(f"no dask scheduler answers at {scheduler!r}; {remedy}") from error
@@ -303,7 +303,7 @@ def threads_for(machine: Any) -> Iterator[None]:
 
     n_before = torch.get_num_threads()
     matrices = [] if machine is None else machine.parameters()
-    if n_before > 1 and all(weights.numel() < _SMALL for weights in matrices):
+    if n_before > 1 and all(weights.numel() < _SMALL_MATRIX for weights in matrices):
         torch.set_num_threads(1)
     try:
         yield
