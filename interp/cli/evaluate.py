@@ -28,7 +28,7 @@ from interp.support.foreign import escape_invisible
 def _audit(
     say: Say,
     sizes: Mapping[str, int],
-    how: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     models: Annotated[
         list[str],
         typer.Argument(
@@ -48,10 +48,10 @@ def _audit(
         quick: Use a third of the episodes; intervals are wider.
     """
     files = {name: f"{options.name_folder(name)}/audit.json" for name in models}
-    contents = options.digest_files([*models, *(how.get("recorded") or [])])
-    settings = {"quick": quick, "seed": seed, "sizes": sizes, **how, **contents}
+    contents = options.digest_files([*models, *(load_options.get("recorded") or [])])
+    settings = {"quick": quick, "seed": seed, "sizes": sizes, **load_options, **contents}
     for name in shares.iterate_undone(out, files, settings, shard):
-        _audit_one(say, name, sizes, how, quick=quick, report=report, seed=seed, out=out)
+        _audit_one(say, name, sizes, load_options, quick=quick, report=report, seed=seed, out=out)
     if not shard:
         audits = [read_json(out / file) for file in files.values()]
         facts = audits[0] if len(audits) == 1 else {"audits": audits}
@@ -63,7 +63,7 @@ def _audit_one(
     say: Say,
     model: str,
     sizes: Mapping[str, int],
-    how: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     *,
     quick: bool,
     report: bool,
@@ -75,12 +75,14 @@ def _audit_one(
     Args:
         say: prints the output of the command.
         model: name or folder of the model.
-        sizes, how, quick, report, seed, out: values of the options of ``interp audit``.
+        sizes, load_options, quick, report, seed, out: values of the options of ``interp audit``.
     """
     from interp.audit import Budget
     from interp.audit import audit as run_audit
 
-    machine = options.load_for_analysis(say, model, sizes, accepts_sizes=False, **how).model
+    machine = options.load_for_analysis(
+        say, model, sizes, accepts_sizes=False, **load_options
+    ).model
     folder = folder_to_write(out / options.name_folder(model))
     budget = Budget.quick() if quick else Budget()
     result = run_audit(machine, budget=replace(budget, seed=seed))

@@ -562,9 +562,9 @@ def load(
 
 OF_A_MACHINE: dict[str, Any] = {
     "sizes": "one",
-    "of": {"how": load_for_analysis},
+    "of": {"load_options": load_for_analysis},
     "more": CIRCUIT_ARGUMENTS,
 }
 """Arguments of :func:`interp.cli.command.command` for a command about one machine. It loads the machine by
-``load_for_analysis(say, model, sizes, accepts_sizes=..., **how)``.
+``load_for_analysis(say, model, sizes, accepts_sizes=..., **load_options)``.
 """

@@ -55,7 +55,7 @@ _MapSize = Annotated[
 def _patch(
     say: Say,
     sizes: Mapping[str, int],
-    how: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     model: options.ModelName,
     corruption: str = "",
     at: _Round = None,
@@ -101,7 +101,7 @@ def _patch(
         at is None or read is None or at <= read,
         f"--read {read} comes before --round {at}, which it cannot show",
     )
-    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **load_options)
     loaded = chosen.model
     from interp.interventions import causal_tables
 
@@ -138,7 +138,7 @@ def _patch(
             say,
             loaded,
             round_,
-            how=how,
+            load_options=load_options,
             sample=sample,
             folder=folder / "tables",
             shard=shard,
@@ -172,7 +172,7 @@ def _write_tables(
     model: Machine,
     round_: int,
     *,
-    how: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     sample: Any,
     folder: Path,
     shard: str,
@@ -184,7 +184,7 @@ def _write_tables(
         say: prints the output of the command.
         model: the model.
         round_: index of the round that is analysed.
-        how: values of the options that choose the model and the recorded episodes.
+        load_options: values of the options that choose the model and the recorded episodes.
         sample: settings of the episodes to sample.
         folder: folder for the tables.
         shard: share of the tables, such as "2/64"; "" for all.
@@ -197,7 +197,7 @@ def _write_tables(
         smooth = differentiable(cast(Any, model))
     makers = causal_tables.table_makers(model, round_, smooth=smooth, sample=sample)
     settings = {"model": model.name, "digest": model.digest(), "round": round_, **asdict(sample)}
-    settings |= {**how, **options.digest_files(how.get("recorded") or [])}
+    settings |= {**load_options, **options.digest_files(load_options.get("recorded") or [])}
     with options.compute_in_shares(say, folder, makers, settings, shard) as parts:
         for by_name in parts.values():
             say.tables(folder, by_name)

@@ -44,7 +44,7 @@ def _describe_sites() -> str:
 def _probe(
     say: Say,
     sizes: Mapping[str, int],
-    how: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     model: options.ModelName,
     targets: list[str] | None = None,
     site: str = "latents",
@@ -83,7 +83,7 @@ def _probe(
         "--windows are rounds of a sweep, and --shard divides it: give --sweep, too, or leave them out",
     )
     spans = [options.parse_range(text) for text in windows or ()]
-    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **load_options)
     loaded = chosen.model
     task = interp.tasks.of(loaded)
     if chosen.people:

@@ -154,7 +154,7 @@ def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
 def _explore(
     say: Say,
     sizes: Mapping[str, int],
-    how: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     model: options.ModelName,
     reference: Annotated[
         str,
@@ -183,12 +183,12 @@ def _explore(
 
     shown = View.of(view)
     shown = replace(shown, seed=seed_of(seed) or shown.seed)
-    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=False, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=False, **load_options)
     reference_model = None
     if reference:
-        reference_model = options.load(reference, {}, None, how.get("device", "cpu")).model
+        reference_model = options.load(reference, {}, None, load_options.get("device", "cpu")).model
     # The options of a command that serves the same page; on any device.
-    shell_options = {**sizes, **how, "reference": reference, "device": None}
+    shell_options = {**sizes, **load_options, "reference": reference, "device": None}
     shell_options["set"] = shell_options.pop("arguments", None)
     shell = shlex.join(["interp", "explore", model, *write_shell_options(shell_options)])
     origin = f"interp.load({model!r}{write_arguments(chosen.arguments)})"
@@ -204,7 +204,7 @@ def _explore(
 def _report(
     say: Say,
     sizes: Mapping[str, int],
-    how: Mapping[str, Any],
+    load_options: Mapping[str, Any],
     model: options.ModelName,
     quick: bool = False,
     episodes: Annotated[
@@ -232,7 +232,7 @@ def _report(
     from reports.build import write
 
     folder_to_write(out)
-    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **how)
+    chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **load_options)
     n_people = interp.tasks.of(chosen.model).recorded.get("participants", 0)
     written = write(
         chosen.model,
