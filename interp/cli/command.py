@@ -262,7 +262,7 @@ class _Command(TyperCommand):
             if word.startswith("--"):
                 open_option = word if word in repeatable else None
             elif open_option is not None and expanded[-1] != open_option:
-                expanded.append(open_option)
+                expanded.append(open_option)  # once more, before a further value
             expanded.append(word)
         return super().parse_args(ctx, expanded)
 

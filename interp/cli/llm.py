@@ -32,8 +32,8 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _read_sent_number(option: str, text: str, kind: type[_Number]) -> _Number | None:
-    """Return the number in an option's value; None for the word "none", which leaves the field out
-    of requests.
+    """Return the number in an option's value, to be sent with every request; None for the word
+    "none", which leaves the field out of requests.
 
     Args:
         option: name of the option, for the error message.

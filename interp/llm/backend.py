@@ -409,7 +409,8 @@ def evidence_in(note: str, n_experts: int) -> Evidence:
         n_experts: number of experts.
     """
     letters = expert_letters(n_experts)
-    counts = read_counts(_LISTED_ROUND.split(note, maxsplit=1)[0], n_experts)
+    before_listed_rounds = _LISTED_ROUND.split(note, maxsplit=1)[0]
+    counts = read_counts(before_listed_rounds, n_experts)  # letter -> (right, rounds)
     correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
     rounds = max((total for _, total in counts.values()), default=0)
     winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)

@@ -283,11 +283,11 @@ class Client(backend.Backend):
         refusal = f"the server refused the request ({status}): {words}"
         if status in (400, 403, 413, 422):
             return backend.RefusedError(refusal)
-        key = f"for {self.connection.host}"
+        where_key = f"for {self.connection.host}"
         if self.connection.key_env:
-            key = f"in {self.connection.key_env}"
+            where_key = f"in {self.connection.key_env}"
         advice_by_status = {
-            401: f"check the key {key}",
+            401: f"check the key {where_key}",
             402: "check the account's balance",
             404: f"check the model name {self.settings.model!r} and the address",
         }

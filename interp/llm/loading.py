@@ -172,7 +172,7 @@ def _remove_duplicates(
     for run in runs:
         instance = (*run.group, run.advice.tobytes(), run.labels.tobytes())
         group = by_instance.setdefault(instance, [])
-        # Equal bytes mark a copy: two plays with the same choices differ in the times of their calls.
+        # Two plays with the same choices differ in the times of their calls, so equal bytes are a copy.
         originals = [known for known in group if known.path.read_bytes() == run.path.read_bytes()]
         if originals:
             _set_aside(rows, run, why=f"a copy of {str(originals[0].path)!r}")

@@ -315,9 +315,9 @@ class Opened:
         predictions = []
         caches: dict[str, list[Tensor]] = {name: [] for name in names}
         for conversations in self._list_batches(episodes, batch):
-            # For each round (shares, activations), of all episodes of the batch.
+            # For each round (probabilities, activations), of all episodes of the batch.
             rounds = [conversations.play_round(names) for _ in range(episodes.n_rounds)]
-            predictions.append(torch.stack([shares for shares, _ in rounds], dim=1))
+            predictions.append(torch.stack([probabilities for probabilities, _ in rounds], dim=1))
             for name, parts in caches.items():
                 parts.append(torch.stack([activations[name] for _, activations in rounds], dim=1))
         cache = {name: torch.cat(parts) for name, parts in caches.items()}

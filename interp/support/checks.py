@@ -135,6 +135,8 @@ def _converter_for(kind: Any) -> _Converter:
 
 
 def _make_choice_converter(choices: tuple[Any, ...]) -> _Converter:
+    """Return the function that accepts the values in ``choices``, as of a ``Literal``."""
+
     def convert(value: Any, finite: bool) -> Any:
         return value if isinstance(value, Hashable) and value in choices else MISFIT
 
@@ -142,6 +144,7 @@ def _make_choice_converter(choices: tuple[Any, ...]) -> _Converter:
 
 
 def _make_union_converter(kinds: tuple[Any, ...]) -> _Converter:
+    """Return the function that converts a value to the first of ``kinds`` that it fits."""
     converters = [_converter_for(kind) for kind in kinds]
 
     def convert(value: Any, finite: bool) -> Any:
@@ -155,6 +158,7 @@ def _make_union_converter(kinds: tuple[Any, ...]) -> _Converter:
 
 
 def _make_class_converter(kind: Any) -> _Converter:
+    """Return the function that accepts instances of the class ``kind``."""
     return lambda value, finite: value if isinstance(value, kind) else MISFIT
 
 
@@ -286,6 +290,13 @@ def _check_iterable(origin: Any, convert: _Converter, value: Any) -> Any:
 
 
 def _make_mapping_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
+    """Return the function that checks a mapping, its keys and its values. A mapping in which nothing
+    is converted is returned itself.
+
+    Args:
+        origin: the expected class without its parameters, such as ``dict``.
+        parts: the types of its keys and values.
+    """
     convert_key, convert_item = map(_converter_for, parts)
 
     def convert(value: Any, finite: bool) -> Any:

@@ -114,8 +114,9 @@ def cached_in_session(
     @wraps(find)
     def find_once(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
         results = owner.__dict__.setdefault("_remembered", {})
-        values = [x if isinstance(x, str | int | tuple | None) else id(x) for x in args]
-        key = (find, *values, *options.items())
+        by_value = str | int | tuple | None
+        keys = [arg if isinstance(arg, by_value) else id(arg) for arg in args]
+        key = (find, *keys, *options.items())
         if key not in results:
             # The entry keeps ``args``, so that no other objects get their identities.
             results[key] = (args, find(owner, *args, **options))
