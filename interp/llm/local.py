@@ -91,12 +91,12 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def token_ids(tokenizer: Any, text: str) -> list[int]:
+def tokenize(tokenizer: Any, text: str) -> list[int]:
     """Return the list of token ids of a text, without special tokens at its ends."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> str:
+def render_prompt(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> str:
     """Return a conversation as text in the format of the model's chat template, up to where the
     answer begins.
 
@@ -119,7 +119,7 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str =
         ) from error
 
 
-def answers(
+def tokenize_answers(
     tokenizer: Any, condition: Condition
 ) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
     """Tokenize the two valid predictions, such as ``{"prediction": 0}`` and ``{"prediction": 1}``.
@@ -133,8 +133,8 @@ def answers(
         text of outcome 0 and in that of outcome 1; and the two texts.
     """
     zero_text, one_text = (json.dumps({"prediction": word}) for word in condition.words)
-    zero_ids = token_ids(tokenizer, zero_text)
-    one_ids = token_ids(tokenizer, one_text)
+    zero_ids = tokenize(tokenizer, zero_text)
+    one_ids = tokenize(tokenizer, one_text)
     n_shared = count_common_start(zero_ids, one_ids)
     return zero_ids[:n_shared], (zero_ids[n_shared], one_ids[n_shared]), (zero_text, one_text)
 
@@ -231,8 +231,8 @@ class LocalBackend(Backend):
         Raises:
             ContextOverflowError: if the conversation is longer than the model's context.
         """
-        prompt = prompt_text(self.tokenizer, messages, self.settings.thinking_off)
-        ids = token_ids(self.tokenizer, prompt)
+        prompt = render_prompt(self.tokenizer, messages, self.settings.thinking_off)
+        ids = tokenize(self.tokenizer, prompt)
         if len(ids) >= self._context - _SHORTEST_ANSWER:
             raise ContextOverflowError(
                 f"{len(ids)} prompt tokens do not fit into a context of {self._context}"
@@ -297,7 +297,7 @@ class LocalBackend(Backend):
         ``response_format="grammar"``.
         """
         # Both answers begin with the same tokens; the next token decides between them.
-        shared_ids, deciding_ids, texts = answers(self.tokenizer, batch[0].condition)
+        shared_ids, deciding_ids, texts = tokenize_answers(self.tokenizer, batch[0].condition)
         rows = [request.ids + shared_ids for request in batch]
         out = self._generate(
             rows, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
@@ -326,7 +326,7 @@ class LocalBackend(Backend):
         prefix = []
         longest_answer = self.settings.max_tokens or self._context
         if self._is_format_forced:
-            prefix = token_ids(self.tokenizer, '{"note": "')
+            prefix = tokenize(self.tokenizer, '{"note": "')
             longest_answer = min(longest_answer, _LONGEST_NOTE)
         rows = [request.ids + prefix for request in batch]
         n_read = max(map(len, rows))

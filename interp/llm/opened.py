@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from interp.llm.local import answers, count_common_start, load_model, prompt_text
+from interp.llm.local import count_common_start, load_model, render_prompt, tokenize_answers
 from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
 from interp.llm.schemes import (
@@ -455,7 +455,9 @@ class _Conversations:
         self.cached_ids: list[list[int]] = [[] for _ in episodes.advice]
         self.n_experts = episodes.n_experts
         # Both answers begin with the same tokens; the next token decides between them.
-        self.shared_ids, self.deciding_ids, self.texts = answers(opened.tokenizer, opened.condition)
+        self.shared_ids, self.deciding_ids, self.texts = tokenize_answers(
+            opened.tokenizer, opened.condition
+        )
         built_in = built_in_prompts(episodes.n_experts)[opened.condition.scheme].text
         self.sessions = []
         for advice, labels in zip(episodes.advice, episodes.labels, strict=True):
@@ -585,7 +587,7 @@ class _Conversations:
             messages = list(request.messages)
             if changed is not None:
                 messages[-1] = self._change_message(messages[-1], *changed)
-            text = prompt_text(self.tokenizer, messages)
+            text = render_prompt(self.tokenizer, messages)
             encoding = self.tokenizer(text, add_special_tokens=False)
             prompts.append(_Prompt(encoding["input_ids"] + self.shared_ids, text, encoding))
         require(

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from interp.llm.backend import Settings
 from interp.llm.loading import load
-from interp.llm.local import LocalBackend, answers, load_model, prompt_text
+from interp.llm.local import LocalBackend, load_model, render_prompt, tokenize_answers
 from interp.llm.plan import instances, plan
 from interp.llm.protocol import read_lines
 from interp.llm.runner import run
@@ -100,9 +100,9 @@ def test_a_prediction_under_a_grammar_is_sampled_above_temperature_0(
 
 def test_the_prompt_is_the_models_own_and_both_answers_share_a_beginning(tiny: str) -> None:
     _, tokenizer = load_model(tiny)
-    text = prompt_text(tokenizer, [{"role": "user", "content": "x"}])
+    text = render_prompt(tokenizer, [{"role": "user", "content": "x"}])
     assert text == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
-    begin, choices, texts = answers(tokenizer, Condition("weather", "no-note"))
+    begin, choices, texts = tokenize_answers(tokenizer, Condition("weather", "no-note"))
     assert tokenizer.decode(begin) == '{"prediction": "'
     assert tokenizer.decode(list(choices)) == "rs"
     assert texts == ('{"prediction": "rainy"}', '{"prediction": "sunny"}')

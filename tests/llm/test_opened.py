@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import probes
-from interp.llm.local import answers, load_model, prompt_text, token_ids
+from interp.llm.local import load_model, render_prompt, tokenize, tokenize_answers
 from interp.llm.notes import write_counts
 from interp.llm.opened import _CONDITION, Opened, _OpenedRollout
 from interp.llm.protocol import Session
@@ -63,13 +63,13 @@ def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -
     condition = Condition.parse(name)
     run = Opened.load(str(folder), prompt="Predict.", condition=name).play(EPISODES, HOOKS, batch=4)
     model, tokenizer = load_model(str(folder))
-    begin, choices, texts = answers(tokenizer, condition)
+    begin, choices, texts = tokenize_answers(tokenizer, condition)
     correct = EPISODES.correct.cumsum(1)
     for episode in (0, 5):  # of the first batch, and of the second
         session = Session(condition, "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
         for t in range(EPISODES.n_rounds):
             request = asked(session)
-            ids = token_ids(tokenizer, prompt_text(tokenizer, request.messages)) + begin
+            ids = tokenize(tokenizer, render_prompt(tokenizer, request.messages)) + begin
             out, share = reread(model, ids, choices)
             assert torch.allclose(share, run.predictions[episode, t], atol=1e-5)
             hidden = out.hidden_states[1][0]
@@ -174,8 +174,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     condition = Condition.parse("online-note-only")
     request = Session(condition, "Predict.", NOTES.advice[0], NOTES.labels[0], note=note).next()
     assert request is not None
-    prompt = prompt_text(tokenizer, request.messages)
-    ids = token_ids(tokenizer, prompt) + answers(tokenizer, condition)[0]
+    prompt = render_prompt(tokenizer, request.messages)
+    ids = tokenize(tokenizer, prompt) + tokenize_answers(tokenizer, condition)[0]
     # One token is one byte, but for the marks of a message.
     texts_up_to_a_token = [tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
     place = next(i for i, text in enumerate(texts_up_to_a_token) if text.endswith("C:7"))
