@@ -96,10 +96,13 @@ def _find_representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
         losses: losses, ``[unit, model]``.
     """
     tolerance = _ROUNDING * np.abs(losses).max()
-    representative = np.arange(losses.shape[1])
-    for model in range(losses.shape[1]):
-        from_model = np.abs(losses[:, : model + 1] - losses[:, [model]])
-        representative[model] = representative[np.argmax(from_model.max(0) <= tolerance)]
+    n_models = losses.shape[1]
+    representative = np.arange(n_models)
+    for model in range(n_models):
+        # Largest difference from each model up to this one, which differs from itself by 0.
+        distances = np.abs(losses[:, : model + 1] - losses[:, [model]]).max(0)
+        first_equal = np.argmax(distances <= tolerance)
+        representative[model] = representative[first_equal]
     return representative
 
 
@@ -120,15 +123,17 @@ def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) ->
     # Rounding is set to 0: a difference that is the same for every unit then has a standard error of
     # exactly 0. Models that are equal up to rounding were merged before.
     rounding = _ROUNDING * np.abs(losses).max()
-    centred = differences - means
+    centred = differences - means  # as if all models had the same mean loss: the null hypothesis
     centred[np.abs(centred) <= rounding] = 0.0
     squares = np.square(centred)
-    statistics = _divide_by_error(means, squares.mean(0), n_units)
-    worst = int(np.argmax(statistics))
+    t_values = _divide_by_error(means, squares.mean(0), n_units)
+    worst = int(np.argmax(t_values))
     resampled_means = weights @ centred  # [resample, model]
+    # The variance is E[x^2] - E[x]^2, at least 0 but for rounding.
     resampled_variances = np.maximum(weights @ squares - resampled_means**2, 0.0)
-    resampled = _divide_by_error(resampled_means, resampled_variances, n_units)
-    n_as_large = (resampled.max(1) >= statistics[worst]).sum()
+    resampled_t = _divide_by_error(resampled_means, resampled_variances, n_units)
+    n_as_large = (resampled_t.max(1) >= t_values[worst]).sum()
+    # The data count as one more resample, so that no p-value is 0.
     return worst, (1 + n_as_large) / (1 + len(weights))
 
 
@@ -140,10 +145,11 @@ def _divide_by_error(
 
     Args:
         means: mean over units of each quantity.
-        variances: variance over units of each quantity, in the same shape.
+        variances: variance over units of each quantity (squares divided by ``n_units``), in the
+            same shape.
         n_units: number of independent units.
     """
-    errors = np.sqrt(variances / (n_units - 1))
+    errors = np.sqrt(variances / (n_units - 1))  # the unbiased variance, divided by n_units
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = means / errors
     return np.where(means == 0, 0.0, ratios)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -113,8 +114,9 @@ class Affine:
         The formula is ``(A^T C A)^-1 A^T C``, with slopes A and feature covariance C. Outputs that
         cannot vary alone, such as numbers that sum to zero, get the closest possible change.
         """
-        decoded = self.along @ self.slopes
-        return torch.linalg.pinv(decoded, rtol=RANK, hermitian=True) @ self.along
+        covariance = self.along  # A^T C
+        output_covariance = covariance @ self.slopes  # A^T C A
+        return torch.linalg.pinv(output_covariance, rtol=RANK, hermitian=True) @ covariance
 
 
 def _fit_ridge(
@@ -174,7 +176,7 @@ def solve_ridge(square: Tensor, product: Tensor, n_samples: int, ridge: float) -
         n_samples: number of samples, by which ``ridge`` is multiplied.
         ridge: penalty per sample.
     """
-    if not square.any():  # features that never vary say nothing
+    if not square.any():  # the features never vary: every slope is 0
         return torch.zeros_like(product)
     singular = torch.linalg.LinAlgError  # type: ignore[attr-defined]
     with convert_errors(
@@ -225,12 +227,11 @@ class Decoder:
             per_latent: True to fit a separate map from each latent to its part of the state.
         """
         targets = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
-        sample = latents.shape[:-2]
-        shape = targets.shape[len(sample) :]
-        n_latents = latents.shape[-2]
-        has_leading_axes = targets.shape[: len(sample)] == sample
+        *sample, n_latents, _ = latents.shape
+        n_leading = len(sample)
+        leading_axes, shape = tuple(targets.shape[:n_leading]), tuple(targets.shape[n_leading:])
         require(
-            has_leading_axes,
+            leading_axes == tuple(sample),
             f"states must have the leading axes of the latents, {tuple(sample)}, got shape {tuple(targets.shape)}",
         )
         has_latents = len(shape) > 1 and shape[0] == n_latents
@@ -238,22 +239,20 @@ class Decoder:
             not per_latent or has_latents,
             f"decoding per latent needs [..., latent, k] with {n_latents} latents, got {tuple(targets.shape)}",
         )
-        n_maps = n_latents if per_latent else 1
-        # [sample, map, feature] and [sample, map, output]
-        x = latents.double().reshape(sample.numel(), n_maps, -1)
-        y = targets.reshape(sample.numel(), n_maps, -1)
+        n_samples, n_maps = prod(sample), n_latents if per_latent else 1
+        x = latents.double().reshape(n_samples, n_maps, -1)  # [sample, map, feature]
+        y = targets.reshape(n_samples, n_maps, -1)  # [sample, map, output]
         maps = tuple(Affine.fit(x[:, i], y[:, i], ridge) for i in range(n_maps))
-        return cls(maps, tuple(shape))
+        return cls(maps, shape)
 
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "*any"]:
         """Decode states ``[..., *shape]`` from latents ``[..., latent, d_model]``."""
+        maps = self.maps
         flat = latents.double().flatten(-2)
-        parts = flat.unflatten(-1, (len(self.maps), -1)).unbind(-2)  # one [..., feature] per map
-        decoded = torch.stack(
-            [affine_map(part) for affine_map, part in zip(self.maps, parts, strict=True)], -2
-        )
+        parts = flat.unflatten(-1, (len(maps), -1)).unbind(-2)  # one [..., feature] per map
+        decoded = [affine_map(part) for affine_map, part in zip(maps, parts, strict=True)]
         leading_axes = latents.shape[:-2]
-        return decoded.reshape(*leading_axes, *self.shape)
+        return torch.stack(decoded, -2).reshape(*leading_axes, *self.shape)
 
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
@@ -267,21 +266,19 @@ class Decoder:
             change: change of the decoded state, ``[*batch, *shape]``, where ``shape`` is the shape
                 of the decoder's states.
         """
-        n_leading = change.ndim - len(self.shape)
-        shape = tuple(change.shape[n_leading:])
+        maps, shape = self.maps, self.shape
+        n_leading = change.ndim - len(shape)
+        leading_axes, last_axes = change.shape[:n_leading], tuple(change.shape[n_leading:])
         require(
-            shape == self.shape,
-            f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
+            last_axes == shape,
+            f"this decoder's states have shape {shape}, got a change of shape {tuple(change.shape)}",
         )
-        leading_axes = change.shape[:n_leading]
-        slopes = self.maps[0].slopes
-        by_map = change.to(slopes).reshape(*leading_axes, len(self.maps), slopes.shape[1])
+        slopes = maps[0].slopes
+        by_map = change.to(slopes).reshape(*leading_axes, len(maps), slopes.shape[1])
         parts = by_map.unbind(-2)  # one [*batch, output] per map
-        steps = torch.stack(
-            [part @ affine_map.steps for affine_map, part in zip(self.maps, parts, strict=True)], -2
-        )
-        shaped = steps.reshape(*leading_axes, *latents.shape[-2:])
-        return latents + shaped.to(latents)
+        steps = [part @ affine_map.steps for affine_map, part in zip(maps, parts, strict=True)]
+        step = torch.stack(steps, -2).reshape(*leading_axes, *latents.shape[-2:])
+        return latents + step.to(latents)
 
 
 def predict_across_folds(
@@ -323,7 +320,7 @@ def predict_across_folds(
     )
     targets = torch.as_tensor(np.asarray(states, dtype=np.float64))
     order = np.random.default_rng([seed, 0]).permutation(n_units)
-    fold = torch.from_numpy(order[participant] % n_folds)
+    fold = torch.from_numpy(order[participant] % n_folds)  # of each episode
     decoded = torch.empty_like(targets)
     for k in range(n_folds):
         held_out = fold == k

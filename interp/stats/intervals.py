@@ -169,8 +169,9 @@ def resample_weights(
     n_weights = n_resamples * n_episodes
     # Counts and weights, of 8 bytes each.
     refuse_beyond_machine(f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_weights)
-    is_small = n_weights <= _MAX_CACHED_WEIGHTS
-    draw = _draw_cached_weights if is_small else _draw_cached_weights.__wrapped__  # not cached
+    draw = _draw_weights
+    if n_weights <= _MAX_CACHED_WEIGHTS:
+        draw = _draw_cached_weights
     return draw(n_episodes, n_resamples, seed, plain_first)
 
 
@@ -180,10 +181,12 @@ times.
 """
 
 
-@lru_cache(maxsize=16)
-def _draw_cached_weights(
+def _draw_weights(
     n_episodes: int, n_resamples: int, seed: int, plain_first: bool
 ) -> NDArray[np.float64]:
+    """Draw weights as :func:`resample_weights` describes them, for episodes that are resampled each
+    by itself.
+    """
     even = np.full(n_episodes, 1 / n_episodes)
     generator = np.random.default_rng(seed)
     weights = generator.multinomial(n_episodes, even, size=n_resamples) / n_episodes
@@ -191,6 +194,9 @@ def _draw_cached_weights(
         weights = np.concatenate([even[None], weights])
     weights.flags.writeable = False
     return weights
+
+
+_draw_cached_weights = lru_cache(maxsize=16)(_draw_weights)
 
 
 def number_participants(
@@ -231,6 +237,7 @@ def number_participants(
 
 
 def _is_whole(value: object) -> bool:
+    """Return whether a value is a whole number, such as 2 or 2.0."""
     return isinstance(value, int | float | np.number) and float(value).is_integer()
 
 
@@ -335,5 +342,7 @@ def ratio_interval(
     if weights is None:
         weights = resample_weights(len(parts), seed=seed, participants=participants)
     sums = weights @ parts  # [resample, 2]
-    known = sums[sums[:, 1] != 0]  # without a ratio over 0
-    return Interval.of_samples(known[:, 0] / known[:, 1], numerator / denominator)
+    has_ratio = sums[:, 1] != 0  # a ratio over 0 is none
+    resampled_numerators, resampled_denominators = sums[has_ratio].T
+    ratios = resampled_numerators / resampled_denominators
+    return Interval.of_samples(ratios, numerator / denominator)

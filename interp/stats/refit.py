@@ -93,9 +93,11 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
     )
     m = n_episodes if n_effective is None else n_effective
     require(m > 1, f"an interval needs more than 1 effective episode, got {m}")
+    # Student's t, times the two factors that docs/method/intervals.md derives: one for the training
+    # data, which folds share, and one for the reference mean, which is estimated.
     student_quantile = float(stdtrit(m - 1, 0.975))
     refitting = sqrt(1 + n_folds / (n_folds - 1))
-    return student_quantile * refitting * m / (m - 1)  # docs/method/intervals.md
+    return student_quantile * refitting * m / (m - 1)
 
 
 def effective_sample_size(references: ArrayLike) -> float:
@@ -147,9 +149,10 @@ def is_biased_low(
     (True, False, False)
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
-    n_steps = used.sum(1)
+    n_steps = used.sum(1)  # [episode, output]
     centred = _subtract_mean(values, used, n_steps)
     total_squares = np.einsum("etk,etk->k", centred, centred)
+    # Between episodes: n (mean of the episode)^2 = (sum of the episode)^2 / n.
     squares_between = (centred.sum(1) ** 2 / np.maximum(n_steps, 1)).sum(0)
     varies = total_squares > 0
     is_constant_within = varies & (squares_between >= _CONSTANT_SHARE * total_squares)
@@ -212,10 +215,12 @@ def totals(
     n_steps = sum_by_group(used.sum(1), groups)
     centred = _subtract_mean(values, used, n_steps)
     n_steps_of_others = n_steps.sum(0) - n_steps
-    divisor = np.where(n_steps_of_others > 0, n_steps_of_others, 1)
-    bias = sum_by_group(centred.sum(1), groups) ** 2 / divisor
+    divisor = np.where(
+        n_steps_of_others > 0, n_steps_of_others, 1
+    )  # no other episode: nothing is added
+    correction = sum_by_group(centred.sum(1), groups) ** 2 / divisor
     squares = sum_by_group(np.einsum("etk,etk->ek", centred, centred), groups)
-    references: Array = squares + bias
+    references: Array = squares + correction
     return references
 
 
@@ -314,21 +319,23 @@ def difference(
         control_references = references
     fit = _LogInterval.of(losses, references, n_folds, score)
     control = _LogInterval.of(control_losses, control_references, n_folds, score)
-    a, b = fit.contributions, control.contributions  # [episode], each with the sum 0
-    require(len(a) == len(b), "a fit and its control share their episodes")
-    spread = sqrt(float(a @ a) * float(b @ b))
-    correlation = min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
+    of_fit, of_control = fit.contributions, control.contributions  # [episode], with the sum 0
+    require(len(of_fit) == len(of_control), "a fit and its control share their episodes")
+    spread = sqrt(float(of_fit @ of_fit) * float(of_control @ of_control))
+    correlation = min(max(float(of_fit @ of_control) / spread, -1.0), 1.0) if spread > 0 else 0.0
 
     def combine(x: float, y: float) -> float:
-        """Return one half of the difference's interval from those of both ratios (MOVER, Zou and
-        Donner 2008).
+        """Return the distance of a bound from the difference, where ``x`` and ``y`` are the
+        distances of the two ratios' bounds: like the standard error of a difference of two
+        correlated numbers with the standard errors x and y (MOVER, Zou and Donner 2008).
         """
         squared = x * x + y * y - 2 * correlation * x * y
         return sqrt(max(squared, 0.0))
 
-    gain = control.ratio - fit.ratio
-    below = combine(fit.high - fit.ratio, control.ratio - control.low)
-    above = combine(fit.ratio - fit.low, control.high - control.ratio)
+    fit_ratio, control_ratio = fit.ratio, control.ratio
+    gain = control_ratio - fit_ratio  # least if the fit's ratio is high and the control's low
+    below = combine(fit.high - fit_ratio, control_ratio - control.low)
+    above = combine(fit_ratio - fit.low, control.high - control_ratio)
     return Interval(gain, gain - below, gain + above)
 
 
@@ -408,23 +415,25 @@ class _LogInterval:
                 (episode_losses <= episode_references).all(),
                 "an episode has more misses than steps",
             )
-        factor = (
-            _inflation(n_episodes, n_folds, effective_sample_size(episode_references))
-            if width is None
-            else width
-        )
+        factor = width
+        if factor is None:
+            factor = _inflation(n_episodes, n_folds, effective_sample_size(episode_references))
         loss = float(episode_losses.sum())
         reference = float(episode_references.sum())
+        nothing = np.zeros(n_episodes)
         if reference == 0:
-            return cls(nan, nan, nan, nan, np.zeros(n_episodes))
+            return cls(ratio=nan, low=nan, high=nan, half=nan, contributions=nothing)
+        highest = inf
         if is_accuracy:
-            smallest = 0.5  # half a miss
-        highest = 1.0 if is_accuracy else inf
+            smallest, highest = 0.5, 1.0  # half a miss, all steps missed
         if loss == 0:  # assume that one episode has all of the loss: a standard error of 1
             high = smallest / reference * exp(min(factor, _MAX_LOG_WIDTH))
             half = factor if smallest else 0.0
-            return cls(0.0, 0.0, min(high, highest), half, np.zeros(n_episodes))
-        # Of each episode to log(sum of losses) - log(sum of references), by the delta method.
+            return cls(
+                ratio=0.0, low=0.0, high=min(high, highest), half=half, contributions=nothing
+            )
+        # Delta method: log(sum L) - log(sum R) is, to first order, a constant plus the mean over
+        # episodes of n (L / sum L - R / sum R).
         contributions = n_episodes * (episode_losses / loss - episode_references / reference)
         half = factor * float(contributions.std(ddof=1)) / sqrt(n_episodes)
         ratio = loss / reference
