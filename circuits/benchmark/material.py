@@ -370,7 +370,7 @@ class Material:
         """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.compute_once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
-        return self.compute_once((*key, case.exit), lambda: scorer.through(case.metric))
+        return self.compute_once((*key, case.exit), lambda: scorer.with_metric(case.metric))
 
     def run_edge_cuts(self, corruption: str, ablation: str, t: int) -> Readout:
         """Run the clean episodes once per candidate edge, with this edge cut: another value

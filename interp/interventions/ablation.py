@@ -39,7 +39,7 @@ from interp.interventions.edge_graph import Ablation, EdgeGraph
 from interp.interventions.experiment import Tabulated, make_interval_table, tabulate_over
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.model.rollout import replay
-from interp.stats.intervals import Interval, bootstrap_mean, resample_weights
+from interp.stats.intervals import Interval, mean_interval, resample_weights
 from interp.support.checks import check_number, checked, fit, integer, non_empty, refuse_endless
 from interp.support.errors import require, require_known
 from interp.support.provenance import provenance
@@ -69,27 +69,28 @@ class CircuitScorer:
     def __init__(
         self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample"
     ) -> None:
-        round = fit("pair", pair, Pair).round
+        round, read_round = fit("pair", pair, Pair).round, pair.read_round
         require(
-            pair.read_round == round,
-            f"circuits are measured at the round they run in, got {round}, read {pair.read_round}",
+            read_round == round,
+            f"circuits are measured at the round they run in, got {round}, read {read_round}",
         )
         require_known("ablation", ablation, get_args(Ablation))
+        model, clean = pair.model, pair.clean
         self.pair = pair
         self.measure = find_metric(metric, pair.layout)
         self.ablation = ablation
-        self.graph = EdgeGraph(pair.model)
-        clean_written = self.graph.contributions(pair.clean, round)
-        corrupted_written = self.graph.contributions(pair.corrupted, round)
-        self.other = _ablate_outputs(corrupted_written, ablation)
-        layers = range(self.graph.model.config.n_layers)
+        self.graph = graph = EdgeGraph(model)
+        clean_written = graph.contributions(clean, round)
+        corrupted_written = graph.contributions(pair.corrupted, round)
+        self.ablated = _ablate_outputs(corrupted_written, ablation)
+        layers = range(graph.model.config.n_layers)
         names = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
-        _, _, cache = replay(pair.model, pair.clean, rounds=round, names_filter=names)
-        # Index 0: the only replayed round.
+        _, _, cache = replay(model, clean, rounds=round, names_filter=names)
+        # What sources write, and the residual stream before each layer (index 0: the only round).
         self.clean = clean_written, [cache[name][:, 0] for name in names]
         self.participants = participants_of(pair.clean_episodes)
         self.settings = provenance(
-            pair.model,
+            model,
             round=round,
             metric=self.measure.key,
             ablation=ablation,
@@ -99,17 +100,18 @@ class CircuitScorer:
         self._measured: dict[Readout, Float[np.ndarray, " episode"]] = {}
 
     @checked
-    def through(self, metric: str | Metric) -> CircuitScorer:
+    def with_metric(self, metric: str | Metric) -> CircuitScorer:
         """Return a copy of this scorer that measures another metric. It reuses the runs of circuits
         that were already run.
 
         Args:
             metric: a metric or its key, such as "state".
         """
+        measure = find_metric(metric, self.pair.layout)
         scorer = copy(self)
-        scorer.measure = find_metric(metric, self.pair.layout)
+        scorer.measure = measure
         scorer._measured = {}
-        scorer.settings = {**self.settings, "metric": scorer.measure.key}
+        scorer.settings = {**self.settings, "metric": measure.key}
         return scorer
 
     def run(self, keeps: Sequence[_EdgeMask | Tensor]) -> list[Readout]:
@@ -125,27 +127,27 @@ class CircuitScorer:
             For each circuit, the predictions and the carried state (latents) of all clean episodes
             after the round, as a :class:`~interp.interventions.pairs.Readout`.
         """
+        graph, pair, readouts = self.graph, self.pair, self._readouts
         keys: list[bytes] = []
         not_run: dict[bytes, NDArray[Any]] = {}
         for keep in fit("keeps", keeps, Sequence[Any]):
-            circuit = self.graph.require_edge_values("keep", keep, 0, 1)
+            circuit = graph.require_edge_values("keep", keep, low=0, high=1)
             # With the type: the same bytes mean other numbers in another type.
             key = circuit.tobytes() + str(circuit.dtype).encode()
             keys.append(key)
-            if key not in self._readouts:
+            if key not in readouts:
                 not_run[key] = circuit
         new_keys = list(not_run)
-        pair = self.pair
         for start in range(0, len(new_keys), _CIRCUITS_PER_BATCH):
             batch = new_keys[start : start + _CIRCUITS_PER_BATCH]
             circuits = [not_run[key] for key in batch]
-            predictions, latents = self.graph.run(
-                pair.clean, pair.round, circuits, ablated=self.other, clean=self.clean
+            predictions, latents = graph.run(
+                pair.clean, pair.round, circuits, ablated=self.ablated, clean=self.clean
             )
             for key, prediction, carried in zip(batch, predictions, latents, strict=True):
                 # A readout has an axis of rounds, here of one round.
-                self._readouts[key] = Readout(prediction.unsqueeze(1), carried)
-        return [self._readouts[key] for key in keys]
+                readouts[key] = Readout(prediction.unsqueeze(1), carried)
+        return [readouts[key] for key in keys]
 
     def values(self, keep: _EdgeMask | Tensor) -> Float[np.ndarray, " episode"]:
         """Return the metric in each clean episode, ``[episode]``, with all edges outside a circuit
@@ -156,10 +158,11 @@ class CircuitScorer:
                 0 to 1, as for :meth:`run`.
         """
         (readout,) = self.run([keep])
-        if readout not in self._measured:
+        known = self._measured
+        if readout not in known:
             measured = self.measure.measure(readout, self.pair)
-            self._measured[readout] = measured.double().numpy(force=True)
-        return self._measured[readout]
+            known[readout] = measured.double().numpy(force=True)
+        return known[readout]
 
     @property
     def full(self) -> Float[np.ndarray, " episode"]:
@@ -221,13 +224,15 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
     Returns:
         One mask per circuit, ``[source, destination]``: True for the edges that it has.
     """
-    integer("size", size, 0, len(graph.edges))
+    edges = graph.edges
+    n_edges = len(edges)
+    integer("size", size, 0, n_edges)
     refuse_endless("n", integer("n", n, 0))
     generator = np.random.default_rng(seed)
     circuits: list[_EdgeMask] = []
     for _ in range(n):
-        drawn = generator.choice(len(graph.edges), size, replace=False)
-        circuits.append(graph.mask([graph.edges[i] for i in drawn]))
+        drawn = generator.choice(n_edges, size, replace=False)
+        circuits.append(graph.mask([edges[i] for i in drawn]))
     return circuits
 
 
@@ -241,13 +246,14 @@ def ablate(scorer: CircuitScorer) -> pd.DataFrame:
         ``low`` to ``high``. ``share`` is the drop divided by the drop when all edges are cut.
         ``metric`` and ``ablation`` are those of the scorer.
     """
+    graph = scorer.graph
     rows = []
-    for i, name in enumerate(scorer.graph.sources):
-        keep = scorer.graph.mask()
+    for i, name in enumerate(graph.sources):
+        keep = graph.mask()
         keep[i] = False  # all edges that leave the node
-        drop = scorer.full - scorer.values(keep)
-        mean, low, high = bootstrap_mean(drop, participants=scorer.participants)
-        rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
+        drops = scorer.full - scorer.values(keep)  # [episode]
+        mean = mean_interval(drops, participants=scorer.participants)
+        rows.append({"name": name, "drop": mean.estimate, "low": mean.low, "high": mean.high})
     frame = pd.DataFrame(rows)
     share = frame["drop"] / scorer.gap
     return frame.assign(share=share, metric=scorer.measure.key, ablation=scorer.ablation)
@@ -298,7 +304,7 @@ def evaluate(
         f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}",
     )
     graph = scorer.graph
-    keep = graph.require_edge_values("keep", keep, 0, 1)
+    keep = graph.require_edge_values("keep", keep, low=0, high=1)
     is_kept = keep.astype(bool)
     require(
         (is_kept == keep).all(),
@@ -307,6 +313,7 @@ def evaluate(
     circuit = is_kept & graph.exists
     n_edges = int(circuit.sum())
     interval = _bootstrap_faithfulness(scorer, circuit, seed)
+    # Both as shares of the gap between the whole model and the empty circuit.
     differences, smallest_effect = _remove_random_sets(
         scorer, circuit, n_sets=n_sets, minimality=minimality, seed=seed
     )
@@ -316,10 +323,11 @@ def evaluate(
     mean_random = float(random.mean())
     best_random = float(random.max())
     incompleteness = float(np.mean(differences))
+    faithfulness = interval.estimate
     row: dict[str, float] = {
         "size": n_edges,
         "of": n_edges_of_model,
-        "faithfulness": interval.estimate,
+        "faithfulness": faithfulness,
         "low": interval.low,
         "high": interval.high,
         "random_mean": mean_random,
@@ -333,7 +341,7 @@ def evaluate(
     frame = pd.DataFrame([row])
     frame = frame.assign(metric=scorer.measure.key, ablation=scorer.ablation)
     sentence = (
-        f"{n_edges} of {n_edges_of_model} edges keep {interval.estimate:.0%} of the difference to the "
+        f"{n_edges} of {n_edges_of_model} edges keep {faithfulness:.0%} of the difference to the "
         f"empty circuit; the best random circuit {best_random:.0%}."
     )
     return Tabulated(
@@ -352,11 +360,12 @@ def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _EdgeMask, seed: int) -
         keep: True for the edges that the circuit has, ``[source, destination]``.
         seed: seed of the bootstrap.
     """
-    of_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
-    weights = resample_weights(len(of_circuit), seed=seed, participants=scorer.participants)
+    # The metric in each episode, [episode]
+    with_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
+    weights = resample_weights(len(full), seed=seed, participants=scorer.participants)
     with np.errstate(invalid="ignore", divide="ignore"):
         # [resample]; 0 / 0 if a resample holds no episode in which model and empty circuit differ
-        samples = (weights @ (of_circuit - empty)) / (weights @ (full - empty))
+        samples = (weights @ (with_circuit - empty)) / (weights @ (full - empty))
     return Interval.of_samples(samples, scorer.faithfulness(keep))
 
 
@@ -384,7 +393,8 @@ def _remove_random_sets(
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
     differences: list[float] = []
-    largest_change = dict.fromkeys(edges if minimality else (), 0.0)  # of each edge, over the sets
+    # Edge -> largest change by its removal, over the sets; without edges, nothing is measured.
+    largest_change = dict.fromkeys(edges if minimality else (), 0.0)
     for removed in _draw_sets(edges, n_sets, seed):
         circuit, model = keep.copy(), graph.mask()
         for edge in removed:
@@ -470,18 +480,20 @@ def faithfulness_curve(
     )
     require(all(shares), "a share of 0 holds no edge; leave it out")
     graph.require_edge_values("scores", scores)
-    sizes = [round(share * len(graph.edges)) for share in shares]
+    n_edges = len(graph.edges)
+    sizes = [round(share * n_edges) for share in shares]
     best = np.array([scorer.faithfulness(_select_top_edges(graph, scores, size)) for size in sizes])
     random_by_size: list[list[float]] = []
     for size in sizes:
         circuits = random_circuits(graph, size, n_random, seed)
         random_by_size.append([scorer.faithfulness(circuit) for circuit in circuits])
     random = np.array(random_by_size)  # [size, circuit]
+    mean_random = random.mean(1)
     cpr, cmd = find_areas(shares, best)
     random_cpr, random_cmd = find_areas(shares, random)
     frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
     frame = frame.assign(
-        random_mean=random.mean(1),
+        random_mean=mean_random,
         random_max=random.max(1),
         cpr=cpr,
         cmd=cmd,
@@ -489,7 +501,7 @@ def faithfulness_curve(
         random_cmd=random_cmd,
     )
     x = "share of all edges"
-    lines = tabulate_over({x: shares}, {"best edges": best, "random": random.mean(1)})
+    lines = tabulate_over({x: shares}, {"best edges": best, "random": mean_random})
     sentence = (
         f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}."
     )
@@ -536,13 +548,14 @@ def smallest(
     Returns:
         A mask ``[source, destination]``, True for the edges that the circuit has.
     """
+    graph = scorer.graph
     check_number("tolerance", tolerance, 0)
-    scorer.graph.require_edge_values("scores", scores)
-    select_top = partial(_select_top_edges, scorer.graph, scores)
+    graph.require_edge_values("scores", scores)
+    select_top = partial(_select_top_edges, graph, scores)  # the circuit of a given size
 
     def suffices(size: int) -> bool:
         return abs(1 - scorer.faithfulness(select_top(size))) <= tolerance
 
     # If no smaller circuit suffices, bisect_left returns the number of edges: the whole model.
-    sizes = range(len(scorer.graph.edges))
+    sizes = range(len(graph.edges))
     return select_top(bisect_left(sizes, True, key=suffices))

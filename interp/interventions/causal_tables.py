@@ -26,7 +26,7 @@ from interp.interventions.ablation import (
     faithfulness_curve,
     smallest,
 )
-from interp.interventions.edge_graph import Ablation, attribute, with_heads
+from interp.interventions.edge_graph import Ablation, attribute, require_heads
 from interp.interventions.experiment import Tabulated
 from interp.interventions.interchange import Claim, carriers, variables_in_rounds
 from interp.interventions.pairs import (
@@ -137,24 +137,24 @@ def patch(
     )
     layout = model.layout
     measures = [find_metric(metric, layout) for metric in metrics or name_output_metrics(layout)]
-    if not propagate and record.delay > 0:
+    delay, n_map = record.delay, sample.n_map
+    if not propagate and delay > 0:
         # Only the state shows the corruption in its round; later rounds read the unpatched state.
-        showing = [measure for measure in measures if measure.needs_update]
-        do_all_show = showing == measures
+        of_state = [measure for measure in measures if measure.needs_update]
         require(
-            do_all_show or not metrics,
-            f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
+            of_state == measures or not metrics,
+            f"{record.key!r} shows in predictions only {delay} round later, which held latents hide; "
             "let effects propagate, or read --metric state",
         )
-        measures = showing
+        measures = of_state
     read_rounds: list[int] = []
     for measure in measures:
         # The state shows the corruption at once, the prediction only after the corruption's delay.
-        first_shown = round if measure.needs_update else round + record.delay
-        read_rounds.append(first_shown if read_round is None else read_round)
+        first_visible = round if measure.needs_update else round + delay
+        read_rounds.append(first_visible if read_round is None else read_round)
     n_rounds = sample.n_rounds
     if n_rounds is None:
-        last_mapped = round + max(sample.n_map, 1) - 1
+        last_mapped = round + max(n_map, 1) - 1
         n_rounds = max(*read_rounds, last_mapped) + 1
     episodes = catalog.of(model).sample_for(
         model, sample.n_episodes, n_rounds, sample.seed, sample.regime, sample.sizes
@@ -169,7 +169,7 @@ def patch(
         )
         sweeps.append(swept)
     mapped = None
-    mapped_rounds = list(range(round, min(round + sample.n_map, n_rounds)))
+    mapped_rounds = list(range(round, min(round + n_map, n_rounds)))
     if propagate and mapped_rounds:
         mapped = round_map(
             model,
@@ -196,11 +196,11 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     """
     import matplotlib  # half a second: where it is used
 
-    first = result.sweeps[0]
-    frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
+    sweeps, rounds = result.sweeps, result.rounds
+    first = sweeps[0]  # all sweeps have these settings in common
+    frame = pd.concat([swept.to_frame() for swept in sweeps], ignore_index=True)
     metrics = [
-        {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap}
-        for swept in result.sweeps
+        {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap} for swept in sweeps
     ]
     settings = {
         "direction": first.direction,
@@ -215,13 +215,13 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     ]
     # Text stays text, and equal figures are equal files.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):
-        for swept in result.sweeps:
+        for swept in sweeps:
             for key in dict.fromkeys(site.component for site in swept.sites):
                 path = folder / f"{swept.metric}-{key}.svg"
                 paths.append(write_figure(path, swept.plot(key)))
-        if result.rounds is not None:
-            paths.append(write_csv(folder / "rounds.csv", result.rounds.to_frame()))
-            paths.append(write_figure(folder / "rounds.svg", result.rounds.plot()))
+        if rounds is not None:
+            paths.append(write_csv(folder / "rounds.csv", rounds.to_frame()))
+            paths.append(write_figure(folder / "rounds.svg", rounds.plot()))
     return paths
 
 
@@ -258,6 +258,7 @@ def metric_names() -> str:
 
 N_DECODED = 256
 """Number of episodes for fitting a decoder of a learned model's state."""
+_N_TESTED_ROUNDS = 5  # number of rounds, up to the analysed one, of interchanges and alignments
 _ALIGNMENT_STEPS = 100  # training steps of a learned subspace
 TOLERANCE = 0.1  # largest distance from 1 of the faithfulness of the circuit that is evaluated
 
@@ -322,14 +323,15 @@ def interchange_table(
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
+    tested_rounds = _select_tested_rounds(round)
     decode = None
     if not model.is_handwired:
         # Not the tested episodes: other participants of recorded episodes, or another seed.
-        known = task.half(0).sample_for(model, n_decoded, round + 3, seed + 2, *drawn)
-        # The tested rounds and two later ones, since the tested state is the one after a round.
-        nearby = range(max(round - 4, 0), round + 3)
-        memory = variables_in_rounds(algorithm, known, nearby)[algorithm.memory]
-        latents = rollout(model, known).latents[:, nearby.start : nearby.stop]
+        start, end = tested_rounds.start, round + 3
+        known = task.half(0).sample_for(model, n_decoded, end, seed + 2, *drawn)
+        # The tested rounds and the two later ones, since the tested state is the one after a round.
+        memory = variables_in_rounds(algorithm, known, range(start, end))[algorithm.memory]
+        latents = rollout(model, known).latents[:, start:end]
         decode = Decoder.fit(latents, memory, ridge=RIDGE)
     if claims is None:
         claims = _require_field(task, "claims", Claim.of(model))
@@ -339,15 +341,16 @@ def interchange_table(
         other,
         algorithm,
         claims,
-        round=_select_last_five(round),
+        round=tested_rounds,
         decode=decode,
         seed=seed,
     )
 
 
-def _select_last_five(round: int) -> slice:
+def _select_tested_rounds(round: int) -> slice:
     """Return a slice of five rounds that ends with ``round``; fewer at the beginning."""
-    return slice(max(round - 4, 0), round + 1)
+    end = round + 1
+    return slice(max(end - _N_TESTED_ROUNDS, 0), end)
 
 
 def alignment_table(
@@ -371,22 +374,20 @@ def alignment_table(
         :meth:`interp.interventions.alignment.AlignmentResult.to_frame`. If no subspace could be
         trained, the column ``refused`` has the reason.
     """
-    from interp.interventions.alignment import (
-        COLUMNS,
-        AlignmentError,
-        Search,
-        align,
-    )  # two seconds: where it is used
+    # Two seconds: imported where it is used.
+    from interp.interventions.alignment import COLUMNS, AlignmentError, Search, align
 
     task = catalog.of(model)
     algorithm = task.explains(model)
     runs = paired_runs(model, episodes, other, "interchange")
     search = Search(seed=seed, steps=_ALIGNMENT_STEPS, restarts=1, smooth=smooth)
-    recent = _select_last_five(round)
+    tested_rounds = _select_tested_rounds(round)
     frames: list[pd.DataFrame] = []
     for variable, site in _require_field(task, "aligned", task.analysis.aligned(model)):
         try:
-            result = align(model, *runs, algorithm, variable, site, round=recent, search=search)
+            result = align(
+                model, *runs, algorithm, variable, site, round=tested_rounds, search=search
+            )
             frames.append(result.to_frame())
         except AlignmentError as refusal:
             row = {
@@ -420,7 +421,8 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     task = catalog.of(model)
     base = run_of(model, episodes, "steering")
     integer("round", round, -base.n_rounds, base.n_rounds - 1)
-    steering = _require_field(task, "steering", task.analysis.steering)()
+    make_steering = _require_field(task, "steering", task.analysis.steering)
+    steering = make_steering()
     algorithm = task.explains(model)
     memory = algorithm.run(base.episodes)[algorithm.memory]  # [episode, round, ...]
     change = steering.change(memory.shape[2:])
@@ -479,7 +481,7 @@ def circuit_tables(
           without the node (:func:`~interp.interventions.ablation.ablate`). There are two metrics,
           one of the prediction and one of the state.
     """
-    config = with_heads(model, "circuits of edges").config
+    config = require_heads(model, "circuits of edges").config
     require(
         all(rule == "softmax" for rules in config.attention_rules for rule in rules),
         f"{model.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
@@ -501,11 +503,12 @@ def circuit_tables(
         "circuit": circuit.to_frame(),
     }
     if in_full:
-        nodes: list[pd.DataFrame] = []
+        drops_by_node: list[pd.DataFrame] = []
         scorers = [CircuitScorer(pair, ablation=ablation) for ablation in get_args(Ablation)]
         for metric in name_output_metrics(model.layout):
-            nodes += [ablate(of_ablation.through(metric)) for of_ablation in scorers]
-        by_name["ablation"] = pd.concat(nodes, ignore_index=True)
+            for ablation_scorer in scorers:
+                drops_by_node.append(ablate(ablation_scorer.with_metric(metric)))
+        by_name["ablation"] = pd.concat(drops_by_node, ignore_index=True)
     return by_name
 
 
@@ -530,15 +533,17 @@ def table_makers(
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task = catalog.of(model.eval())
-    n, seed, drawn = sample.n_episodes, sample.seed, (sample.regime, sample.sizes)
+    seed, drawn = sample.seed, (sample.regime, sample.sizes)
+    n_episodes, n_rounds = sample.n_episodes, round + 3  # some corruptions show in later rounds
     # Of recorded episodes only half 1: interchange_table fits its decoder on half 0.
-    base = task.half(1).sample_for(model, n, round + 3, seed, *drawn)
-    source = task.half(1).sample_for(model, n, round + 3, seed + 1, *drawn)
+    half = task.half(1)
+    base = half.sample_for(model, n_episodes, n_rounds, seed, *drawn)
+    source = half.sample_for(model, n_episodes, n_rounds, seed + 1, *drawn)
     runs = paired_runs(model, base, source, "interchange")
     # Patching and circuits fit no decoder, and may use both halves.
     episodes = base
     if task.data.halves:
-        episodes = task.sample_for(model, n, round + 3, seed, *drawn)
+        episodes = task.sample_for(model, n_episodes, n_rounds, seed, *drawn)
 
     makers: dict[str, Callable[[], dict[str, pd.DataFrame]]] = {
         "patching": lambda: {"patching": patching_table(model, episodes, round)},
@@ -569,7 +574,7 @@ def _circuit_tables_or_note(
         seed: seed of random circuits.
     """
     try:
-        with_heads(model, "circuits of edges")
+        require_heads(model, "circuits of edges")
     except InputError as lacking:
         note = pd.DataFrame({"note": [str(lacking)]})
         return dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)

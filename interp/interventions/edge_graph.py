@@ -44,7 +44,7 @@ Ablation = Literal["resample", "mean", "zero"]
 EXITS = ("prediction", "update")
 
 
-def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
+def require_heads(model: Machine, what: str) -> HookedLatentTransformer:
     """Return the model unchanged if it is a transformer with heads that can be edited; otherwise
     raise an error.
 
@@ -111,31 +111,34 @@ class EdgeGraph:
     """
 
     def __init__(self, model: Machine) -> None:
-        self.model = with_heads(model, "edges")
+        self.model = require_heads(model, "edges")
         config = self.model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or
         # later. In layer i, attention reads at 2i and writes at 2i + 1, when the MLP reads.
         sources: dict[str, int] = {"embed": 0}
         destinations: dict[str, int] = {}
-        # Hook point -> who writes there, or reads, as indices. Heads read at queries, keys and values, which are linear
-        # in what is read but for normalisation, or at what is read, which takes a copy for every head of every layer.
+        # Hook point -> who writes there, or reads, as indices. Queries, keys and values are linear in what a head reads
+        # from the stream, and so are changed themselves. With a normalisation they are not: the head's copy of the
+        # stream is changed instead ("_input"), which takes one copy for every head of every layer.
         suffix = "" if config.normalization_type is None else "_input"
         self.writers: dict[str, list[int]] = {"blocks.0.hook_resid_pre": [0]}
         self.readers: dict[str, list[int]] = {}
-        for layer in range(config.n_layers):
+        n_layers = config.n_layers
+        for layer in range(n_layers):
             block, mlp = f"blocks.{layer}", f"mlp {layer}"
+            before_attention = 2 * layer
+            before_mlp = before_attention + 1
+            after_mlp = before_mlp + 1
             heads = [head_address(layer, head) for head in range(config.n_heads)]
             for port in "qkv":
                 names = [f"{head}.{port}" for head in heads]
                 hook = f"{block}.attn.hook_{port}{suffix}"
-                self.readers[hook] = _add_nodes(destinations, names, 2 * layer)
-            self.writers[f"{block}.attn.hook_result"] = _add_nodes(sources, heads, 2 * layer + 1)
+                self.readers[hook] = _add_nodes(destinations, names, before_attention)
+            self.writers[f"{block}.attn.hook_result"] = _add_nodes(sources, heads, before_mlp)
             if config.d_mlp:
-                self.readers[f"{block}.hook_mlp_in"] = _add_nodes(
-                    destinations, [mlp], 2 * layer + 1
-                )
-                self.writers[f"{block}.hook_mlp_out"] = _add_nodes(sources, [mlp], 2 * layer + 2)
-        _add_nodes(destinations, EXITS, 2 * config.n_layers)
+                self.readers[f"{block}.hook_mlp_in"] = _add_nodes(destinations, [mlp], before_mlp)
+                self.writers[f"{block}.hook_mlp_out"] = _add_nodes(sources, [mlp], after_mlp)
+        _add_nodes(destinations, EXITS, 2 * n_layers)
         self.sources, self.destinations = list(sources), list(destinations)
         write_times = np.array(list(sources.values()))
         read_times = np.array(list(destinations.values()))
@@ -155,13 +158,12 @@ class EdgeGraph:
         """
         writes = {"embed": True}  # name of a source -> whether its output weights are not all 0
         for layer, block in enumerate(self.model.blocks):
-            of_heads = block.attn.W_O.flatten(1).any(1)
-            for head, head_writes in enumerate(of_heads.tolist()):
+            heads_write = block.attn.W_O.flatten(1).any(1)
+            for head, head_writes in enumerate(heads_write.tolist()):
                 writes[head_address(layer, head)] = head_writes
             mlp = block.mlp
             if mlp is not None:
-                mlp_writes = bool(mlp.W_out.any() or mlp.b_out.any())
-                writes[f"mlp {layer}"] = mlp_writes
+                writes[f"mlp {layer}"] = bool(mlp.W_out.any() or mlp.b_out.any())
         destination_matters: list[bool] = []
         for name in self.destinations:
             # "mlp 0" and "L1H0.q" feed a source, which has to write; "prediction" feeds none.
@@ -185,10 +187,11 @@ class EdgeGraph:
             source, destination: names from :attr:`sources` and :attr:`destinations`, such as "L0H0"
                 and "L1H0.q".
         """
-        require_known("source", source, self.sources, limit=40)
-        require_known("destination", destination, self.destinations, limit=40)
-        row, column = self.sources.index(source), self.destinations.index(destination)
-        later = [self.destinations[i] for i in np.flatnonzero(self.exists[row])]
+        sources, destinations = self.sources, self.destinations
+        require_known("source", source, sources, limit=40)
+        require_known("destination", destination, destinations, limit=40)
+        row, column = sources.index(source), destinations.index(destination)
+        later = [destinations[i] for i in np.flatnonzero(self.exists[row])]
         require_known(f"destination of {source!r}", destination, later, limit=40)
         return row, column
 
@@ -198,7 +201,7 @@ class EdgeGraph:
         """Return a circuit as booleans ``[source, destination]``: True for the pairs of indices in
         ``edges``, or for all edges if it is None. Pairs without an edge stay False.
         """
-        keep = np.full_like(self.exists, edges is None)
+        keep = np.full_like(self.exists, edges is None)  # without a list, every edge
         n_sources, n_destinations = keep.shape
         for edge in edges or ():
             source, destination = edge
@@ -222,13 +225,14 @@ class EdgeGraph:
             values: numbers or booleans, ``[source, destination]``.
             low, high: smallest and largest allowed number.
         """
-        array, shape = array_of(what, values), self.exists.shape
+        array, exists = array_of(what, values), self.exists
+        shape, wanted = array.shape, exists.shape
         require(
-            array.shape == shape,
-            f"{what} must hold a number for each of [source, destination] {shape}, as graph.mask() does; got shape "
-            f"{array.shape}",
+            shape == wanted,
+            f"{what} must hold a number for each of [source, destination] {wanted}, as graph.mask() does; got shape "
+            f"{shape}",
         )
-        numbers = array[self.exists]
+        numbers = array[exists]
         smallest, largest = numbers.min(), numbers.max()
         bounds = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
         is_inside = np.isfinite(numbers).all() and low <= smallest and largest <= high
@@ -286,9 +290,8 @@ class EdgeGraph:
                 before = 0, model.embed_round(rounds.tokens, latents, rounds.values)
             layer, resid = before
             out = model.read_out(model.run_from(resid, layer), latents)
-        assert counter.fired == [1] * len(hooks), (
-            f"hooks on edges fired {counter.fired} times, not once each"
-        )
+        fired = counter.fired
+        assert fired == [1] * len(hooks), f"hooks on edges fired {fired} times, not once each"
         return out.prediction, model.write(out.latents, out.update, rounds.slots)
 
     def run(
@@ -323,46 +326,42 @@ class EdgeGraph:
         is_cut = np.any(cut_shares, axis=0)  # in at least one circuit, [source, destination]
         # Computation starts at the layer of the first destination with a cut edge. Destinations,
         # and sources after the embedding, are ordered by layer, equally many in each.
+        n_sources = len(ablated)
         n_destinations_per_layer = (len(self.destinations) - len(EXITS)) // n_layers
         first_cut = int(is_cut.any(0).argmax())
         layer = min(first_cut // n_destinations_per_layer, n_layers - 1)
-        n_known = 1 + layer * (len(self.sources) - 1) // n_layers  # sources before this layer
+        n_known = 1 + layer * (n_sources - 1) // n_layers  # sources before this layer
         clean_written, clean_resid = clean
         # Shifts, ablated minus written: [source, circuit, episode, pos, d_model]
         known = (ablated - clean_written)[:n_known].unsqueeze(1)  # the same in all circuits
-        later = ablated.new_zeros(len(ablated) - n_known, n, *ablated.shape[1:])
+        later = ablated.new_zeros(n_sources - n_known, n, *ablated.shape[1:])
         shifts = [known, later]
 
         def fill_later(first: int, written: Tensor) -> None:
-            by_circuit = written.unflatten(1, (n, -1))
-            shift = ablated[first : first + len(written)].unsqueeze(1) - by_circuit
-            start = first - n_known
-            later[start : start + len(by_circuit)] = shift
+            end = first + len(written)
+            shift = ablated[first:end].unsqueeze(1) - written.unflatten(1, (n, -1))
+            later[first - n_known : end - n_known] = shift
 
-        is_later = np.arange(len(self.sources)) >= n_known
-        is_recorded = is_later & is_cut.any(1)
+        is_later = np.arange(n_sources) >= n_known
         hooks = [
-            *_make_recording_hooks(self, is_recorded, fill_later),
-            *rebuilt(self, weights, shifts, is_cut),
+            *_make_recording_hooks(self, is_later & is_cut.any(1), record=fill_later),
+            *make_shift_hooks(self, weights, shifts, is_cut),
         ]
         repeat = partial(tile, times=n)  # once for each circuit
         fed = run.fed.take_round(round).map_tensors(repeat)
         resid = repeat(clean_resid[layer])
         with torch.no_grad():
             prediction, latents = self.forward(
-                fed,
-                repeat(run.latents[:, round]),
-                hooks,
-                before=(layer, resid),
+                fed, repeat(run.latents[:, round]), hooks, before=(layer, resid)
             )
         shifts.clear()  # hooks are freed late, and what they hold is most of the memory
         return prediction.unflatten(0, (n, -1)), latents.unflatten(0, (n, -1))
 
 
 def _make_recording_hooks(
-    graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
+    graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], record: Callable[[int, Tensor], None]
 ) -> Hooks:
-    """Return hooks that call the function ``take`` with what some sources write, when they write
+    """Return hooks that call the function ``record`` with what some sources write, when they write
     it.
 
     It is called once for each wanted embedding or MLP, and once for all heads of a layer together
@@ -371,28 +370,28 @@ def _make_recording_hooks(
     Args:
         graph: the graph.
         wanted: which sources are wanted.
-        take: function of two arguments: the index of the first of the sources, and what they write,
-            ``[source, row, pos, d_model]``.
+        record: function of two arguments: the index of the first of the sources, and what they
+            write, ``[source, row, pos, d_model]``.
     """
 
-    def record(first: int, activation: Tensor, hook: object) -> None:
+    def visit(first: int, activation: Tensor, hook: object) -> None:
         is_of_heads = activation.ndim == 4  # [row, pos, head, d_model]
-        take(first, activation.movedim(2, 0) if is_of_heads else activation.unsqueeze(0))
+        record(first, activation.movedim(2, 0) if is_of_heads else activation.unsqueeze(0))
 
     hooks: list[tuple[str, HookFunction]] = []
     for hook, sources in graph.writers.items():
         if wanted[sources].any():
-            hooks.append((hook, partial(record, sources[0])))
+            hooks.append((hook, partial(visit, sources[0])))
     return hooks
 
 
-def rebuilt(
+def make_shift_hooks(
     graph: EdgeGraph,
     weights: Float[Tensor, "source destination circuit"],
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
-    cut: Bool[np.ndarray, "source destination"],
+    is_cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Return hooks that change what destinations (inputs of heads and MLPs, and the outputs of a
+    """Return hooks that shift what destinations (inputs of heads and MLPs, and the outputs of a
     round) read from the residual stream.
 
     In circuit c, ``sum_s weights[s, d, c] * shifts[s, c]`` is added to the input of destination d.
@@ -408,40 +407,39 @@ def rebuilt(
             ``[source, circuit, episode, pos, d_model]``. The axis ``circuit`` has length 1 if the
             shift is the same for all circuits. Values may be filled in during the run, before they
             are needed: the hook of a destination reads only the shifts of earlier sources.
-        cut: True for edges that are cut in at least one circuit, ``[source, destination]``.
+        is_cut: True for edges that are cut in at least one circuit, ``[source, destination]``.
             Destinations that no such edge enters get no hook.
     """
 
-    def mix(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:
+    def sum_shifts(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:
+        """Return the weighted sum of shifts for some destinations, where a row is an episode of a
+        circuit.
+        """
         # Destinations of one hook have the same sources: the first ones, in order of computation.
         n_sources = int(graph.exists[:, destinations[0]].sum())
-        mixes: list[Tensor] = []
-        start = 0
-        for part in shifts:  # index of its first source: start
-            end = min(start + len(part), n_sources)
-            if start < end:
-                of_part = weights[start:n_sources, destinations][: len(part)]
-                mixes.append(
-                    einsum(
-                        of_part,
-                        part[: end - start],
-                        "source at c, source c episode pos d -> at c episode pos d",
-                    )
-                )
-            start += len(part)
-        return reduce(torch.add, mixes).flatten(1, 2)
+        sums: list[Tensor] = []
+        first = 0  # index of the first source of the part
+        for part in shifts:
+            end = first + len(part)
+            n_summed = min(end, n_sources) - first
+            if n_summed > 0:
+                part_weights = weights[first : first + n_summed, destinations]
+                axes = "source to c, source c episode pos d -> to c episode pos d"
+                sums.append(einsum(part_weights, part[:n_summed], axes))
+            first = end
+        return reduce(torch.add, sums).flatten(1, 2)
 
     def change_input(destinations: list[int], activation: Tensor, hook: Any) -> Tensor:
-        change = mix(destinations)
+        change = sum_shifts(destinations)
         if activation.ndim < 4:  # an MLP: one destination, without an axis of heads
             return activation + change[0]
-        first = graph.readers[hook.name][0]
+        name = hook.name  # such as "blocks.1.attn.hook_q"
+        first = graph.readers[name][0]
         heads = [i - first for i in destinations]
-        if not hook.name.endswith("_input"):
+        if not name.endswith("_input"):
             # The hook sees queries, keys or values: the change passes through their weights.
-            _, layer, *_ = hook.name.split(".")
-            port = hook.name[-1].upper()
-            maps = getattr(graph.model.blocks[int(layer)].attn, f"W_{port}")
+            _, layer, *_ = name.split(".")
+            maps = getattr(graph.model.blocks[int(layer)].attn, f"W_{name[-1].upper()}")
             change = einsum(change, maps[heads], "head row pos d, head d out -> head row pos out")
         index = torch.tensor(heads, device=change.device)
         return activation.index_add(2, index, change.permute(1, 2, 0, 3))
@@ -451,17 +449,20 @@ def rebuilt(
         the update at the position where the update is read, those for the prediction at all other
         positions.
         """
-        to_prediction, to_update = mix([-2, -1])  # the last destinations are the exits
+        # The last two destinations are the exits.
+        to_prediction, to_update = sum_shifts([-2, -1])
+        update_position = -graph.model.layout.n_from_update  # counted from the end of the round
         is_update = torch.zeros_like(resid[0, :, :1])  # [pos, 1]
-        is_update[-graph.model.layout.n_from_update] = 1
+        is_update[update_position] = 1
         return resid + to_prediction * (1 - is_update) + to_update * is_update
 
     hooks: list[tuple[str, HookFunction]] = []
+    is_shifted = np.asarray(is_cut.any(0))  # [destination]
     for hook, destinations in graph.readers.items():
-        changed = [i for i in destinations if cut[:, i].any()]
-        if changed:
-            hooks.append((hook, partial(change_input, changed)))
-    if cut[:, -len(EXITS) :].any():
+        shifted = [i for i in destinations if is_shifted[i]]
+        if shifted:
+            hooks.append((hook, partial(change_input, shifted)))
+    if is_shifted[-len(EXITS) :].any():
         last = graph.model.config.n_layers - 1
         hooks.append((f"blocks.{last}.hook_resid_post", change_exits))
     return hooks
@@ -514,44 +515,44 @@ def attribute(
         ``source``, ``destination``, ``score`` (the mean) and ``std`` (over episodes).
     """
     integer("steps", steps, 1, _MAX_STEPS)
-    model = with_heads(pair.model, "edges")
-    is_same_round = pair.read_round == pair.round
+    model = require_heads(pair.model, "edges")
+    t, read_round, clean = pair.round, pair.read_round, pair.clean
     require(
-        is_same_round,
-        f"attribution reads the round it changes, got round {pair.round}, read {pair.read_round}",
+        read_round == t,
+        f"attribution reads the round it changes, got round {t}, read {read_round}",
     )
-    if any(rule == "hard" for rules in model.config.attention_rules for rule in rules):
+    if any("hard" in rules for rules in model.config.attention_rules):
         warnings.warn(
             f"{model.name!r} has hard attention, which has no gradient: edges that only choose where a "
             "head attends score 0; attribute to its softmax-only variant, circuits.differentiable(model)",
             stacklevel=3,
         )
     measure, graph = find_metric(metric, pair.layout), EdgeGraph(model)
-    t, clean = pair.round, pair.clean
+    exists, metric_key = graph.exists, measure.key
     corrupted = graph.contributions(pair.corrupted, t)
     difference = graph.contributions(clean, t) - corrupted
-    slope_sums = np.zeros((*graph.exists.shape, clean.n_episodes))
+    slope_sums = np.zeros((*exists.shape, clean.n_episodes))
     for step in range(1, steps + 1):
         # Every episode takes the place of a circuit, with its own weights.
         weights = torch.zeros(slope_sums.shape).to(difference).requires_grad_()
         # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-        weight_hooks = rebuilt(graph, weights, [difference.unsqueeze(2)], graph.exists)
+        weight_hooks = make_shift_hooks(graph, weights, [difference.unsqueeze(2)], exists)
         # Source 0 is the embedding: a point on the line between the two runs.
         embedding = corrupted[0] + step / steps * difference[0]
         hooks: list[Any] = [
             ("blocks.0.hook_resid_pre", lambda activation, hook, embedding=embedding: embedding),
             *weight_hooks,
         ]
-        with torch.enable_grad(), freeze_parameters(pair.model):
+        with torch.enable_grad(), freeze_parameters(model):
             prediction, latents = graph.forward(clean.fed.take_round(t), clean.latents[:, t], hooks)
             measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
             with convert_errors(
-                f"the metric {measure.key!r} has no gradient: {{error}}",
+                f"the metric {metric_key!r} has no gradient: {{error}}",
                 of=(RuntimeError, TypeError),
             ):
                 (slope,) = torch.autograd.grad(measured.sum(), weights)
         slope_sums += slope.double().numpy(force=True)
-    scores = np.where(graph.exists[..., None], slope_sums / steps, 0.0)
+    scores = np.where(exists[..., None], slope_sums / steps, 0.0)
     mean, std = scores.mean(-1), scores.std(-1)
     sources, destinations = graph.sources, graph.destinations
     rows = [(sources[s], destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]
@@ -559,12 +560,12 @@ def attribute(
     frame = sort_by_size(pd.DataFrame(rows, columns=columns), "score")
     first = frame.iloc[0]
     grid = pd.DataFrame(mean, index=sources, columns=destinations)
-    axes = {"label": f"score on {measure.key}", "xlabel": "destination", "ylabel": "source"}
-    edge = f"{first['source']} -> {first['destination']}"
-    sentence = f"{edge} scores most on {measure.key}: {first['score']:+.3g}."
+    axes = {"label": f"score on {metric_key}", "xlabel": "destination", "ylabel": "source"}
+    source, destination, score, _ = first
+    sentence = f"{source} -> {destination} scores most on {metric_key}: {score:+.3g}."
     return _AttributionResult(
         sentence=sentence,
-        table=frame.assign(metric=measure.key, steps=steps),
+        table=frame.assign(metric=metric_key, steps=steps),
         picture=lambda figures: figures.heatmaps({"edges": grid}, **axes),
         settings=provenance(model, round=t),
         graph=graph,

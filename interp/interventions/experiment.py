@@ -43,13 +43,15 @@ from interp.core.machine import Machine, can_resume_rounds
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Place, Site, tile, write
 from interp.model.hooked import FiringCounter
-from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.layout import EncodedRounds, RoundLayout, add_axes
 from interp.model.rollout import Step, require_own, run_round, runs_without_hooks
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
 from interp.support.checks import checked, checked_fields, checked_result, fit
-from interp.support.errors import InputError, convert_errors, require, require_known
+from interp.support.errors import convert_errors, require, require_known
+
+_KEY_COLUMNS = ["edit", "edited", "read", "outcome"]
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,15 @@ class Effects(Result):
         Args:
             analysis: name of the analysis, for the error message.
         """
+        # NaN with the edit alone: the edited iteration was not run. [edit, episode, pair]
         is_void = self.values.isnan().any(-1) & ~self.unpatched.isnan().any(-1)
-        n_void = is_void.flatten(1).sum(1)
-        if n_void.any():
-            worst = int(n_void.argmax())
-            raise InputError(
-                f"{self.edits[worst]!r} edits runs that did not take place in {int(n_void[worst])} of "
-                f"{is_void[0].numel()} pairs of episode and round, and {analysis} counts all; take an earlier run of "
-                "the loop, or patching.sweep, which leaves those episodes out"
-            )
+        n_void, worst = is_void.flatten(1).sum(1).max(0)
+        require(
+            n_void == 0,
+            f"{self.edits[worst]!r} edits runs that did not take place in {n_void} of "
+            f"{is_void[0].numel()} pairs of episode and round, and {analysis} counts all; take an earlier run of "
+            "the loop, or patching.sweep, which leaves those episodes out",
+        )
         return self
 
     @checked
@@ -130,7 +132,7 @@ class Effects(Result):
             for rounds in self.rounds
             for outcome in self.outcomes
         ]
-        frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
+        frame = pd.DataFrame(names, columns=_KEY_COLUMNS)
         if n_episodes.min() < self.values.shape[1]:
             frame["n_episodes"] = n_episodes.repeat(len(self.outcomes))
         frame["effect"] = mean.reshape(-1)
@@ -150,21 +152,14 @@ class Effects(Result):
         if is_counted.all():
             summary = bootstrap_mean(effects, seed=seed, participants=self.participants)
             return (*summary, n_episodes)
-        # [mean or end of its interval, edit, pair, outcome]
+        # [mean or end of its interval, edit, pair, outcome]; NaN where no episode is counted
         mean_low_high = np.full((3, *effects.shape[1:]), np.nan)
-        for pair in range(len(self.rounds)):
-            # Edits that are counted in the same episodes are bootstrapped together.
-            episode_sets, set_of_edit = np.unique(
-                is_counted[:, :, pair], axis=1, return_inverse=True
-            )
-            for set_index, episodes in enumerate(episode_sets.T):
-                if not episodes.any():
-                    continue
-                players = None if self.participants is None else self.participants[episodes]
-                is_in_set = set_of_edit.ravel() == set_index
-                of_set = effects[episodes, :, pair][:, is_in_set]
-                summary = bootstrap_mean(of_set, seed=seed, participants=players)
-                mean_low_high[:, is_in_set, pair] = summary
+        for edit, pair in np.argwhere(n_episodes):
+            episodes = is_counted[:, edit, pair]
+            players = None if self.participants is None else self.participants[episodes]
+            counted_effects = effects[episodes, edit, pair]  # [counted episode, outcome]
+            summary = bootstrap_mean(counted_effects, seed=seed, participants=players)
+            mean_low_high[:, edit, pair] = summary
         return (*mean_low_high, n_episodes)
 
     def _draw(self, figures: Any) -> Any:
@@ -173,10 +168,10 @@ class Effects(Result):
         """
         # [edit, pair]: summed over outcomes; the mean leaves out episodes that are not counted.
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
-        starts = {edited for edited, _ in self.rounds}
+        edited_rounds = {edited for edited, _ in self.rounds}
         columns = [read for _, read in self.rounds]
         column, xlabel = "round", "round"
-        if len(starts) > 1:
+        if len(edited_rounds) > 1:
             columns = [read - edited for edited, read in self.rounds]
             column, xlabel = "lag", "rounds after the edit"
         by_round = pd.DataFrame(sizes, index=list(self.edits), columns=columns)
@@ -190,15 +185,13 @@ class Effects(Result):
         which round.
         """
         largest = self.to_frame().iloc[0]
-        if np.isnan(largest["effect"]):
-            return (
-                f"{largest['edit']} leaves outcomes without a number, such as {largest['outcome']}."
-            )
-        if largest["effect"] == 0:
+        edit, edited, read, outcome, effect = largest[[*_KEY_COLUMNS, "effect"]]
+        if np.isnan(effect):
+            return f"{edit} leaves outcomes without a number, such as {outcome}."
+        if effect == 0:
             return "No edit moves an outcome."
-        after = "" if largest["read"] == largest["edited"] else f" after round {largest['edited']}"
-        size = f"by {largest['effect']:+.3g} in round {largest['read']}{after}"
-        return f"{largest['edit']} moves outcome {largest['outcome']} most: {size}."
+        after = "" if read == edited else f" after round {edited}"
+        return f"{edit} moves outcome {outcome} most: by {effect:+.3g} in round {read}{after}."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -594,35 +587,38 @@ class Experiment:
             self.edits and self.horizon >= 0,
             "an experiment needs an edit and a horizon of 0 or more rounds",
         )
-        shape = self.run.tokens.shape[:2]  # [episode, round]
+        run = self.run
+        n_episodes, n_rounds = run.n_episodes, run.n_rounds
         for edit in self.every_edit:
-            is_tensor = isinstance(edit.value, Tensor)
+            value = edit.value
+            is_tensor = isinstance(value, Tensor)
             require(
-                _is_writable(edit.value) and (is_tensor or not edit.add),
+                _is_writable(value) and (is_tensor or not edit.add),
                 "a tensor that is put holds finite real numbers, and nothing but a tensor can be added",
             )
-            if isinstance(edit.value, Rollout):
+            if isinstance(value, Rollout):
                 require(
-                    edit.value.tokens.shape[:2] == shape,
+                    value.tokens.shape[:2] == (n_episodes, n_rounds),
                     "what is put has other episodes or rounds than run",
                 )
         # run() refuses a round that is listed twice; batches() accepts it.
-        starts = tuple(select_rounds(self.rounds, self.run.n_rounds, may_repeat=True))
+        starts = tuple(select_rounds(self.rounds, n_rounds, may_repeat=True))
         object.__setattr__(self, "rounds", starts)
-        object.__setattr__(self, "commit", self.commit or self.run.commit)
+        object.__setattr__(self, "commit", self.commit or run.commit)
         for edit in self.every_edit:
+            value = edit.value
             acting_rounds: Sequence[int] = starts
             if edit.rounds is not None:
-                acting_rounds = select_rounds(edit.rounds, self.run.n_rounds)
+                acting_rounds = select_rounds(edit.rounds, n_rounds)
                 self._require_run_of_rounds(edit, acting_rounds)
             elif edit.is_whole:
                 continue  # checked when it is put, with all its axes (_require_latents)
-            if isinstance(edit.value, Tensor):
-                wanted = (self.run.n_episodes, len(acting_rounds))
+            if isinstance(value, Tensor):
+                shape, wanted = tuple(value.shape), (n_episodes, len(acting_rounds))
                 require(
-                    edit.value.shape[:2] == wanted,
+                    shape[:2] == wanted,
                     f"a tensor that is put in rounds {_format_rounds(acting_rounds)} is [episode, round, ...] = "
-                    f"{[*wanted, '...']}, got shape {tuple(edit.value.shape)}",
+                    f"{[*wanted, '...']}, got shape {shape}",
                 )
 
     @property
@@ -635,12 +631,12 @@ class Experiment:
         field ``rounds``.
         """
         starts = self.starts
-        outside = sorted({*starts} - {*acting})
-        shown = _format_rounds(acting)
+        outside = sorted(set(starts).difference(acting))
+        rounds_in_words = _format_rounds(acting)
         require(
             not outside,
-            f"an edit of rounds {shown} is not made in round {_format_rounds(outside or acting)}, which the experiment "
-            f"starts at; give Experiment(..., rounds={min(acting)})",
+            f"an edit of rounds {rounds_in_words} is not made in round {_format_rounds(outside or acting)}, which the "
+            f"experiment starts at; give Experiment(..., rounds={min(acting)})",
         )
         require(
             edit.place is not None,
@@ -654,7 +650,7 @@ class Experiment:
         n_later = max(acting) - min(starts)
         require(
             self.horizon > 0 or n_later <= 0,
-            f"an edit of rounds {shown} is made as the model runs on, and horizon is 0; give "
+            f"an edit of rounds {rounds_in_words} is made as the model runs on, and horizon is 0; give "
             f"horizon={n_later} to read them all",
         )
 
@@ -685,12 +681,12 @@ class Experiment:
         if callable(self.readout):
             numbers = convert_errors("readout=")(self.readout)(outputs)
             return fit("what readout= gives", numbers, Float[Tensor, "edit episode round outcome"])
-        starts = self.starts
-        start_indices = [starts.index(t) for t, _ in self.pairs]
-        lags = [read - t for t, read in self.pairs]
+        starts, run, pairs = self.starts, self.run, self.pairs
+        start_indices = [starts.index(t) for t, _ in pairs]
+        lags = [read - t for t, read in pairs]
         # With reads="last", carried states have one entry on the axis of the rounds read.
         read_indices = lags if self.reads == "each" else [0] * len(lags)
-        slots = self.run.slots[:, [read for _, read in self.pairs]]
+        slots = run.slots[:, [read for _, read in pairs]]
         outcome = Outcome.from_key(self.readout)
         require(
             self.update or outcome.key == "prediction",
@@ -702,7 +698,7 @@ class Experiment:
         by_edit: list[Tensor] = []
         # A decoder may be fitted for each episode, the first axis: edits are read one by one.
         for prediction, latents in zip(predictions, carried, strict=True):
-            values = outcome.values(self.model, self.run.layout, prediction, latents, slots)
+            values = outcome.values(self.model, run.layout, prediction, latents, slots)
             by_edit.append(values)
         return torch.stack(by_edit)
 
@@ -718,8 +714,11 @@ def _is_writable(value: object) -> bool:
         return True
     if value.is_complex() or value.isinf().any():
         return False
+    if value.numel() == 0:
+        return True
     is_nan = value.isnan().flatten(1) if value.ndim > 1 else value.isnan()
-    return value.numel() == 0 or not is_nan.any(-1).all()
+    has_nan = is_nan.any(-1)  # [episode]
+    return not has_nan.all()
 
 
 def _format_rounds(rounds: Sequence[int]) -> str:
@@ -740,26 +739,26 @@ def run(experiment: Experiment) -> Effects:
     """Run an experiment: make each of its edits in each of its rounds, and compare the outcomes
     with those of the unedited run.
     """
-    base = experiment.run
-    select_rounds(experiment.rounds, base.n_rounds)  # means over rounds would count one twice
-    require_own(base, experiment.model)
+    base, model = experiment.run, experiment.model
+    # A round that is listed twice is an error: means over rounds would count it twice.
+    select_rounds(experiment.rounds, base.n_rounds)
+    require_own(base, model)
     # At sites other than the carried state, this model computes a source's activations again, from
     # the source's states, which must therefore be its own. Equal settings: checked with the base.
-    replayed = {}  # by identity: each source run once
     for edit in experiment.every_edit:
         source, place = edit.value, edit.place
-        if isinstance(source, Rollout) and place is not None and place.site.component != "latent":
-            replayed[id(source)] = source
-    for source in replayed.values():
-        if source.settings != base.settings:
-            require_own(source, experiment.model)
+        if not isinstance(source, Rollout) or source.settings == base.settings:
+            continue
+        if place is not None and place.site.component != "latent":
+            require_own(source, model)
     by_edit: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
     # Batches come in any order of the edits.
     for outputs in batches(experiment):
-        by_edit |= zip(outputs.edits, experiment.read(outputs), strict=True)
-        seen += [outputs.seen] * len(outputs.edits)
-    values = torch.stack([by_edit[i] for i in range(len(experiment.edits))])
+        indices = outputs.edits
+        by_edit |= zip(indices, experiment.read(outputs), strict=True)
+        seen += [outputs.seen] * len(indices)
+    values = torch.stack([by_edit[i] for i in range(len(by_edit))])  # [edit, ...]
     unpatched = _read_without_edits(experiment)
     counted = _find_counted_episodes(experiment)
     values[:, ~counted] = torch.nan
@@ -785,10 +784,10 @@ def _read_without_edits(experiment: Experiment) -> Float[Tensor, "episode round 
     """Return the experiment's readout of the run without edits, ``[episode, pair, outcome]``, for
     each pair (round edited, round read).
     """
-    base, lags = experiment.run, range(experiment.horizon + 1)
-    last = base.n_rounds - 1
+    base, lags = experiment.run, torch.arange(experiment.horizon + 1)
+    starts = torch.tensor(experiment.starts).unsqueeze(1)
     # [start, lag]; the last round fills up lags after the end, which no pair reads.
-    rounds = torch.tensor([[min(t + lag, last) for lag in lags] for t in experiment.starts])
+    rounds = (starts + lags).clamp_max(base.n_rounds - 1)
     # State t + 1 is the one after round t.
     states = rounds + 1 if experiment.reads == "each" else rounds[:, -1:] + 1
     # The unedited run takes the place of a single edit: [1, episode, start, lag, ...].
@@ -808,19 +807,20 @@ def _find_counted_episodes(experiment: Experiment) -> Bool[Tensor, "episode roun
         InputError: no episode counts for some pair.
     """
     base = experiment.run
-    missing_of_run = torch.zeros_like(base.slots, dtype=torch.bool)
-    if base.fed.missing is not None:
-        missing_of_run = base.fed.missing
+    missing_of_run = base.fed.missing  # [episode, round]
+    if missing_of_run is None:
+        missing_of_run = torch.zeros_like(base.slots, dtype=torch.bool)
     counted: list[Tensor] = []
     for t, read in experiment.pairs:
         missing = missing_of_run[:, t] | missing_of_run[:, read]
         later = range(t + 1, read + 1)
         for edit in experiment.every_edit:
-            source = edit.value.fed if isinstance(edit.value, Rollout) else edit.value
-            if isinstance(source, EncodedRounds) and source.missing is not None:
+            source = edit.value
+            fed = source.fed if isinstance(source, Rollout) else source
+            if isinstance(fed, EncodedRounds) and fed.missing is not None:
                 acting_rounds = edit.list_acting_rounds(base.n_rounds)
                 copied = [t, *(u for u in later if u in acting_rounds)]
-                missing = missing | source.missing[:, copied].any(1)
+                missing = missing | fed.missing[:, copied].any(1)
         require(
             not missing.all(),
             f"no episode has both round {t}, which is edited, and round {read}, which is read; choose others",
@@ -861,24 +861,23 @@ def _find_patched_sites(experiment: Experiment) -> tuple[Rollout | None, list[Si
     edit copies one whole site, all from the same run. Otherwise return None and an empty list.
     """
     not_plain: tuple[Rollout | None, list[Site]] = None, []
-    edits = list(experiment.edits.values())
-    source = edits[0][0].value if edits[0] else None
+    every_edit = experiment.every_edit
+    source = every_edit[0].value if every_edit else None
     # Several rounds without later ones run as one batch; a RoundPatcher takes them one by one.
     is_one_batch = len(experiment.starts) > 1 and experiment.horizon == 0
     if not isinstance(source, Rollout) or experiment.watched or is_one_batch:
         return not_plain
     if experiment.commit != experiment.run.commit:  # a RoundPatcher commits as the run does
         return not_plain
+    if any(len(together) != 1 for together in experiment.edits.values()):
+        return not_plain
     sites: list[Site] = []
-    for together in edits:
-        only = together[0] if len(together) == 1 else None
-        if only is None or only.value is not source:
+    for edit in every_edit:
+        place = edit.place
+        is_made_once = edit.rounds is None and edit.again is None
+        if edit.value is not source or not is_made_once or place is None or not place.is_whole:
             return not_plain
-        if only.rounds is not None or only.again is not None:
-            return not_plain
-        if only.place is None or not only.place.is_whole:
-            return not_plain
-        sites.append(only.place.site)
+        sites.append(place.site)
     return source, sites
 
 
@@ -928,18 +927,19 @@ def _patch_whole_sites(
     update = experiment.update or experiment.horizon > 0  # later rounds read the updated state
     patchers = [RoundPatcher(model, base, t, source, update=update) for t in experiment.starts]
     if len(patchers) == 1:
-        for patched in patchers[0].cells(sites):
-            by_site = (len(patched.cells), -1)
+        for patched in patchers[0].run_cells(sites):
+            cells = patched.cells
             # Where the patched round stays as it was, later rounds are taken from the base run.
-            propagate = experiment.propagate and not patched.idle
-            of_batch = replace(experiment, propagate=propagate)
+            propagate = experiment.propagate and not patched.is_unchanged
+            experiment_of_batch = replace(experiment, propagate=propagate)
             # [site, episode, round edited, ...], with one edited round
-            predictions = patched.predictions.unflatten(0, by_site).unsqueeze(2)
-            latents = patched.latents.unflatten(0, by_site).unsqueeze(2)
-            yield _run_later_rounds(of_batch, patched.cells, predictions, latents)
+            axes = (len(cells), -1, 1)
+            predictions = patched.predictions.unflatten(0, axes)
+            latents = patched.latents.unflatten(0, axes)
+            yield _run_later_rounds(experiment_of_batch, cells, predictions, latents)
         return
     for i, site in enumerate(sites):
-        by_round = [next(patcher.cells([site])) for patcher in patchers]
+        by_round = [next(patcher.run_cells([site])) for patcher in patchers]
         # [episode, round edited, ...]
         predictions = torch.stack([patched.predictions for patched in by_round], 1)
         latents = torch.stack([patched.latents for patched in by_round], 1)
@@ -958,37 +958,38 @@ def _run_edited_rounds(
     Returns:
         Predictions, new states, and activations at the watched sites, ``[row, ...]`` each.
     """
-    base, rounds = experiment.run, list(experiment.starts)
+    base, rounds, watched = experiment.run, list(experiment.starts), experiment.watched
     rows = Rows.of(base, rounds)
+    hooked: list[tuple[Edit, Place]] = []  # edits that are made by hooks, and their places
     for edit in together:
-        if isinstance(edit.value, EncodedRounds):
-            rows = rows._replace(fed=edit.value.rows(rounds))
-        elif isinstance(edit.value, Tensor) and edit.is_whole:
-            _require_latents(experiment, edit, edit.value)
+        value = edit.value
+        if isinstance(value, EncodedRounds):
+            rows = rows._replace(fed=value.rows(rounds))
+        elif isinstance(value, Tensor) and edit.is_whole:
+            _require_latents(experiment, edit, value)
             new = edit.tensor_rows(rounds, base.n_rounds)
             rows = rows._replace(latents=new.to(base.latents))
-    hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
-    places = [edit.place for edit in hooked if edit.place is not None]
-    layers = [place.site.layer or 0 for place in places]
-    first_layer = min(layers, default=0)
+        elif edit.place is not None:
+            hooked.append((edit, edit.place))
+    first_layer = min((place.site.layer or 0 for _, place in hooked), default=0)
     known_resid = experiment.known.get(Site("resid_pre", first_layer))
-    are_all_hooked = len(hooked) == len(together)  # other edits change what the first layer reads
+    # The first layer reads what it reads in the known run: no edit was made without a hook, and the
+    # model's own choice, for which the round is run again from its tokens, is not committed.
+    can_start_late = len(hooked) == len(together) and experiment.commit == "target"
     chunk_size = rows.fed.choose_batch_size(CHUNK)
     steps: list[Step] = []
     seen: list[dict[Site, Tensor]] = []
     for start in range(0, len(rows.latents), chunk_size):
         chunk = slice(start, start + chunk_size)
         before = None
-        # The model's own choice is put among the tokens, so that the round is run again from them.
-        if known_resid is not None and are_all_hooked and experiment.commit == "target":
+        if known_resid is not None and can_start_late:
             before = first_layer, known_resid.flatten(0, 1)[chunk]
-        changes = _list_changes(experiment, hooked, rounds, chunk)
         step, activations = run_one_round(
             experiment.model,
             rows.part(chunk),
             base.layout,
-            changes=changes,
-            watched=experiment.watched,
+            changes=_list_changes(experiment, hooked, rounds, chunk),
+            watched=watched,
             commit=experiment.commit,
             before=before,
         )
@@ -996,8 +997,8 @@ def _run_edited_rounds(
         seen.append(activations)
     predictions = torch.cat([step.prediction for step in steps])
     latents = torch.cat([step.latents for step in steps])
-    watched = {site: torch.cat([chunk[site] for chunk in seen]) for site in experiment.watched}
-    return predictions, latents, watched
+    by_site = {site: torch.cat([activations[site] for activations in seen]) for site in watched}
+    return predictions, latents, by_site
 
 
 def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> None:
@@ -1019,7 +1020,10 @@ def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> Non
 
 
 def _list_changes(
-    experiment: Experiment, edits: Sequence[Edit], rounds: Sequence[int], part: slice
+    experiment: Experiment,
+    edits: Sequence[tuple[Edit, Place]],
+    rounds: Sequence[int],
+    part: slice,
 ) -> list[tuple[Site, _Change]]:
     """Turn edits into pairs of a site and a function that changes the activation of some rows.
 
@@ -1027,28 +1031,32 @@ def _list_changes(
 
     Args:
         experiment: the experiment, with model and run.
-        edits: the edits.
+        edits: the edits, each with its place.
         rounds: indices of the edited rounds.
         part: which of the rows (pairs of episode and round).
 
     Returns:
         Pairs of a site and a function from its activation ``[row, ...]`` to the new one.
     """
-    model, base = experiment.model, experiment.run
-    layout, n_rounds = base.layout, base.n_rounds
+    base = experiment.run
     changes: list[tuple[Site, _Change]] = []
-    # By identity: each source run once, however many edits take values from it.
-    sources = {id(edit.value): edit.value for edit in edits if isinstance(edit.value, Rollout)}
-    for source in sources.values():
-        places = [edit.place for edit in edits if edit.value is source and edit.place is not None]
+    # id of a source run -> the run, and the places that edits copy from it
+    sources: dict[int, tuple[Rollout, list[Place]]] = {}
+    for edit, place in edits:
+        source = edit.value
+        if isinstance(source, Rollout):
+            _, places = sources.setdefault(id(source), (source, []))
+            places.append(place)
+    for source, places in sources.values():
         rows = Rows.of(source, rounds).part(part)
-        activations = _read_source(model, rows, layout, [place.site for place in places])
-        for place in places:
-            changes.append((place.site, partial(place, source=activations[place.site])))
-    for edit in edits:
-        if edit.place is not None and not isinstance(edit.value, Rollout):
-            change = _make_change(edit, rounds, n_rounds, part)
-            changes.append((edit.place.site, convert_errors("value=")(change)))
+        sites = [place.site for place in places]
+        activations = _read_source(experiment.model, rows, base.layout, sites)
+        for place, site in zip(places, sites, strict=True):
+            changes.append((site, partial(place, source=activations[site])))
+    for edit, place in edits:
+        if not isinstance(edit.value, Rollout):
+            change = _make_change(edit, place, rounds, base.n_rounds, part)
+            changes.append((place.site, convert_errors("value=")(change)))
     return changes
 
 
@@ -1070,18 +1078,20 @@ def _read_source(
     return run_one_round(model, rows, layout, watched=sites)[1]
 
 
-def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
+def _make_change(
+    edit: Edit, place: Place, rounds: Sequence[int], n_rounds: int, part: slice
+) -> _Change:
     """Return the function that makes an edit in an activation ``[row, ...]``. The value of the edit
     is a tensor or a function.
 
     Args:
         edit: the edit.
+        place: its place.
         rounds: indices of the edited rounds.
         n_rounds: number of rounds of the run.
         part: which of the rows (pairs of episode and round).
     """
-    place, value = edit.place, edit.value
-    assert place is not None
+    value = edit.value
 
     def change(activation: Tensor) -> Tensor:
         if isinstance(value, Tensor):
@@ -1134,20 +1144,25 @@ def _run_later_rounds(
         active = [i for i, t in enumerate(starts) if t + lag < base.n_rounds]
         if not active:
             break
-        rounds = [starts[i] + lag for i in active]
+        active_starts = [starts[i] for i in active]
+        rounds = [t + lag for t in active_starts]
         state = carried[:, :, active]
         for edit in together:
             if edit.again is not None:
-                state = _rewrite_state(edit.again, [starts[i] for i in active], rounds, state)
+                state = _rewrite_state(edit.again, active_starts, rounds, state)
         if experiment.propagate:
-            only_predicts = lag == horizon and not experiment.update
             later_edits = [
                 edit
                 for edit in together
                 if set(rounds).intersection(edit.list_acting_rounds(base.n_rounds))
             ]
             prediction, state = _run_following_rounds(
-                experiment, rounds, state, later_edits, stepper, only_predicts
+                experiment,
+                rounds,
+                state,
+                later_edits=later_edits,
+                stepper=stepper,
+                only_predicts=lag == horizon and not experiment.update,
             )
         else:
             prediction = base.predictions[:, rounds]
@@ -1201,26 +1216,23 @@ def _run_following_rounds(
     Returns:
         Predictions and new states, ``[edit, episode, round, ...]`` each.
     """
-    base, model = experiment.run, experiment.model
+    base, model, commit = experiment.run, experiment.model, experiment.commit
     shape, latents = state.shape[:3], state.flatten(0, 2)
     n_edits = shape[0]
     fed = base.fed.rows(rounds).map_tensors(
         partial(tile, times=n_edits)
     )  # the same inputs for every edit
     with torch.no_grad():
-        if later_edits:
-            changes = _list_later_changes(experiment, later_edits, rounds)
-            step, _ = run_one_round(
-                model, Rows(latents, fed), base.layout, changes, commit=experiment.commit
-            )
-            prediction, latents = step.prediction, step.latents
-        elif only_predicts and can_resume_rounds(model) and model.is_quiet():
+        if only_predicts and not later_edits and can_resume_rounds(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
             prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)
+            return prediction.unflatten(0, shape), state
+        if later_edits:
+            changes = _list_later_changes(experiment, later_edits, rounds)
+            step, _ = run_one_round(model, Rows(latents, fed), base.layout, changes, commit=commit)
         else:
-            step = run_round(model, fed, latents, base.layout, experiment.commit, step=stepper)
-            prediction, latents = step.prediction, step.latents
-    return prediction.unflatten(0, shape), latents.unflatten(0, shape)
+            step = run_round(model, fed, latents, base.layout, commit, step=stepper)
+    return step.prediction.unflatten(0, shape), step.latents.unflatten(0, shape)
 
 
 def _list_later_changes(
@@ -1234,15 +1246,16 @@ def _list_later_changes(
         later_edits: the edits that are made in some of these rounds.
         rounds: index of the next round for each edited round.
     """
-    n_rounds, n_episodes = experiment.run.n_rounds, experiment.run.n_episodes
+    base = experiment.run
     changes: list[tuple[Site, _Change]] = []
     for edit in later_edits:
-        acting_rounds = edit.list_acting_rounds(n_rounds)
+        assert edit.place is not None  # as Experiment requires for edits of several rounds
+        acting_rounds = edit.list_acting_rounds(base.n_rounds)
         is_acting = torch.tensor([t in acting_rounds for t in rounds])
         every_row = slice(None)
-        ((site, change),) = _list_changes(experiment, [edit], rounds, every_row)
+        ((site, change),) = _list_changes(experiment, [(edit, edit.place)], rounds, every_row)
         # Rows are ordered by episode, then by round.
-        changes.append((site, partial(_change_rows, change, is_acting.repeat(n_episodes))))
+        changes.append((site, partial(_change_rows, change, is_acting.repeat(base.n_episodes))))
     return changes
 
 
@@ -1254,6 +1267,5 @@ def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tens
         acting: which rows change; all other rows stay equal.
         activation: the activation.
     """
-    ones = [1] * (activation.ndim - 1)
-    mask = acting.to(activation.device).reshape(-1, *ones)  # [row, 1, ...]
+    mask = add_axes(acting.to(activation.device), activation.ndim)  # [row, 1, ...]
     return torch.where(mask, change(activation), activation)

@@ -31,13 +31,13 @@ from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.core.machine import Machine
 from interp.interventions.experiment import Tabulated, run_on, tabulate_over
 from interp.interventions.interchange import flatten_elements
-from interp.interventions.moves import Writer, half_error
+from interp.interventions.moves import Writer, score_second_half
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import carried_mask
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.stats.decoder import RIDGE, Affine
-from interp.stats.intervals import Interval, bootstrap_mean, ratio_interval
+from interp.stats.intervals import Interval, mean_interval, ratio_interval
 from interp.support.checks import checked, checked_fields, checked_result, integer
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
@@ -162,14 +162,19 @@ def hand_over(
     else:
         predictions = _play_machine(to, run.episodes, [memory, shifted_memory])
     handed_over, another_episode, saw_everything, starts_anew = predictions
+    settings = provenance(
+        run.model,
+        to=to.name,
+        via=algorithm.key,
+        round=memory.round,
+        known_seed=_FITTING_SEED,
+        n_known=n_known,
+    )
     return _summarize(
         run,
-        memory.round,
-        to,
-        algorithm,
-        n_known,
-        read=tuple(memory.state),
-        not_read=memory.not_read,
+        memory,
+        receiver=to.name,
+        settings=settings,
         handed_over=handed_over,
         another_episode=another_episode,
         saw_everything=saw_everything,
@@ -244,10 +249,10 @@ def keep_padding(written: Tensor, run: Rollout, round: int) -> _Carried:
     Returns:
         The new states with these numbers replaced, ``[episode, row, width]``.
     """
-    of_run = run.latents[:, round]
-    n_rows = of_run.shape[1]
-    holds_memory = carried_mask(run.model)[:n_rows].to(of_run.device)  # [row, width]
-    return torch.where(holds_memory, written.to(of_run), of_run)
+    state_of_run = run.latents[:, round]
+    n_rows = state_of_run.shape[1]
+    holds_memory = carried_mask(run.model)[:n_rows].to(state_of_run.device)  # [row, width]
+    return torch.where(holds_memory, written.to(state_of_run), state_of_run)
 
 
 @checked
@@ -301,18 +306,19 @@ def state_difference(
         f"{round}; give another algorithm as via=",
     )
     values = algorithm.run(first.episodes)
+    n_episodes = first.n_episodes
     frames = []
     for key in shared:
         labels = algorithm.variable(key).labels(values[key])
         # [episode, element]
-        of_first, of_second = [state[key].reshape(first.n_episodes, -1) for state in states]
+        in_first, in_second = [state[key].reshape(n_episodes, -1) for state in states]
         for i, label in enumerate(labels):
             columns = {
-                "episode": range(first.n_episodes),
+                "episode": range(n_episodes),
                 "variable": key,
                 "element": label,
-                "first": of_first[:, i],
-                "second": of_second[:, i],
+                "first": in_first[:, i],
+                "second": in_second[:, i],
             }
             frames.append(pd.DataFrame(columns))
     table = pd.concat(frames)
@@ -355,11 +361,9 @@ def _fit_reader(
     read, not_read = [], []
     for key in algorithm.state:
         target = flatten_elements(values[key][:, [round]])  # [episode, 1, element]
-        scored = target[len(target) // 2 :]  # the half that half_error scores
-        variation = float(np.square(scored - scored.mean(0)).sum())
+        squared_error, variation = score_second_half(run.latents[:, [round]], target, ridge)
         if variation == 0:
             continue
-        squared_error = half_error(run.latents[:, [round]], target, ridge)
         if squared_error <= (1 - _MIN_R2) * variation:
             read.append(key)
         else:
@@ -399,8 +403,8 @@ def _play_machine(
     for start in starts:
         one_round = start.unsqueeze(1)  # [episode, round, row, width]
         outputs = run_on(receiver, run, [round], n_later, one_round)
-        # Of the only edit and the only first round: [episode, lag, ...]
-        prediction = outputs.predictions[0][:, 0]
+        # Index 0: the only edit and the only first round. [episode, lag, ...]
+        prediction = outputs.predictions[0, :, 0]
         distributions = run.layout.distribution(prediction.double())
         predictions.append(distributions.numpy(force=True))
     return predictions
@@ -450,64 +454,63 @@ def _join_variables(state: Values) -> Tensor:
 
 def _summarize(
     run: Rollout,
-    round: int,
-    to: Machine | Algorithm,
-    algorithm: Algorithm,
-    n_known: int,
-    **fields: Any,
+    memory: Memory,
+    receiver: str,
+    settings: dict[str, Any],
+    handed_over: _Distributions,
+    another_episode: _Distributions,
+    saw_everything: _Distributions,
+    starts_anew: _Distributions,
 ) -> HandOver:
     """Compare what a receiver predicts with each memory to what it predicts after the whole
     episode, and return the result.
 
     Args:
         run: the rollout of the first model.
-        round: index of the first round that the receiver plays.
-        to: the receiver.
-        algorithm: the algorithm that defines the decoded variables.
-        n_known: number of episodes that maps were fitted on.
-        **fields: predictions with each memory, and further fields of the result.
+        memory: the memory that was transferred.
+        receiver: name of the receiver.
+        settings: settings of the analysis.
+        handed_over, another_episode, saw_everything, starts_anew: the receiver's predictions, as
+            :class:`HandOver` describes them.
     """
     participants = participants_of(run.episodes)
-    memories = {
-        "handed over": fields["handed_over"],
-        "another episode's": fields["another_episode"],
-        "starts anew": fields["starts_anew"],
+    round, not_read = memory.round, memory.not_read
+    predictions_by_memory = {
+        "handed over": handed_over,
+        "another episode's": another_episode,
+        "starts anew": starts_anew,
     }
     distances = {}
     rows = []
-    for name, predictions in memories.items():
+    for name, predictions in predictions_by_memory.items():
         # Total variation distance, from 0 to 1, [episode, round]
-        distance = np.abs(predictions - fields["saw_everything"]).sum(-1) / 2
+        distance = np.abs(predictions - saw_everything).sum(-1) / 2
         distances[name] = distance
-        mean, low, high = bootstrap_mean(distance.mean(1), participants=participants)
-        bounds = {"low": float(low), "high": float(high)}
-        rows.append({"memory": name, "distance": float(mean), **bounds})
+        mean = mean_interval(distance.mean(1), participants=participants)
+        row = {"memory": name, "distance": mean.estimate, "low": mean.low, "high": mean.high}
+        rows.append(row)
     distance_after = distances["handed over"].sum(1)
     distance_anew = distances["starts anew"].sum(1)
     share = ratio_interval(distance_after, distance_anew, participants=participants).complement
     rounds = {"round": range(round, run.n_rounds)}
     lines = tabulate_over(rounds, {name: distance.mean(0) for name, distance in distances.items()})
-    not_read = ", ".join(fields["not_read"])
-    missing = f"; not read: {not_read}" if not_read else ""
+    missing = f"; not read: {', '.join(not_read)}" if not_read else ""
     sentence = (
-        f"{to.name} plays on from round {round} with the memory of {run.model.name} and makes up {share} of "
+        f"{receiver} plays on from round {round} with the memory of {run.model.name} and makes up {share} of "
         f"what it misses when it starts anew{missing}."
     )
     axes = {"x": "round", "ylabel": "distance from the receiver that saw everything"}
-    settings = provenance(
-        run.model,
-        to=to.name,
-        via=algorithm.key,
-        round=round,
-        known_seed=_FITTING_SEED,
-        n_known=n_known,
-    )
     return HandOver(
         sentence=sentence,
         table=pd.DataFrame(rows),
         picture=lambda figures: figures.curves(lines, **axes),
         settings=settings,
         round=round,
+        read=tuple(memory.state),
+        not_read=not_read,
+        handed_over=handed_over,
+        another_episode=another_episode,
+        saw_everything=saw_everything,
+        starts_anew=starts_anew,
         share=share,
-        **fields,
     )

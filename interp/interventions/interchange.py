@@ -40,7 +40,14 @@ from interp.interventions.experiment import (
     run_one_round,
 )
 from interp.interventions.pairs import paired_runs
-from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
+from interp.interventions.sites import (
+    VECTOR_AXES,
+    Place,
+    Places,
+    Site,
+    carried_mask,
+    resolve_places,
+)
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, ratio_interval
@@ -148,13 +155,16 @@ class InterchangeResult(Result):
         """The finding in a sentence: how often the model's outcome equals the algorithm's
         counterfactual, with and without the intervention.
         """
-        if not self.informative.any():
-            return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
-        where = " + ".join(self.places)
-        chance = self.unpatched[self.informative].mean()
+        variable, informative = self.variable, self.informative
+        if not informative.any():
+            return (
+                f"Setting {variable} changes no outcome of the algorithm: there is nothing to tell."
+            )
+        places = " + ".join(self.places)
+        chance = self.unpatched[informative].mean()
         accuracy = f"{self.iia_informative:.0%} of the pairs in which that differs"
         return (
-            f"With {self.variable} set at {where}, the {self.outcome} is the algorithm's in {accuracy} "
+            f"With {variable} set at {places}, the {self.outcome} is the algorithm's in {accuracy} "
             f"({chance:.0%} without)."
         )
 
@@ -182,13 +192,14 @@ class InterchangeResult(Result):
         other columns are ``variable``, ``places`` and ``outcome``.
         """
         interval = self.interval(seed)
+        informative, unpatched = self.informative, self.unpatched
+        n_informative = int(informative.sum())
         chance_informative = float("nan")
-        if self.informative.any():
-            chance_informative = float(self.unpatched[self.informative].mean())
+        if n_informative:
+            chance_informative = float(unpatched[informative].mean())
         places = " + ".join(self.places)
-        chance_over_all = float(self.unpatched.mean())
+        chance_over_all = float(unpatched.mean())
         n_pairs = self.correct.size
-        n_informative = int(self.informative.sum())
         max_error = float(self.error.max())
         row: dict[str, Any] = {
             "variable": self.variable,
@@ -256,8 +267,8 @@ def variables_in_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequen
     Returns:
         Key of every variable -> its values, ``[episode, round, ...]``, with only these rounds.
     """
-    values = algorithm.run(episodes)
-    return {key: of_key[:, list(rounds)] for key, of_key in values.items()}
+    by_key = algorithm.run(episodes)
+    return {key: values[:, list(rounds)] for key, values in by_key.items()}
 
 
 _EXACT_TOLERANCE = 1e-6  # largest error of a state with an exact readout that counts as equal
@@ -299,14 +310,11 @@ def _grade_choices(
         before, goal: the algorithm's probabilities without and with the variable set, ``[episode,
             round, outcome]``.
     """
-    wanted = _find_most_probable(goal)
-    correct = _find_most_probable(patched) == wanted
-    unpatched = _find_most_probable(plain) == wanted
-    informative = _find_most_probable(before) != wanted
+    counterfactual = _find_most_probable(goal)
     return _Grades(
-        correct=correct,
-        unpatched=unpatched,
-        informative=informative,
+        correct=_find_most_probable(patched) == counterfactual,
+        unpatched=_find_most_probable(plain) == counterfactual,
+        informative=_find_most_probable(before) != counterfactual,
         error=np.abs(patched - goal).max(-1),
         effect=patched - plain,
         wanted=goal - before,
@@ -343,16 +351,17 @@ def _grade_numbers(
             learned models, which are not exactly the algorithm's. False accepts an error of 1e-6.
     """
     effect = patched - plain
-    wanted = np.asarray(goal - before, dtype=np.float64)
+    wanted = goal - before
     if by_moves:
         # The algorithm's number plus the model's change: what the model had before cancels.
         patched = before + patched - plain
         plain = before
+    # [episode, round]
     error = np.abs(patched - goal).max(-1)
     error_unpatched = np.abs(plain - goal).max(-1)
-    wanted_size = np.abs(before - goal).max(-1)  # [episode, round]
+    wanted_size = np.abs(wanted).max(-1)
     informative = wanted_size > _EXACT_TOLERANCE
-    tolerance = np.full(wanted_size.shape, _EXACT_TOLERANCE)
+    tolerance: Any = _EXACT_TOLERANCE
     if by_moves and informative.any():
         # Where the algorithm does not change, half of its typical change is accepted.
         typical = np.median(wanted_size[informative])
@@ -391,40 +400,43 @@ def compare_outcomes(
             variables in these rounds, and its variables after this one was set.
         **settings: further settings to record in the result.
     """
-    of_state = outcome.key == "state"
-    # The recorded choice is fed, also if the edited model would choose otherwise; the update is
-    # needed only for the state.
-    effects = run(
-        Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
-    ).require_all_edits("an interchange")
+    is_state, layout = outcome.key == "state", model.layout
+    experiment = Experiment(
+        model,
+        base,
+        edits,
+        rounds,
+        readout=outcome,
+        commit="target",  # the recorded choice, also if the edited model would choose otherwise
+        update=is_state,  # not needed for the prediction
+    )
+    effects = run(experiment).require_all_edits("an interchange")
     patched = effects.values[0].numpy(force=True)  # of the only edit, [episode, round, number]
     plain = effects.unpatched.numpy(force=True)
     values_before, values_goal = counterfactual
-    if of_state:
-        before, goal = values_before[algorithm.written], values_goal[algorithm.written]
+    if is_state:
+        written = algorithm.written
+        grades = _grade_numbers(
+            patched,
+            plain,
+            before=flatten_elements(values_before[written]),
+            goal=flatten_elements(values_goal[written]),
+            by_moves=outcome.decode is not None,
+        )
     else:
         before = np.asarray(algorithm.distribution(values_before), np.float64)
         goal = np.asarray(algorithm.distribution(values_goal), np.float64)
-    if not of_state and model.layout.kind == "classes":
-        grades = _grade_choices(patched, plain, before, goal)
-    else:
-        names = ", ".join(model.layout.outcomes)
-        wanted_shape, shape = patched.shape, before.shape
-        require(
-            of_state or shape == goal.shape == wanted_shape,
-            f"{algorithm.name} must predict {names} as [episode, round, number] "
-            f"{wanted_shape}, got shape {shape}",
-        )
-        by_moves = not model.is_handwired
-        if of_state:
-            by_moves = outcome.decode is not None
-        grades = _grade_numbers(
-            flatten_elements(patched),
-            flatten_elements(plain),
-            flatten_elements(before),
-            flatten_elements(goal),
-            by_moves=by_moves,
-        )
+        if layout.kind == "classes":
+            grades = _grade_choices(patched, plain, before, goal)
+        else:
+            shape, wanted_shape = before.shape, patched.shape
+            require(
+                shape == goal.shape == wanted_shape,
+                f"{algorithm.name} must predict {', '.join(layout.outcomes)} as [episode, round, number] "
+                f"{wanted_shape}, got shape {shape}",
+            )
+            by_moves = not model.is_handwired
+            grades = _grade_numbers(patched, plain, before, goal, by_moves=by_moves)
     ((variable, together),) = edits.items()
     places = tuple(str(edit.place) for edit in together)
     settings = provenance(
@@ -613,6 +625,7 @@ class Claim:
         of the model carry which variables.
         """
         claims: list[Claim] = []
+        # Outcome and control may be missing: the defaults are then those of Claim.
         for key, sites, *outcome_and_control in catalog.of(model).analysis.claims(model):
             if sites is None:  # anywhere in the carried state
                 outcome = outcome_and_control[:1]
@@ -666,26 +679,32 @@ def carriers(
         (:attr:`Claim.control`). Other columns are those of :meth:`InterchangeResult.to_frame`.
     """
     claims = non_empty("claims", claims, "at least one claim")
-    runs = paired_runs(model, base, source, "interchange")
+    base_run, source_run = paired_runs(model, base, source, "interchange")
 
     def test(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
-        outcome = Outcome(claim.outcome, decode)
         return interchange(
-            model, *runs, algorithm, claim.variable, places, outcome=outcome, round=round
+            model,
+            base_run,
+            source_run,
+            algorithm,
+            claim.variable,
+            places,
+            outcome=Outcome(claim.outcome, decode),
+            round=round,
         )
 
     rows = []
     for claim in claims:
-        places = resolve_places(claim.places, model, runs[0])
-        placebos = list_placebos(model, runs[0], places, seed)
-        accuracy = score = float("nan")
+        places = resolve_places(claim.places, model, base_run)
+        placebos = list_placebos(model, base_run, places, seed)
+        accuracy, score = float("nan"), float("nan")
         if placebos:
             random = test(claim, placebos)
             accuracy, score = random.iia_informative, random.score().estimate
-        row = test(claim, claim.places).to_frame(seed=seed)
+        row = test(claim, places).to_frame(seed=seed)
         row = row.assign(random=accuracy, random_score=score, control=claim.control)
         # No control at a plain vector: it is a single number. At heads, controls are not defined.
-        if not placebos and all(_is_plain_vector(place) for place in claim.places):
+        if not placebos and all(_is_plain_vector(place) for place in places):
             row = row.assign(no_random="no other direction")
         rows.append(row)
     return pd.concat(rows, ignore_index=True)
@@ -695,8 +714,7 @@ def _is_plain_vector(place: Place) -> bool:
     """Return whether a place is a whole vector, not a subspace, for which a random direction could
     be a control.
     """
-    axes = place.site.kind.axes
-    return place.basis is None and axes in ("pos", "latent", "")
+    return place.basis is None and place.site.kind.axes in VECTOR_AXES
 
 
 def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
@@ -713,12 +731,13 @@ def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: i
     sites = [place.site for place in places]
     _, activations = run_one_round(model, first_row, run.layout, watched=sites)
     controls: list[Place] = []
-    for place in places:
-        padded_width = width = activations[place.site].shape[-1]
-        if place.site.kind.axes == "latent":
-            _, rows = place.site.index(run.layout)
+    for place, site in zip(places, sites, strict=True):
+        padded_width = activations[site].shape[-1]
+        width = padded_width
+        if site.kind.axes == "latent":
+            _, rows = site.index(run.layout)
             mask = carried_mask(model)[rows]  # [row, width], or [width] for one row
-            width = int(mask.sum(-1).max())
+            width = int(mask.sum(-1).max())  # of the widest row, without padding
         control = place.placebo(width, seed, padding=padded_width - width) if width else None
         if control is not None:
             controls.append(control)

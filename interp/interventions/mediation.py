@@ -58,9 +58,8 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
 _Sites = tuple[Site, ...]
-_Time = tuple[
-    int, int
-]  # time of computation: layer (-1 before the first), and order of the component within the layer
+# Time of computation: layer (-1 before the first), and order of the component within the layer.
+_Time = tuple[int, int]
 _Span = tuple[int, int]  # first and last position of a site
 
 _ORDER_IN_LAYER = {key: i for i, key in enumerate(COMPONENTS)}
@@ -80,26 +79,24 @@ class _Routes:
         model: the model.
         layout: token layout of the round.
         causes: the sites that are set to their values in the source.
-        read: the outcome: "prediction" or "update" (of the carried state).
-        order: name of a hook -> its time within a round, for a model that is not a transformer.
+        outcome: "prediction" or "update" (of the carried state).
+        hook_times: name of a hook -> its time within a round, for a model that is not a
+            transformer.
     """
 
     model: Machine
     layout: RoundLayout
     causes: Sequence[Site]
-    read: str
-    order: Mapping[str, int] | None = None
+    outcome: str
+    hook_times: Mapping[str, int] | None = None
 
     @property
-    def end(self) -> int:
+    def outcome_position(self) -> int:
         """The position at which the outcome is read."""
-        return (
-            self.layout.predict_position
-            if self.read == "prediction"
-            else self.layout.update_position
-        )
+        layout = self.layout
+        return layout.predict_position if self.outcome == "prediction" else layout.update_position
 
-    def mediators(self, sites: Sequence[Site | str]) -> _Sites:
+    def require_mediators(self, sites: Sequence[Site | str]) -> _Sites:
         """Check that each site lies between the causes and the outcome, and return the sites
         without duplicates.
 
@@ -112,12 +109,12 @@ class _Routes:
             mediators,
             "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some",
         )
-        causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
+        causes = " + ".join(map(str, self.causes))
+        end = self.layout.labels[self.outcome_position]
         for site in mediators:
             name = str(site)
-            is_no_cause = _exclude_overlapping([site], self.causes)
             require(
-                is_no_cause,
+                _exclude_overlapping([site], self.causes),
                 f"{name!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
             if not self.is_downstream(site):
@@ -127,14 +124,14 @@ class _Routes:
                 )
             require(
                 self.is_upstream(site),
-                f"mediator {name!r} cannot act on the {self.read}, which is read at {end!r} after the last "
+                f"mediator {name!r} cannot act on the {self.outcome}, which is read at {end!r} after the last "
                 f"layer; choose a site at {end!r}, or an earlier position before the last layer's attention",
             )
         return mediators
 
     def _describe_downstream(self) -> str:
         """Return what the causes can affect, in words."""
-        if self.order is None:
+        if self.hook_times is None:
             return (
                 "later components of its own position and, through attention, on later positions; "
                 "choose one of these"
@@ -154,10 +151,10 @@ class _Routes:
         """Return whether the site can affect the outcome. True for every site of a model without
         positions.
         """
-        order = self.order
+        times, position = self.hook_times, self.outcome_position
         # The outcome is read after everything else: in a further layer.
-        last = self.model.points["resid_post"].n_layers if order is None else len(order)
-        return _can_affect(*self._find_time_and_span(site), (last, 0), (self.end, self.end))
+        last = self.model.points["resid_post"].n_layers if times is None else len(times)
+        return _can_affect(*self._find_time_and_span(site), (last, 0), (position, position))
 
     def draw_others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
         """Draw random other sites between the causes and the outcome: as many as in ``case``, of
@@ -176,16 +173,16 @@ class _Routes:
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
         drawn: list[Site] = []
         n_of_any_point = 0
-        for kind, n in kinds.items():
-            pool = _exclude_overlapping(self._list_pool(*kind), mediators)
+        for (component, all_heads, everywhere), n in kinds.items():
+            candidates = self._list_pool(component, all_heads=all_heads, everywhere=everywhere)
+            pool = _exclude_overlapping(candidates, mediators)
             drawn += _draw(pool, n, generator)
-            if not pool and self.order is not None:  # no transformer
+            if not pool and self.hook_times is not None:  # no transformer
                 n_of_any_point += n
         if n_of_any_point:
-            # Sites of one head, and of all positions together.
-            any_point = [
-                site for key in self.model.points for site in self._list_pool(key, False, True)
-            ]
+            any_point: list[Site] = []
+            for component in self.model.points:
+                any_point += self._list_pool(component, all_heads=False, everywhere=True)
             pool = _exclude_overlapping(any_point, (*mediators, *drawn))
             drawn += _draw(pool, n_of_any_point, generator)
         return tuple(drawn)
@@ -209,15 +206,16 @@ class _Routes:
         """Return the time at which a site is computed, as (layer, order within the layer), and its
         (first position, last position).
         """
-        if self.order is not None:
+        layout, kind = self.layout, site.kind
+        if self.hook_times is not None:
             # Not a transformer: each point may act on every later one, whatever its positions.
-            return (self.order[site.hook], 0), (0, self.layout.n_positions)
+            return (self.hook_times[site.hook], 0), (0, layout.n_positions)
         layer = -1 if site.layer is None else site.layer
-        positions = np.arange(self.layout.n_positions)
-        if site.kind.axes == "latent":
-            positions = np.array(self.layout.latent_positions)  # of each row of the carried state
-        axis = site.kind.position_axis or 1
-        index = site.index(self.layout)[axis]
+        positions = np.arange(layout.n_positions)
+        if kind.axes == "latent":
+            positions = np.array(layout.latent_positions)  # of each row of the carried state
+        axis = kind.position_axis or 1  # rows of the carried state follow the batch
+        index = site.index(layout)[axis]
         covered = np.atleast_1d(positions[index])
         return (layer, _ORDER_IN_LAYER[site.component]), (int(covered[0]), int(covered[-1]))
 
@@ -274,16 +272,15 @@ def _overlap(first: Site, second: Site) -> bool:
     if first.hook != second.hook:
         return False
     # None stands for all heads, or all positions.
-    heads = (first.head, second.head)
-    share_head = None in heads or first.head == second.head
-    positions = (first.position, second.position)
-    share_position = None in positions or first.position == second.position
+    heads = {first.head, second.head}
+    positions = {first.position, second.position}
+    share_head = None in heads or len(heads) == 1
+    share_position = None in positions or len(positions) == 1
     return share_head and share_position
 
 
-_SMALLEST_EFFECT = (
-    100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
-)
+# A total effect smaller than this counts as none; in units of the rounding of the outcome.
+_SMALLEST_EFFECT = 100
 
 
 @dataclass(frozen=True)
@@ -382,11 +379,12 @@ class MediationResult(Result):
         """
         if self.reason:
             return f"{self.reason.capitalize()}."
-        alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}  # without "all"
+        # Without the last, "all".
+        shares = {name: self.carried(name).estimate for name in self.mediators[:-1]}
         largest = ""
-        if len(alone) > 1:
-            best = max(alone, key=lambda name: alone[name])
-            largest = f", most of it through {best} ({alone[best]:.0%})"
+        if len(shares) > 1:
+            best = max(shares, key=lambda name: shares[name])
+            largest = f", most of it through {best} ({shares[best]:.0%})"
         cause, share = " + ".join(self.cause), f"{self.carried().estimate:.0%}"
         return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{largest}."
 
@@ -425,20 +423,23 @@ class MediationResult(Result):
             size: root mean square of the effect.
         """
         mediator = self.mediators[i]
-        row: dict[str, Any] = {
+        random_blocked, random_carried = float("nan"), float("nan")
+        if self.random.shape[1]:  # [mediator, draw, blocked or carried]
+            random_blocked, random_carried = self.random[i].mean(0).tolist()
+        return {
             "cause": " + ".join(self.cause),
             "outcome": self.outcome,
             "mediator": mediator,
+            **self.blocked(mediator).columns("blocked"),
+            "random_blocked": random_blocked,
+            **self.carried(mediator).columns("carried"),
+            "random_carried": random_carried,
+            "moved": float(self.moved[i]),
+            "n_random_sites": int(self.n_random_sites[i]),
+            "effect": size,
+            "n_pairs": self.n_pairs,
+            "reason": self.reason,
         }
-        random_blocked, random_carried = float("nan"), float("nan")
-        if self.random.shape[1]:  # [mediator, draw, blocked or carried]
-            random_blocked = float(self.random[i, :, 0].mean())
-            random_carried = float(self.random[i, :, 1].mean())
-        row |= self.blocked(mediator).columns("blocked") | {"random_blocked": random_blocked}
-        row |= self.carried(mediator).columns("carried") | {"random_carried": random_carried}
-        row["moved"] = float(self.moved[i])
-        row["n_random_sites"] = int(self.n_random_sites[i])
-        return row | {"effect": size, "n_pairs": self.n_pairs, "reason": self.reason}
 
 
 @checked
@@ -526,41 +527,42 @@ def mediate(
     swap = _CauseSwap(model, base, source, sites, outcome, round)
     if isinstance(mediators, Site | str):
         mediators = [mediators]
-    together = swap.routes.mediators(mediators)
-    alone = together if split.each else ()
+    seed, n_random, routes = split.seed, split.n_random, swap.routes
+    all_mediators = routes.require_mediators(mediators)
+    single_mediators = all_mediators if split.each else ()
     # A case is a set of sites that is measured: each mediator alone, and all of them together.
-    cases = [*((site,) for site in alone), together]
-    names = (*map(str, alone), "all")
-    draws: list[list[_Sites]] = []  # [case, draw]
+    cases = [*((site,) for site in single_mediators), all_mediators]
+    names = (*map(str, single_mediators), "all")
+    draws_by_case: list[list[_Sites]] = []
     with_other_components: list[str] = []
     for name, case in zip(names, cases, strict=True):
-        seeds = [(split.seed, i) for i in range(split.n_random)]
-        of_case = [swap.routes.draw_others(case, together, seed) for seed in seeds]
-        draws.append(of_case)
+        draws = [routes.draw_others(case, all_mediators, (seed, i)) for i in range(n_random)]
+        draws_by_case.append(draws)
         components = {site.component for site in case}
-        if any(site.component not in components for drawn in of_case for site in drawn):
+        if any(site.component not in components for sites in draws for site in sites):
             with_other_components.append(name)
-    controls = [drawn for of_case in draws for drawn in of_case if drawn]
-    sums = swap.sums(list(dict.fromkeys([*cases, *controls])))  # equal sets once
-    random = np.array([[sums.shares(drawn) for drawn in of_case] for of_case in draws])
+    controls = [drawn for draws in draws_by_case for drawn in draws if drawn]
+    sums = swap.measure(list(dict.fromkeys([*cases, *controls])))  # equal sets once
+    # [case, draw, blocked or carried], also if there are no draws
+    random_shares = [sums.shares(drawn) for draws in draws_by_case for drawn in draws]
+    random = np.array(random_shares).reshape(len(cases), n_random, 2)
+    total = sums.total
+    n_pairs = len(total)
     # Rows are ordered by episode, then by round: sum over each episode's rounds.
-    starts = range(0, len(sums.total), len(swap.rounds))
+    starts = range(0, n_pairs, len(swap.rounds))
     per_episode = partial(np.add.reduceat, indices=starts, axis=-1)
     lost = [sums.lost[case] for case in cases]
     brought = [sums.brought[case] for case in cases]
     share_moved = np.array([sums.share_moved[case] for case in cases])
-    n_random_sites = np.array([max(map(len, of_case), default=0) for of_case in draws])
+    n_random_sites = np.array([max(map(len, draws), default=0) for draws in draws_by_case])
     reason = ""
     if sums.is_null:
         reason = "there is no effect to mediate: the total effect of the cause is 0"
     base_run, _ = swap.runs
-    settings = swap.settings | {"commit": base_run.commit}
-    settings |= {"n_random": split.n_random, "seed": split.seed}
+    settings = {**swap.settings, "commit": base_run.commit, "n_random": n_random, "seed": seed}
     if with_other_components:
         settings["random_of_any_point"] = with_other_components
-    random = random.reshape(len(cases), split.n_random, 2)  # also if there are no draws
     causes = tuple(map(str, swap.causes))
-    total = sums.total
     participants = participants_of(base_run.episodes)
     return MediationResult(
         cause=causes,
@@ -572,7 +574,7 @@ def mediate(
         moved=share_moved,
         random=random,
         n_random_sites=n_random_sites,
-        n_pairs=len(total),
+        n_pairs=n_pairs,
         reason=reason,
         settings=settings,
         participants=participants,
@@ -580,7 +582,7 @@ def mediate(
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _EffectSums:
     """Scalar products of effects in each row (pair of episode and round), for several sets of
     sites. TE is the total effect of the cause, DE its effect with the sites frozen, IE the effect
     of setting only the sites.
@@ -597,7 +599,7 @@ class _Sums:
     lost: dict[_Sites, Float[np.ndarray, " row"]]
     brought: dict[_Sites, Float[np.ndarray, " row"]]
     share_moved: dict[_Sites, float]
-    is_null: bool  # the total effect is 0, but for rounding
+    is_null: bool
 
     def shares(self, case: _Sites) -> tuple[float, float]:
         """Return two shares of the total effect for the set of sites ``case``: (blocked, carried).
@@ -637,29 +639,25 @@ class _CauseSwap:
         outcome: str | Outcome,
         round: Rounds,
     ) -> None:
-        self.model, self.outcome = model, Outcome.from_key(outcome)
-        outcome = self.outcome
+        self.model = model
+        self.outcome = outcome = Outcome.from_key(outcome)
         is_decoded = outcome.decode is not None
-        is_readable = outcome.key != "state" or is_decoded or model.is_handwired
         require(
-            is_readable,
+            outcome.key != "state" or is_decoded or model.is_handwired,
             f"{model.name!r} is a learned model: its state has no exact readout; give outcome=Outcome('state', decode) "
             "with a fitted interp.stats.decoder.Decoder, or ask for outcome='latents'",
         )
-        self.runs = paired_runs(model, base, source, "mediation")
-        base_run, source_run = self.runs
-        self.layout = base_run.layout
-        self.causes = resolve_places(sites, model, base_run)
-        self.swap = [Edit(place, source_run) for place in self.causes]
-        self.rounds = select_rounds(round, base_run.n_rounds)
-        self.settings = provenance(model, rounds=self.rounds, decoded=is_decoded)
-        causes = [place.site for place in self.causes]
+        self.runs = base_run, source_run = paired_runs(model, base, source, "mediation")
+        self.causes = causes = resolve_places(sites, model, base_run)
+        self.cause_edits = [Edit(place, source_run) for place in causes]
+        self.rounds = rounds = select_rounds(round, base_run.n_rounds)
+        self.settings = provenance(model, rounds=rounds, decoded=is_decoded)
         self.routes = _Routes(
             model=model,
-            layout=self.layout,
-            causes=causes,
-            read="prediction" if outcome.key == "prediction" else "update",
-            order=_find_order(model, base_run),
+            layout=base_run.layout,
+            causes=[place.site for place in causes],
+            outcome="prediction" if outcome.key == "prediction" else "update",
+            hook_times=_find_hook_times(model, base_run),
         )
 
     def run(
@@ -687,7 +685,7 @@ class _CauseSwap:
         effects = run(experiment).require_all_edits("mediation")
         return effects.values.flatten(1, 2), effects.seen
 
-    def sums(self, sets: Sequence[_Sites]) -> _Sums:
+    def measure(self, sets: Sequence[_Sites]) -> _EffectSums:
         """For each set of sites, measure the effect of the cause with these sites frozen, and the
         effect of setting only these sites; also the total effect.
 
@@ -695,7 +693,7 @@ class _CauseSwap:
             sets: the sets of sites.
         """
         every = tuple(dict.fromkeys(site for case in sets for site in case))
-        without_and_with = {"nothing": [], "swap": self.swap}
+        without_and_with = {"nothing": [], "swap": self.cause_edits}
         # Outcomes [row, value], and activations of the sites [episode, round, ...]
         (plain, swapped), (before, after) = self.run(without_and_with, every)
         effect = swapped - plain
@@ -709,7 +707,7 @@ class _CauseSwap:
         for case in sets:
             freeze = [Edit.of(site, before[site]) for site in case]
             carry = [Edit.of(site, after[site]) for site in case]
-            values, _ = self.run({"direct": [*self.swap, *freeze], "indirect": carry})
+            values, _ = self.run({"direct": [*self.cause_edits, *freeze], "indirect": carry})
             direct, indirect = values - plain
             lost[case] = _compute_products(effect - direct, effect)
             brought[case] = _compute_products(indirect, effect)
@@ -719,14 +717,14 @@ class _CauseSwap:
         epsilon = torch.finfo(self.runs[0].latents.dtype).eps
         rounding = _SMALLEST_EFFECT * epsilon * float(plain.abs().max())
         is_null = bool(np.sqrt(total.mean()) <= rounding)
-        return _Sums(
+        return _EffectSums(
             total=total, lost=lost, brought=brought, share_moved=share_moved, is_null=is_null
         )
 
 
-def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
-    """Return ``{name of a hook point: order in which a round computes it}``, observed in one round
-    of a rollout; None for a transformer.
+def _find_hook_times(model: Machine, run: Rollout) -> dict[str, int] | None:
+    """Return ``{name of a hook point: its place in the order in which a round computes them}``,
+    observed in one round of a rollout; None for a transformer.
     """
     stream = model.points.get("resid_post")
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:  # a transformer

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ from interp.interventions.interchange import (
     variables_in_rounds,
 )
 from interp.interventions.pairs import run_of
-from interp.interventions.sites import Site, carried_mask, resolve_one, write
+from interp.interventions.sites import VECTOR_AXES, Site, carried_mask, resolve_one, write
 from interp.model.layout import RoundLayout
 from interp.model.rollout import replay
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -56,9 +57,8 @@ from interp.support.checks import array_of, check_number, checked, checked_resul
 from interp.support.errors import convert_errors, require, require_known
 from interp.support.provenance import provenance
 
-_MIN_EXPLAINED_SHARE = (
-    0.5  # share of a variable that latents must explain, of what earlier variables leave open
-)
+# Share of a variable that latents must explain, of what earlier variables leave open.
+_MIN_EXPLAINED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,18 @@ class Writer:
         size: number of rows (vectors) of the activation, and their width: (rows, width). The
             carried state has a row per latent; a site at a single position has one row.
         decoder: decoder from the activation to the concatenated elements of all variables.
-        apart: only for a control (:meth:`placebo`): direction ``[row, width]`` in which the
-            activation is changed instead, by the same length. Otherwise None.
-        held: True for the numbers of the activation that may be changed, False for those that are
-            only padding, ``[row, width]``; None if there is no padding.
+        control_direction: only for a control (:meth:`placebo`): unit vector ``[row, width]`` along
+            which the activation is changed instead, by the same length. Otherwise None.
+        is_used: True for the numbers of the activation that may be changed, False for those that
+            are only padding, ``[row, width]``; None if there is no padding.
     """
 
     site: Site
     shapes: Mapping[str, tuple[int, ...]]
     size: tuple[int, int]
     decoder: Decoder
-    apart: Tensor | None = None
-    held: Tensor | None = None
+    control_direction: Tensor | None = None
+    is_used: Tensor | None = None
 
     @classmethod
     def fit(
@@ -117,7 +117,7 @@ class Writer:
         """
         place = resolve_one(sites, model, run.layout)
         require(
-            place.kind.axes in ("latent", "pos", ""),
+            place.kind.axes in VECTOR_AXES,
             "a variable is moved in what is carried, in the residual stream or in a plain vector, not at "
             f"{str(place)!r}, inside a head or along several axes",
         )
@@ -126,21 +126,21 @@ class Writer:
         rounds = select_rounds(round, run.n_rounds)
         target = np.concatenate([flatten_elements(values[key][:, rounds]) for key in keys], -1)
         shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
-        used = None
+        is_used = None
         if place.kind.axes == "latent":
             activation = _read_state(run.latents[:, rounds], place, run.layout)
             n_rows, width = activation.shape[-2:]
             _, rows = place.index(run.layout)
             mask = carried_mask(model)[rows].reshape(-1, width)[:n_rows]  # False for padding
             if not mask.all():
-                # How far a cache is written says which round it is: it is neither read nor moved.
-                used = mask
-                activation = activation * used
+                # The length of a cache, which the mask leaves out too, would tell the round.
+                is_used = mask
+                activation = activation * is_used
         else:
             activation = _read_point(model, run, place, rounds)
             n_rows, width = activation.shape[-2:]
         decoder = Decoder.fit(activation, target, ridge=ridge)
-        return cls(place, shapes, size=(n_rows, width), decoder=decoder, held=used)
+        return cls(place, shapes, size=(n_rows, width), decoder=decoder, is_used=is_used)
 
     @classmethod
     def of_state(
@@ -177,9 +177,9 @@ class Writer:
         )
         values = algorithm.run(episodes)
         candidates = list(algorithm.state)
-        if algorithm.memory:
+        memory = algorithm.memory
+        if memory:
             # Only those from which the memory is computed.
-            memory = algorithm.memory
             candidates = [key for key in candidates if memory in algorithm.downstream([key])]
         place = resolve_one(sites, model, run.layout)
         keys = decodable(run, values, candidates, sites=place, ridge=ridge)
@@ -200,9 +200,9 @@ class Writer:
         for key in changes:
             require_known("variable of this writer", key, self.shapes)
         parts: list[NDArray[np.float64]] = []
-        for key, of_variable in self.shapes.items():
+        for key, variable_shape in self.shapes.items():
             change = array_of(key, changes.get(key, 0), finite=True)
-            wanted = (*shape, *of_variable)
+            wanted = (*shape, *variable_shape)
             message = f"the variable has shape {wanted}; by[{key!r}] has shape {change.shape}"
             with convert_errors(message, of=ValueError):
                 parts.append(flatten_elements(np.broadcast_to(change, wanted)))
@@ -210,13 +210,13 @@ class Writer:
         zeros = torch.zeros(*shape, *self.size, dtype=torch.float64)
         elements = torch.from_numpy(np.concatenate(parts, -1))  # [episode, round, element]
         step = self.decoder.move(zeros, elements)
-        control_direction = self.apart
-        if control_direction is None:
+        direction = self.control_direction
+        if direction is None:
             return step
-        # The control of placebo(): as far as the step, but along a direction in which no decoded
-        # variable changes. It shows what any change of this length does.
+        # The control of placebo(): as far as the step, but along a direction that is orthogonal to
+        # all steps. It shows what any change of this length does.
         distance = step.flatten(2).norm(dim=-1)  # [episode, round]
-        return distance[..., None, None] * control_direction
+        return distance[..., None, None] * direction
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
         """Decode the variables from an activation ``[*batch, row, width]``. Return a dictionary:
@@ -228,13 +228,12 @@ class Writer:
             shape[-2:] == size,
             f"the activation must end in {list(size)}, got shape {shape}",
         )
-        decoded = self.decoder(activation).numpy(force=True)
+        decoded = self.decoder(activation).numpy(force=True)  # [*batch, element of all variables]
         variables: dict[str, NDArray[np.float64]] = {}
         start = 0
-        for key, of_variable in self.shapes.items():
-            end = start + int(np.prod(of_variable, dtype=int))
-            part = decoded[..., start:end]
-            variables[key] = part.reshape(*part.shape[:-1], *of_variable)
+        for key, variable_shape in self.shapes.items():
+            end = start + prod(variable_shape)
+            variables[key] = decoded[..., start:end].reshape(*shape[:-2], *variable_shape)
             start = end
         return variables
 
@@ -243,24 +242,24 @@ class Writer:
         always in one random direction, drawn with ``seed``. The direction is orthogonal to all
         changes that this writer makes.
         """
-        # An orthonormal basis of all changes of the activation that change decoded variables,
-        # [row * width, change].
-        steps = torch.cat([linear.steps for linear in self.decoder.maps])
-        vectors, sizes, _ = torch.linalg.svd(steps.double().cpu().T, full_matrices=False)
+        (affine_map,) = self.decoder.maps  # one map reads all rows together
+        steps = affine_map.steps.double().cpu()  # [element, row * width]
+        # The left singular vectors are an orthonormal basis of all steps, [row * width, step].
+        vectors, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
         is_spanned = sizes > 1e-9 * sizes.max()
         basis = vectors[:, is_spanned]
-        n_free = len(basis) if self.held is None else int(self.held.sum())
+        n_numbers = len(basis)
+        is_used = torch.ones(n_numbers) if self.is_used is None else self.is_used.flatten().cpu()
+        n_used = int(is_used.sum())
         require(
-            basis.shape[1] < n_free,
-            f"what is decoded at {str(self.site)!r} fills its {n_free} dimensions; decode fewer variables there",
+            basis.shape[1] < n_used,
+            f"what is decoded at {str(self.site)!r} fills its {n_used} dimensions; decode fewer variables there",
         )
         generator = np.random.default_rng(seed)
-        drawn = torch.from_numpy(generator.standard_normal(len(basis)))
-        if self.held is not None:
-            drawn = drawn * self.held.flatten().cpu()
-        direction = drawn - basis @ (basis.T @ drawn)  # without its projection on the changes
+        drawn = torch.from_numpy(generator.standard_normal(n_numbers)) * is_used
+        direction = drawn - basis @ (basis.T @ drawn)  # without its projection on the steps
         unit = direction / direction.norm()
-        return replace(self, apart=unit.reshape(self.size))
+        return replace(self, control_direction=unit.reshape(self.size))
 
 
 def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> None:
@@ -275,10 +274,10 @@ def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> Non
     shape = run.n_episodes, run.n_rounds
     for key in keys:
         require_known("variable", key, values, limit=40)
-        of_values = array_of(key, values[key], finite=True).shape
+        shape_of_values = array_of(key, values[key], finite=True).shape
         require(
-            of_values[:2] == shape,
-            f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {of_values}",
+            shape_of_values[:2] == shape,
+            f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {shape_of_values}",
         )
     are_different = len(set(keys)) == len(keys)
     require(are_different, f"keys name a variable twice: {', '.join(keys)}")
@@ -363,14 +362,12 @@ def decodable(
     selected = [first]
     for key in further:
         target = flatten_elements(values[key])  # [episode, round, element]
-        of_selected = np.concatenate(
+        selected_values = np.concatenate(
             [flatten_elements(values[earlier]) for earlier in selected], -1
         )
-        inputs = torch.from_numpy(of_selected).unsqueeze(-2).to(latents)
-        error_from_selected = half_error(inputs, target, ridge)
-        error_from_state = half_error(latents, target, ridge)
-        scored = target[run.n_episodes // 2 :]  # the half that half_error scores
-        variation = float(((scored - scored.mean((0, 1))) ** 2).sum())
+        inputs = torch.from_numpy(selected_values).unsqueeze(-2).to(latents)  # one row
+        error_from_selected, variation = score_second_half(inputs, target, ridge)
+        error_from_state, _ = score_second_half(latents, target, ridge)
         is_determined = error_from_selected <= RANK * variation
         is_in_state = error_from_state <= (1 - _MIN_EXPLAINED_SHARE) * error_from_selected
         if not is_determined and is_in_state:
@@ -378,9 +375,9 @@ def decodable(
     return tuple(selected)
 
 
-def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
-    """Fit an affine decoder on the first half of the episodes, and return its sum of squared errors
-    on the second half.
+def score_second_half(x: Tensor, target: NDArray[np.float64], ridge: float) -> tuple[float, float]:
+    """Fit an affine decoder on the first half of the episodes, and score it on the second half. Its
+    R2 is 1 minus the ratio of the two returned numbers.
 
     Args:
         x: activations, ``[episode, round, row, width]``.
@@ -388,12 +385,15 @@ def half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
         ridge: ridge penalty.
 
     Returns:
-        The sum of squared errors over episodes of the second half, rounds and elements.
+        The sum of squared errors over episodes of the second half, rounds and elements; and the sum
+        of squared deviations of their targets from the mean of each element.
     """
     half = len(target) // 2
+    scored = target[half:]
     decoder = Decoder.fit(x[:half], target[:half], ridge=ridge)
-    error = decoder(x[half:]).numpy(force=True) - target[half:]
-    return float((error**2).sum())
+    error = decoder(x[half:]).numpy(force=True) - scored
+    deviation = scored - scored.mean((0, 1))
+    return float((error**2).sum()), float((deviation**2).sum())
 
 
 @checked
@@ -437,8 +437,8 @@ def move(
     rounds = select_rounds(round, base.n_rounds)
     shape = (base.n_episodes, len(rounds))
     step = writer.step({variable: change}, shape).to(base.latents)
-    state, inputs = algorithm.at(algorithm.run(base.episodes), rounds)
     before = variables_in_rounds(algorithm, base.episodes, rounds)
+    state, inputs = algorithm.at(before, slice(None))  # of all these rounds
     changed = {}  # stays empty if the algorithm has no such variable: its outcome does not change
     if variable in before:
         changed[variable] = before[variable] + array_of(variable, change, finite=True)
@@ -453,7 +453,7 @@ def move(
         algorithm=algorithm,
         counterfactual=(before, wanted),
         decoded=list(writer.shapes),
-        placebo=writer.apart is not None,
+        placebo=writer.control_direction is not None,
         commit=base.commit,
     )
 
@@ -536,20 +536,19 @@ class Transition:
         Raises:
             InputError: a decoded variable is not part of the algorithm's state.
         """
-        carried = ", ".join(sorted(algorithm.state)) or "nothing"
-        read = ", ".join(self.shapes)
-        are_carried = set(self.shapes) <= set(algorithm.state)
+        read, carried = self.shapes.keys(), algorithm.state
         require(
-            are_carried,
-            f"{algorithm.name} carries {carried} from round to round; the writer reads {read}",
+            read <= set(carried),
+            f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
+            f"the writer reads {', '.join(read)}",
         )
         values = algorithm.run(self.episodes)
-        state = {key: values[key][:, list(self.rounds)] for key in algorithm.state}
+        state, _ = algorithm.at(values, list(self.rounds))
         state |= self.before
         for lag in range(self.horizon):
             _, inputs = algorithm.at(values, [t + lag for t in self.rounds])
             state, _ = algorithm.step(state, inputs)
-        return {key: state[key] for key in self.shapes}
+        return {key: state[key] for key in read}
 
     def _sum_squares(
         self, algorithm: Algorithm
@@ -575,7 +574,8 @@ class Transition:
             n = len(steps)
             missed = missed + (error**2).sum(-1)
             squares = (deviation**2).sum(-1)
-            varied = varied + squares * n / max(n - 1, 1)  # unbiased, as the mean is estimated
+            # Bessel's correction: squares about the mean of n episodes are too small by (n - 1) / n.
+            varied = varied + squares * n / max(n - 1, 1)
         return missed, varied
 
     def under(self, algorithm: Algorithm) -> StepResult:
@@ -593,9 +593,15 @@ class Transition:
         missed, varied = self._sum_squares(algorithm)
         players, keys = participants_of(self.episodes), " + ".join(self.shapes)
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=players).complement
-        row = {"state": keys, "horizon": self.horizon}
-        row |= {"r2": r2.estimate, "low": r2.low, "high": r2.high}
-        lag = "One round" if self.horizon == 1 else f"{self.horizon} rounds"
+        horizon = self.horizon
+        row = {
+            "state": keys,
+            "horizon": horizon,
+            "r2": r2.estimate,
+            "low": r2.low,
+            "high": r2.high,
+        }
+        lag = "One round" if horizon == 1 else f"{horizon} rounds"
         varied_by_round = varied.sum(0)
         # Where nothing varies there is no R2.
         denominator = np.where(varied_by_round > 0, varied_by_round, np.nan)
@@ -678,16 +684,16 @@ def transition(
         f"rounds {rounds} with horizon {horizon} must lie within the {base.n_rounds} rounds; the last one to start "
         f"from is {last}",
     )
+    # State t is the one before round t, so that state t + horizon is the one after these rounds.
     latents = base.latents[:, rounds].double()
-    latents_after = base.latents[:, [t + horizon for t in rounds]]  # the rollout ran on from there
+    latents_after = base.latents[:, [t + horizon for t in rounds]]
     layout = base.layout
     if by is not None:
         shape = base.n_episodes, len(rounds)
         step = writer.step(by, shape).to(latents)
-        changed = _read_state(latents, site, layout) + step
-        by_row = latents.flatten(0, 1)  # [episode * round, row of the state, width]
-        new = changed.reshape(site.read(by_row, layout).shape)
-        latents = write(by_row, site, layout, new).unflatten(0, shape)
+        by_round = latents.flatten(0, 1)  # [episode * round, row of the state, width]
+        part = site.read(by_round, layout)
+        latents = write(by_round, site, layout, part + step.reshape(part.shape)).unflatten(0, shape)
         outputs = run_on(model, base, rounds, horizon, latents)
         latents_after = outputs.carried[0, :, :, 0]  # of the only edit, after the last round
     before = writer.read(_read_state(latents, site, layout))

@@ -122,14 +122,15 @@ class Pair:
         Returns:
             One loss for each episode and round, ``[*batch, episode, round]``.
         """
-        wanted = tuple(self.clean.predictions[:, self._measured_rounds].shape)
+        rounds = self._measured_rounds
+        wanted = tuple(self.clean.predictions[:, rounds].shape)
         shape = tuple(predictions.shape)
         require(
             shape[-len(wanted) :] == wanted,
             f"predictions of shape {shape} do not fit; their last axes must be {wanted}",
         )
         data = catalog.of(self.layout).data
-        return data.losses(predictions, self.clean_episodes, self._measured_rounds)
+        return data.losses(predictions, self.clean_episodes, rounds)
 
 
 @checked
@@ -198,7 +199,7 @@ def prepare(
         last >= first,
         f"read_round must not come before round, got round {first} and read_round {last}",
     )
-    has_rounds = np.ones(len(clean), bool)
+    has_rounds = np.ones(len(clean), bool)  # [episode]
     for side in sides:
         has_rounds &= counted_rounds(side)[:, first : last + 1].all(1)
     counted = ""
@@ -206,11 +207,13 @@ def prepare(
         counted = f"{has_rounds.sum()} of {len(has_rounds)} episodes have rounds {first} to {last}"
         require(has_rounds.any(), f"{counted}; choose rounds that some episodes have")
         sides = clean.select(has_rounds), corrupted.select(has_rounds)
-    runs = [rollout(model, side, n_rounds=last + 1, commit=commit) for side in sides]
+    clean_run, corrupted_run = [
+        rollout(model, side, n_rounds=last + 1, commit=commit) for side in sides
+    ]
     return Pair(
         model=model,
-        clean=runs[0],
-        corrupted=runs[1],
+        clean=clean_run,
+        corrupted=corrupted_run,
         clean_episodes=sides[0],
         round=first,
         read_round=last,
@@ -231,28 +234,24 @@ episodes). Every corruption of the three tasks is beyond 4, or equal in a round,
 episodes."""
 
 
-def warn_about_mismatch(pair: Pair, stacklevel: int = 4) -> None:
+def warn_about_mismatch(pair: Pair) -> None:
     """Issue a ``UserWarning`` if clean and corrupted episodes do not seem to be paired: in every
     round, the inputs of a clean episode and its corrupted partner differ as much as those of two
     arbitrary episodes.
 
     Patches would then insert activations of unrelated episodes, but be scored with the labels of
     the clean ones.
-
-    Args:
-        pair: clean and corrupted runs.
-        stacklevel: position in the call stack that the warning names, as in :func:`warnings.warn`.
     """
     n = min(pair.clean.n_episodes, _MAX_COMPARED)
     if n < _MIN_COMPARED:
         return
     clean, corrupted = _list_inputs(pair.clean, n), _list_inputs(pair.corrupted, n)
     # Share of the inputs that differ, [clean episode, corrupted episode, round]
-    differ = (clean.unsqueeze(1) != corrupted).double().mean(-1)
+    share_differing = (clean.unsqueeze(1) != corrupted).double().mean(-1)
     is_unpaired = ~torch.eye(n, dtype=torch.bool)
-    paired = differ.diagonal().T  # [episode, round]
-    unpaired = differ[is_unpaired]  # [two different episodes, round]
-    gap = unpaired.mean(0) - paired.mean(0)
+    paired = share_differing.diagonal().T  # [episode, round]
+    unpaired = share_differing[is_unpaired]  # [two different episodes, round]
+    gap = unpaired.mean(0) - paired.mean(0)  # [round]
     is_equal = (paired == 0).all(0) & (unpaired > 0).any(0)
     # gap / (std / sqrt(n)) is the gap in standard errors; multiplied out, since std may be 0.
     is_far = gap.abs() * n**0.5 > _N_STANDARD_ERRORS * unpaired.std(0)
@@ -265,7 +264,7 @@ def warn_about_mismatch(pair: Pair, stacklevel: int = 4) -> None:
         "read by the truth of the clean one; build the corrupted episodes from the clean ones, as the task's "
         "corruptions do",
         UserWarning,
-        stacklevel=stacklevel,
+        stacklevel=4,  # the caller of the public function, which is checked by a decorator
     )
 
 
@@ -290,11 +289,10 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
     refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
         return rollout(model.eval(), episodes)
-    run, played = episodes, episodes.episodes
-    require_own(run, model)
-    is_whole = played is not None and len(played) == run.n_episodes
+    run, played = require_own(episodes, model), episodes.episodes
+    size = run.n_episodes, run.n_rounds
     require(
-        played is not None and is_whole and played.n_rounds == run.n_rounds,
+        played is not None and (len(played), played.n_rounds) == size,
         "this rollout does not hold its episodes, or was cut; give the episodes",
     )
     return run
@@ -466,17 +464,16 @@ def _measure_towards_clean(readout: Readout, pair: Pair) -> Tensor:
     towards the clean run's, ``[*cell, episode]``: negative if it lies on the other side.
     """
     corrupted = _get_predicted_number(pair.corrupted_readout, pair)
-    direction = (_get_predicted_number(pair.clean_readout, pair) - corrupted).sign()
-    return (_get_predicted_number(readout, pair) - corrupted) * direction
+    clean = _get_predicted_number(pair.clean_readout, pair)
+    return (_get_predicted_number(readout, pair) - corrupted) * (clean - corrupted).sign()
 
 
 def _compute_squared_error(readout: Readout, pair: Pair) -> Tensor:
     """Return the squared difference between the real numbers that ``readout`` and the pair's clean
     run predict, ``[*cell, episode]``.
     """
-    return (
-        _get_predicted_number(readout, pair) - _get_predicted_number(pair.clean_readout, pair)
-    ).square()
+    clean = _get_predicted_number(pair.clean_readout, pair)
+    return (_get_predicted_number(readout, pair) - clean).square()
 
 
 _CLASSES: tuple[Predicted, ...] = ("classes",)
@@ -484,18 +481,39 @@ _REAL: tuple[Predicted, ...] = ("mean", "normal")
 
 METRICS: dict[str, Metric] = index_by_key(
     (
-        Metric("logit_diff", "logit difference", "nats", _compute_logit_diff, kinds=_CLASSES),
-        Metric("probability", "probability", "probability", _get_risen_probability, kinds=_CLASSES),
         Metric(
-            "agreement",
-            "choice agrees with clean",
-            "share of episodes",
-            _compare_choices,
+            key="logit_diff",
+            name="logit difference",
+            unit="nats",
+            measure=_compute_logit_diff,
             kinds=_CLASSES,
         ),
-        Metric("regret", "expected loss", "expected mistakes", _sum_losses),
         Metric(
-            "state", "decoded state difference", "state", _measure_along_state, needs_update=True
+            key="probability",
+            name="probability",
+            unit="probability",
+            measure=_get_risen_probability,
+            kinds=_CLASSES,
+        ),
+        Metric(
+            key="agreement",
+            name="choice agrees with clean",
+            unit="share of episodes",
+            measure=_compare_choices,
+            kinds=_CLASSES,
+        ),
+        Metric(
+            key="regret",
+            name="expected loss",
+            unit="expected mistakes",
+            measure=_sum_losses,
+        ),
+        Metric(
+            key="state",
+            name="decoded state difference",
+            unit="state",
+            measure=_measure_along_state,
+            needs_update=True,
         ),
         Metric(
             key="prediction",
@@ -547,8 +565,8 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
         return metric
     kind = layout.kind
     readable = ", ".join(key for key, candidate in METRICS.items() if kind in candidate.kinds)
-    predicted = f"a real number ({layout.kind!r})"
-    if layout.kind == "classes":
+    predicted = f"a real number ({kind!r})"
+    if kind == "classes":
         predicted = "one of several outcomes"
     raise InputError(
         f"metric {metric.key!r} cannot read predictions of {layout.task!r}, {predicted}; take {readable}"

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -70,9 +71,8 @@ from interp.support.provenance import provenance
 
 NO_GAP = 1e-12
 """A smaller difference between two runs counts as none."""
-_MIN_RESTORED_SHARE = (
-    0.01  # a site that restores a smaller share of the difference restores nothing
-)
+# A site that restores a smaller share of the difference restores nothing.
+_MIN_RESTORED_SHARE = 0.01
 _SITE_COLUMNS = ("site", "component", "layer", "head", "position")
 _EFFECT_COLUMNS = (
     "effect",
@@ -199,11 +199,11 @@ class PatchingResult(Result):
             gaps[is_in_part] = (source - base).mean().to(effects)
         return effects, gaps
 
-    def _select(self, sites: Tensor, episodes: Tensor) -> PatchingResult:
+    def _select(self, is_selected: Tensor, episodes: Tensor) -> PatchingResult:
         """Return the result with only some sites and episodes.
 
         Args:
-            sites: Boolean mask of the sites.
+            is_selected: Boolean mask of the sites.
             episodes: Boolean mask of the episodes.
         """
         players = self.participants
@@ -211,8 +211,8 @@ class PatchingResult(Result):
             players = players[episodes.numpy(force=True)]
         return replace(
             self,
-            sites=tuple(self.sites[i] for i in sites.nonzero()[:, 0].tolist()),
-            values=self.values[sites][:, episodes],
+            sites=tuple(compress(self.sites, is_selected)),
+            values=self.values[is_selected][:, episodes],
             base=self.base[episodes],
             source=self.source[episodes],
             participants=players,
@@ -222,21 +222,22 @@ class PatchingResult(Result):
         """Return the table's rows, one per site, for a result in which every site is counted in the
         same episodes. ``seed`` is that of the bootstrap and the permutations.
         """
-        index = pd.DataFrame({"site": [str(site) for site in self.sites]})
+        sites, metric, n_episodes = self.sites, self.metric, self.values.shape[1]
+        index = pd.DataFrame({"site": [str(site) for site in sites]})
         for part in _SITE_COLUMNS[1:]:
-            index[part] = [getattr(site, part) for site in self.sites]
+            index[part] = [getattr(site, part) for site in sites]
         index = index.assign(
-            metric=self.metric,
+            metric=metric,
             direction=self.direction,
             round=self.round,
             read=self.read_round,
             propagate=self.propagate,
-            n_episodes=self.values.shape[1],
+            n_episodes=n_episodes,
         )
-        if not self.values.shape[1]:  # no episode in which the site was run
+        if not n_episodes:  # no episode in which the site was run
             return index.assign(**dict.fromkeys(_EFFECT_COLUMNS, np.nan))
         values, base, source = self._average_by_participant()
-        statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
+        statistics = Statistics(values, [], index, [metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
         differences = values - base
         p_values = statistics.permutation_pvalue(seed=seed)
@@ -284,17 +285,18 @@ class PatchingResult(Result):
                 the mean difference between source and base run.
         """
         key = ALIASES.get(component, component)
-        patched = [i for i, site in enumerate(self.sites) if site.component == key]
-        if not patched:
+        is_patched = [site.component == key for site in self.sites]
+        if not any(is_patched):
             known = {site.component for site in self.sites}
             raise unknown_name("patched component", component, known)
         if value == "fraction":
             numbers = self.fractions()
         else:
             numbers, _ = self._average_by_site()
-        rows = [_name_row(self.sites[i]) for i in patched]
-        columns = [self.sites[i].position or "all" for i in patched]
-        series = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns])
+        patched_sites = list(compress(self.sites, is_patched))
+        rows = [_name_row(site) for site in patched_sites]
+        columns = [site.position or "all" for site in patched_sites]
+        series = pd.Series(numbers[is_patched].numpy(force=True), index=[rows, columns])
         row_order = list(dict.fromkeys(rows))
         column_order = list(dict.fromkeys(columns))
         return series.unstack().loc[row_order, column_order]
@@ -314,16 +316,14 @@ class PatchingResult(Result):
             components = list(dict.fromkeys(site.component for site in self.sites))
         patched = f"{self.direction} at round {self.round}"
         title = f"{self.settings['model']}: {patched}, read at {self.read_round}"
-        panels: dict[str, pd.DataFrame] = {}
-        for key in components:
-            panel = (
-                key if panels else f"{title}\n{key}"
-            )  # the first map has the title of the figure
-            panels[panel] = self.grid(key, "effect")
-        # The same columns in all maps.
-        names = [name for grid in panels.values() for name in grid.columns]
-        columns = list(dict.fromkeys(names))
-        panels = {panel: grid.reindex(columns=columns) for panel, grid in panels.items()}
+        grids = [self.grid(key, "effect") for key in components]
+        # The same columns in all maps, and the title of the figure above the first.
+        columns = list(dict.fromkeys(name for grid in grids for name in grid.columns))
+        headings = [f"{title}\n{components[0]}", *components[1:]]
+        panels = {
+            heading: grid.reindex(columns=columns)
+            for heading, grid in zip(headings, grids, strict=True)
+        }
         label = f"effect on {self.metric} ({self.unit})"
         ylabel = self._name_row_axis(components)
         return figures.heatmaps(panels, label=label, xlabel="position", ylabel=ylabel)
@@ -332,9 +332,10 @@ class PatchingResult(Result):
         """Return the label of the vertical axis of heat maps of some components: "head", "layer" or
         "point" (a hook point), joined by "or".
         """
+        keys = [ALIASES.get(component, component) for component in components]
         kinds: set[str] = set()
         for site in self.sites:
-            if site.component in [ALIASES.get(key, key) for key in components]:
+            if site.component in keys:
                 without_heads = "layer" if site.component in COMPONENTS else "point"
                 kinds.add("head" if site.kind.n_heads else without_heads)
         return " or ".join(sorted(kinds, reverse=True))
@@ -359,26 +360,30 @@ class PatchingResult(Result):
         verb, run_name = "restores", "clean"
         if self.direction == "noising":
             verb, run_name = "carries over", "corrupted"
-        counted = f" ({self.settings['counted']})" if self.settings["counted"] else ""
-        of_sites = f"of {len(self.sites)} sites{counted}"
+        counted = self.settings["counted"]
+        of_sites = f"of {len(self.sites)} sites"
+        if counted:
+            of_sites += f" ({counted})"
         of_run = f"of the {name} of the {run_name} run"
         site, share = self.best
+        patching = f"Patching round {self.round}"
         if share <= _MIN_RESTORED_SHARE:
-            none = f"none {of_sites} {verb} more than {_MIN_RESTORED_SHARE:.0%}"
-            return f"Patching round {self.round}: {none} {of_run}."
-        restored = f"{verb} {share:.0%} {of_run}"
-        return f"Patching round {self.round} at {site} {restored}, the most {of_sites}."
+            return (
+                f"{patching}: none {of_sites} {verb} more than {_MIN_RESTORED_SHARE:.0%} {of_run}."
+            )
+        return f"{patching} at {site} {verb} {share:.0%} {of_run}, the most {of_sites}."
 
 
 def _name_row(site: Site) -> str:
     """Return the name of a site's row in a heat map, without the position, such as "L1" or
     "L1H0".
     """
-    if site.layer is None or site.component not in COMPONENTS:
+    layer, head = site.layer, site.head
+    if layer is None or site.component not in COMPONENTS:
         return str(replace(site, position=None))
-    if site.head is None:
-        return f"L{site.layer}"
-    return head_address(site.layer, site.head)
+    if head is None:
+        return f"L{layer}"
+    return head_address(layer, head)
 
 
 @dataclass(frozen=True)
@@ -436,12 +441,13 @@ class RoundsResult(Result):
             columns[result.round] = means.numpy(force=True)
         table = pd.DataFrame(columns, index=[str(site) for site in first.sites])
         rank = table.abs().max(axis=1).rank(method="first", ascending=False)  # 1: largest effect
-        shown = table[rank <= _MAX_DRAWN_SITES]
+        drawn = table[rank <= _MAX_DRAWN_SITES]
+        n_drawn, n_sites = len(drawn), len(table)
         title = f"{first.settings['model']}: {first.direction}"
-        if len(shown) < len(table):
-            title += f", {len(shown)} of {len(table)} sites"
+        if n_drawn < n_sites:
+            title += f", {n_drawn} of {n_sites} sites"
         label = f"effect on {first.metric} ({first.unit})"
-        return figures.heatmaps({title: shown}, label=label, xlabel="round", ylabel="site")
+        return figures.heatmaps({title: drawn}, label=label, xlabel="round", ylabel="site")
 
 
 @overload
@@ -519,7 +525,7 @@ def sweep(
         >>> patching.sweep(model, clean, corrupted, round=[20, 21], sites="L1H0").fractions().shape
         torch.Size([2, 1])
     """
-    _find_measure(metric, direction, model)
+    _find_measure(metric, direction, model)  # refuses a wrong one before anything is run
     rounds = select_rounds(round, clean.n_rounds)
     if read_round is not None:
         (read_round,) = select_rounds(read_round, clean.n_rounds)
@@ -563,6 +569,7 @@ def patch_pair(
     """
     measure = _find_measure(metric, direction, pair.model)
     patched_sites = select_sites(pair.model, pair.layout, sites)
+    round, read_round = pair.round, pair.read_round
     base, source = _find_sides(pair, direction)
 
     def read(outputs: Outputs) -> Float[Tensor, "site episode 1 1"]:
@@ -576,8 +583,8 @@ def patch_pair(
         model=pair.model,
         run=base,
         edits=edits,
-        rounds=[pair.round],
-        horizon=pair.read_round - pair.round,
+        rounds=[round],
+        horizon=read_round - round,
         readout=read,
         propagate=propagate,
         update=measure.needs_update,
@@ -596,8 +603,8 @@ def patch_pair(
         metric=measure.key,
         unit=measure.unit,
         direction=direction,
-        round=pair.round,
-        read_round=pair.read_round,
+        round=round,
+        read_round=read_round,
         propagate=propagate,
         settings=settings,
         participants=participants,
@@ -695,26 +702,27 @@ def round_map(
         readout=read,
     )
     gaps: dict[int, float] = {}
-    for t, of_round in pairs.items():
-        of_source = measure.measure(of_round.readout(source), of_round)
-        of_base = measure.measure(of_round.readout(base), of_round)
-        difference = (of_source - of_base).double()
+    for t, pair_of_round in pairs.items():
+        in_source = measure.measure(pair_of_round.readout(source), pair_of_round)
+        in_base = measure.measure(pair_of_round.readout(base), pair_of_round)
+        difference = (in_source - in_base).double()
         gaps[t] = float(difference.numpy(force=True).mean())
     frame = _make_map_table(run(experiment), gaps)
     grid = frame.pivot(index="patched", columns="read", values="effect")  # NaN before the patch
     n_later = _find_half_effect_lag(frame)
     later = "1 round" if n_later == 1 else f"{n_later} rounds"
-    counted = f" ({pair.counted})" if pair.counted else ""
+    key, counted = measure.key, pair.counted
+    in_parentheses = f" ({counted})" if counted else ""
     title = f"{model.name}: {name}, round x round"
-    axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
+    axes = {"label": f"effect on {key}", "xlabel": "read at", "ylabel": "patched at"}
     sentence = (
-        f"What is patched at {name} still moves {measure.key} by half of its largest effect {later} later"
-        f"{counted}."
+        f"What is patched at {name} still moves {key} by half of its largest effect {later} later"
+        f"{in_parentheses}."
     )
     if not frame["effect"].any():
-        sentence = f"What is patched at {name} moves {measure.key} in no round{counted}."
-    frame = frame.assign(site=name, metric=measure.key, direction=direction)
-    settings = provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted)
+        sentence = f"What is patched at {name} moves {key} in no round{in_parentheses}."
+    frame = frame.assign(site=name, metric=key, direction=direction)
+    settings = provenance(model, commit=pair.clean.commit, propagate=True, counted=counted)
     return Tabulated(
         sentence=sentence,
         table=frame,
@@ -738,13 +746,14 @@ def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
     frame = effects.to_frame().rename(columns={"edited": "patched"})
     frame = frame.drop(columns=["edit", "outcome"])
     frame = frame[frame["read"].isin(list(gaps))]
-    # Of the only edit and the only outcome, [episode, pair]
-    of_episodes = effects.effects[0, :, :, 0].double().numpy(force=True)
-    sizes = np.abs(np.ascontiguousarray(of_episodes.T)).mean(-1)
+    # Index 0: the only edit and the only outcome. [episode, pair]
+    episode_effects = effects.effects[0, :, :, 0].double().numpy(force=True)
+    # By rows in memory, since NumPy's sums depend on the order of the numbers there.
+    sizes = np.abs(np.ascontiguousarray(episode_effects.T)).mean(-1)
     size_by_rounds = dict(zip(effects.rounds, sizes.tolist(), strict=True))
-    rounds = zip(frame["patched"], frame["read"], strict=True)
-    frame["size"] = [size_by_rounds[pair] for pair in rounds]
-    return frame.assign(gap=frame["read"].map(gaps)).reset_index(drop=True)
+    patched, read = frame["patched"], frame["read"]
+    frame["size"] = [size_by_rounds[pair] for pair in zip(patched, read, strict=True)]
+    return frame.assign(gap=read.map(gaps)).reset_index(drop=True)
 
 
 def _find_half_effect_lag(frame: pd.DataFrame) -> int:

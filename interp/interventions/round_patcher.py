@@ -62,13 +62,14 @@ class _Patched:
         predictions: predictions in the round, ``[cell * episode, ...]``, ordered by cell.
         latents: carried state after the round, ``[cell * episode, latent, d_model]``; the unpatched
             run's if the update is not computed.
-        idle: whether the results are the unpatched run's, because these cells cannot change them.
+        is_unchanged: whether the results are the unpatched run's, because these cells cannot change
+            them.
     """
 
     cells: list[int]
     predictions: Tensor
     latents: Tensor
-    idle: bool = False
+    is_unchanged: bool = False
 
 
 class RoundPatcher:
@@ -93,22 +94,23 @@ class RoundPatcher:
         self.round = round
         self.source = source
         self.update = update
-        self.base, self.latents = run.fed.take_round(round), run.latents[:, round]
-        on_cpu = run.tokens.device.type == "cpu"
-        self.chunk = self.base.choose_batch_size(_CHUNK_CPU if on_cpu else _CHUNK_ACCELERATOR)
-        is_plain = can_resume_rounds(model) and runs_without_hooks(model)
+        self.fed, self.latents = run.fed.take_round(round), run.latents[:, round]
+        is_on_cpu = run.tokens.device.type == "cpu"
+        self.max_rows = self.fed.choose_batch_size(_CHUNK_CPU if is_on_cpu else _CHUNK_ACCELERATOR)
+        layout = run.layout
+        self.end = layout.n_positions if update else layout.predict_position + 1
         # A hook that is attached to the model may act at some positions: it has to see all of them.
-        self.transformer = cast(HookedLatentTransformer, model) if is_plain else None
-        self.end = run.layout.n_positions if update else run.layout.predict_position + 1
+        can_run_layers = can_resume_rounds(model) and runs_without_hooks(model)
+        self.transformer = cast(HookedLatentTransformer, model) if can_run_layers else None
         if self.transformer is not None:
-            self.n_layers = self.transformer.config.n_layers
-            names = [f"blocks.{self.n_layers - 1}.hook_resid_post"]
-            for layer in range(self.n_layers):
+            self.n_layers = n_layers = self.transformer.config.n_layers
+            names = [f"blocks.{n_layers - 1}.hook_resid_post"]
+            for layer in range(n_layers):
                 for point in ("hook_resid_pre", "attn.hook_k", "attn.hook_v"):
                     names.append(f"blocks.{layer}.{point}")
-            self.known = _replay_activations(model, run, round, names)
+            self.unpatched = _replay_activations(model, run, round, names)
 
-    def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
+    def run_cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each site separately, and yield results in batches. Patches that cannot have an
         effect, if any, come first, in one batch.
 
@@ -120,10 +122,10 @@ class RoundPatcher:
             the patched round, ``[cell * episode, ...]``; and ``latents``, the carried state after
             it, ``[cell * episode, latent, d_model]``.
         """
-        layout = self.run.layout
+        run, round, model, layout = self.run, self.round, self.model, self.run.layout
         hooks = list(dict.fromkeys(cell.hook for cell in cells))
-        source = _replay_activations(self.model, self.source, self.round, hooks)
-        base = _replay_activations(self.model, self.run, self.round, hooks)
+        source = _replay_activations(model, self.source, round, hooks)
+        base = _replay_activations(model, run, round, hooks)
         starts = [self._find_start(cell) for cell in cells]
         # Cells before the first layer are run from the tokens on.
         layers = [-1 if cell.layer is None else cell.layer for cell in cells]
@@ -131,26 +133,27 @@ class RoundPatcher:
         by_hook: dict[str, list[int]] = {}  # hook -> indices of its cells, in order of computation
         for i in sorted(range(len(cells)), key=lambda i: (layers[i], starts[i])):
             cell = cells[i]
-            new, old = source[cell.hook], base[cell.hook]
-            is_equal = torch.equal(cell.read(new, layout), cell.read(old, layout))
+            hook = cell.hook
+            is_equal = torch.equal(cell.read(source[hook], layout), cell.read(base[hook], layout))
             if is_equal or self._is_unread(cell):
                 without_effect.append(i)
             else:
-                by_hook.setdefault(cell.hook, []).append(i)
+                by_hook.setdefault(hook, []).append(i)
         if without_effect:
             n = len(without_effect)
-            predictions = self.run.predictions[:, self.round]
-            latents = self.run.latents[:, self.round + 1]  # the state after the round
             yield _Patched(
-                sorted(without_effect), tile(predictions, n), tile(latents, n), idle=True
+                sorted(without_effect),
+                predictions=tile(run.predictions[:, round], n),
+                latents=tile(run.latents[:, round + 1], n),  # the state after the round
+                is_unchanged=True,
             )
         n_episodes = len(self.latents)
-        cells_per_chunk = max(1, self.chunk // n_episodes)
+        cells_per_chunk = max(1, self.max_rows // n_episodes)
         for indices in _pack_groups(list(by_hook.values()), cells_per_chunk):
             patches = _Patches([cells[i] for i in indices], source, layout)
             # Sorted by layer: if the first cell has a layer, all cells of the chunk have one.
             if self.transformer is None or layers[indices[0]] < 0:
-                rows = self.base.map_tensors(partial(tile, times=len(indices)))
+                rows = self.fed.map_tensors(partial(tile, times=len(indices)))
                 yield self._run_from_tokens(indices, rows, patches)
             else:
                 yield self._run_from_layers(
@@ -177,17 +180,17 @@ class RoundPatcher:
         """
         if not self._has_position(cell):
             return False
-        layout, start = self.run.layout, self._find_start(cell)
-        if start >= self.end:
+        layout, position = self.run.layout, self._find_start(cell)
+        if position >= self.end:  # after all outputs that are read
             return True
         # After the attention of the last layer, a position affects only the output read at it.
         is_after_attention = (
             cell.layer == self.n_layers - 1 and cell.component not in _READ_BY_LATER_POSITIONS
         )
-        read_positions = {layout.predict_position}
+        read_positions = [layout.predict_position]
         if self.update:
-            read_positions.add(layout.update_position)
-        return is_after_attention and start not in read_positions
+            read_positions.append(layout.update_position)
+        return is_after_attention and position not in read_positions
 
     def _run_from_layers(
         self,
@@ -209,38 +212,8 @@ class RoundPatcher:
             The results, in the order in which cells joined the batch.
         """
         n, layout = len(indices), self.run.layout
-        predict_position = layout.predict_position
-        start = min(*starts, predict_position)
-        window = (start, self.end)  # positions that any patch may change, or that are read
-        n_episodes = len(self.latents)
-        before = tile(self.latents, n)
-        order: list[int] = []  # cells in the order in which their rows join the batch
         with torch.no_grad():
-            no_cells = self._copy_resid(layer=0, times=0)
-            resid = no_cells[:, start : self.end]  # [cell * episode, position, d_model]
-            for layer in range(self.n_layers):
-                joining = [i for i, cell in enumerate(patches.cells) if cell.layer == layer]
-                # Cells that patch the layer's input join before it, the others after it.
-                early = [i for i in joining if patches.cells[i].component == "resid_pre"]
-                if early:
-                    unpatched = self._copy_resid(layer, len(early))[:, start : self.end]
-                    hook = patches.cells[early[0]].hook
-                    patched = patches.of(early).write(hook, window, unpatched)
-                    resid = torch.cat([resid, patched])
-                if len(resid):
-                    is_last = layer == self.n_layers - 1
-                    # No later layer reads the positions before the prediction's.
-                    n_read = self.end - predict_position if is_last else None
-                    past = self._copy_past(layer, start, len(resid) // n_episodes)
-                    resid = model.run_from(resid, layer, layer + 1, past=past, n_read=n_read)
-                late = [i for i in joining if i not in early]
-                if late:
-                    after = self._run_patched_layer(
-                        model, layer, patches.of(late), [starts[i] for i in late]
-                    )
-                    first = self.end - resid.shape[1]  # the last layer returns fewer positions
-                    resid = torch.cat([resid, after[:, first : self.end]])
-                order += early + late
+            resid, order = self._run_layers(model, patches, starts)
             ordered = [indices[i] for i in order]
             if not self.update:
                 # Without the update, the window ends with the position of the prediction.
@@ -248,10 +221,11 @@ class RoundPatcher:
                 prediction = model.read_prediction(outcomes, layout.n_positions)
                 latents = tile(self.run.latents[:, self.round + 1], n)
                 return _Patched(ordered, prediction, latents)
+            before = tile(self.latents, n)
             whole = self._copy_resid(self.n_layers, n)
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)
-            rows = self.base.map_tensors(partial(tile, times=n))
+            rows = self.fed.map_tensors(partial(tile, times=n))
             tokens = rows.tokens
             if self.run.commit == "own":
                 tokens = layout.put_choice(tokens, layout.choose(output.prediction))
@@ -260,6 +234,54 @@ class RoundPatcher:
                 return _Patched(ordered, output.prediction, latents)
         # A patch changed the model's own choice, which is among the tokens: run the round with it.
         return self._run_from_tokens(ordered, replace(rows, tokens=tokens), patches.of(order))
+
+    def _run_layers(
+        self, model: HookedLatentTransformer, patches: _Patches, starts: list[int]
+    ) -> tuple[Float[Tensor, "row pos d_model"], list[int]]:
+        """Run all layers in a batch of patched copies ("cells") of the round. The rows of a cell
+        join the batch at the layer of its patch.
+
+        Args:
+            model: the transformer.
+            patches: the patched sites with their source activations.
+            starts: first position that each cell changes.
+
+        Returns:
+            The residual stream after the last layer, ``[cell * episode, pos, d_model]``, at the
+            last positions before :attr:`end`, from that of the prediction on or an earlier one; and
+            the order in which cells joined the batch, as indices in ``patches``.
+        """
+        cells, end = patches.cells, self.end
+        predict_position = self.run.layout.predict_position
+        start = min(*starts, predict_position)
+        window = (start, end)  # positions that any patch may change, or that are read
+        n_episodes = len(self.latents)
+        order: list[int] = []
+        no_cells = self._copy_resid(layer=0, times=0)
+        resid = no_cells[:, start:end]  # [cell * episode, position, d_model]
+        for layer in range(self.n_layers):
+            joining = [i for i, cell in enumerate(cells) if cell.layer == layer]
+            # Cells that patch the layer's input join before it, the others after it.
+            early = [i for i in joining if cells[i].component == "resid_pre"]
+            if early:
+                unpatched = self._copy_resid(layer, len(early))[:, start:end]
+                patched = patches.of(early).write(cells[early[0]].hook, window, unpatched)
+                resid = torch.cat([resid, patched])
+            if len(resid):
+                is_last = layer == self.n_layers - 1
+                # No later layer reads the positions before the prediction's.
+                n_read = end - predict_position if is_last else None
+                past = self._copy_past(layer, start, len(resid) // n_episodes)
+                resid = model.run_from(resid, layer, layer + 1, past=past, n_read=n_read)
+            late = [i for i in joining if i not in early]
+            if late:
+                after = self._run_patched_layer(
+                    model, layer, patches.of(late), [starts[i] for i in late]
+                )
+                first = end - resid.shape[1]  # the last layer returns fewer positions
+                resid = torch.cat([resid, after[:, first:end]])
+            order += early + late
+        return resid, order
 
     def _run_patched_layer(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
@@ -298,9 +320,10 @@ class RoundPatcher:
             layer: index of the layer; the number of layers means after the last.
             times: number of copies.
         """
+        name = f"blocks.{layer}.hook_resid_pre"
         if layer == self.n_layers:
-            return tile(self.known[f"blocks.{layer - 1}.hook_resid_post"], times)
-        return tile(self.known[f"blocks.{layer}.hook_resid_pre"], times)
+            name = f"blocks.{layer - 1}.hook_resid_post"
+        return tile(self.unpatched[name], times)
 
     def _copy_past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
         """Return copies of a layer's unpatched keys and values at the positions before ``start``;
@@ -313,8 +336,8 @@ class RoundPatcher:
         """
         if start == 0:
             return None
-        keys = self.known[f"blocks.{layer}.attn.hook_k"][:, :start]
-        values = self.known[f"blocks.{layer}.attn.hook_v"][:, :start]
+        keys = self.unpatched[f"blocks.{layer}.attn.hook_k"][:, :start]
+        values = self.unpatched[f"blocks.{layer}.attn.hook_v"][:, :start]
         return [KeyValues(tile(keys, times), tile(values, times))]
 
     def _run_from_tokens(
@@ -377,9 +400,9 @@ class _Patches:
             axes = source[name].shape[1:-1]  # such as (position, head)
             # [cell, episode, ...], equal for all episodes and all numbers of a vector
             mask = np.zeros((len(cells), 1, *axes, 1), dtype=bool)
-            for of_cell, cell in zip(mask, cells, strict=True):
+            for mask_of_cell, cell in zip(mask, cells, strict=True):
                 if cell.hook == name:
-                    of_cell[cell.index(layout)] = True
+                    mask_of_cell[cell.index(layout)] = True  # the mask's view is changed in place
             self.masks[name] = torch.from_numpy(mask).to(source[name].device)
 
     def of(self, chosen: Sequence[int]) -> _Patches:
@@ -388,7 +411,7 @@ class _Patches:
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
         """Return one hook per hook point, for a forward pass over a ``window`` (start, end) of
-        positions, or over all.
+        positions, or over all if it is None. :attr:`counter` counts how often each is called.
         """
         hooks = [(name, partial(self.write, name, window)) for name in self.masks]
         self.counter = FiringCounter(hooks)

@@ -52,7 +52,9 @@ from interp.support.errors import InputError, require, require_known, unknown_na
 ALIASES = {"head": "z"}
 HEAD = "z"
 """The component that an address such as ``L1H0`` names: the output of a head before ``W_O``."""
-_LOOK_UP_KIND = Component("", "", "", "")
+VECTOR_AXES = ("pos", "latent", "")
+"""Axes of the components whose activation is one vector for each position, row or episode."""
+_LOOK_UP_KIND = Component("", "", "", "")  # the default of Site.kind
 _SITE_PATTERN = re.compile(
     r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?"
 )
@@ -134,35 +136,37 @@ class Site:
             kind = fit("kind", self.kind, Component)
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
+        layer, head, position = self.layer, self.head, self.position
         rule, form = "takes no layer", f"{kind.key}@position"
         if kind.has_layer:
             rule, form = "needs a layer", f"{kind.key}[layer]@position"
         subject = f"a site of component {kind.key!r}"
         require(
-            (self.layer is not None) == kind.has_layer,
-            f"{subject} {rule}, got layer {self.layer!r}; write {form}",
+            (layer is not None) == kind.has_layer,
+            f"{subject} {rule}, got layer {layer!r}; write {form}",
         )
         with_heads = ", ".join(
             candidate.key for candidate in COMPONENTS.values() if candidate.has_head
         )
         require(
-            self.head is None or kind.has_head,
-            f"{subject} takes no head, got head {self.head!r}; components with heads: {with_heads}",
+            head is None or kind.has_head,
+            f"{subject} takes no head, got head {head!r}; components with heads: {with_heads}",
         )
         require(
-            self.position is None or _has_position_axis(kind),
-            f"{subject} takes no position, got {self.position!r}",
+            position is None or _has_position_axis(kind),
+            f"{subject} takes no position, got {position!r}",
         )
 
     def __str__(self) -> str:
+        component, layer, head = self.component, self.layer, self.head
         place = "" if self.position is None else f"@{self.position}"
-        if self.layer is None:
-            return f"{self.component}{place}"
-        if self.head is None:
-            return f"{self.component}[{self.layer}]{place}"
-        if self.component == HEAD:
-            return f"{head_address(self.layer, self.head)}{place}"
-        return f"{self.component}[{self.layer}.{self.head}]{place}"
+        if layer is None:
+            return f"{component}{place}"
+        if head is None:
+            return f"{component}[{layer}]{place}"
+        if component == HEAD:
+            return f"{head_address(layer, head)}{place}"
+        return f"{component}[{layer}.{head}]{place}"
 
     @classmethod
     def parse(cls, text: str, model: Machine | None = None) -> Site:
@@ -208,6 +212,7 @@ class Site:
             position: label of the position; None means all positions.
         """
         for kind in COMPONENTS.values():
+            # The hook is a template, such as "blocks.{layer}.hook_resid_post".
             pattern = re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)")
             match = re.fullmatch(pattern, hook)
             if match:
@@ -226,11 +231,12 @@ class Site:
         token layout. For the carried state, these are the labels of its rows (vectors), such as
         "<z>". The position of the site itself does not matter.
         """
-        if self.kind.labels:
-            return self.kind.labels
-        if self.kind.axes != "latent":
-            return layout.labels
-        return tuple(layout.labels[i] for i in layout.latent_positions)
+        kind, every = self.kind, layout.labels
+        if kind.labels:
+            return kind.labels
+        if kind.axes != "latent":
+            return every
+        return tuple(every[i] for i in layout.latent_positions)
 
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
         """Return the index with which ``activation[index]`` is the part at this site.
@@ -242,8 +248,8 @@ class Site:
         place = self._index_position(self.labels(layout))
         head: slice | int = whole_axis if self.head is None else self.head
         by_axis = {"pos": place, "latent": place, "head": head}
-        axes = self.kind.axes.split()
-        return whole_axis, *(by_axis.get(axis, whole_axis) for axis in axes)  # batch first
+        axes = self.kind.axes.split()  # without the batch, which comes first
+        return whole_axis, *(by_axis.get(axis, whole_axis) for axis in axes)
 
     def _index_position(self, labels: tuple[str, ...]) -> slice | int | list[int]:
         """Return the index of the site's position on its axis of positions or of rows.
@@ -254,21 +260,21 @@ class Site:
         Args:
             labels: labels of the positions, or of the rows of the carried state, in order.
         """
-        if self.position is None:
+        position = self.position
+        if position is None:
             return slice(None)
-        is_carried = self.kind.axes == "latent"
-        if self.position in labels or not is_carried:
-            what = "latent position" if is_carried else "position label"
-            require_known(what, self.position, labels, limit=40)
-            return labels.index(self.position)
+        if position in labels:
+            return labels.index(position)
+        if self.kind.axes != "latent":
+            raise unknown_name("position label", position, labels, limit=40)
         rows: set[int] = set()
-        for channel in self.position.split("+"):
+        for channel in position.split("+"):
             # Rows of a channel are labelled by its name, or "NAME_0", "NAME_1", ...
             pattern = re.compile(rf"{re.escape(channel)}(_\d+)?")
-            of_channel = {i for i, label in enumerate(labels) if pattern.fullmatch(label)}
-            if not of_channel:
+            rows_of_channel = {i for i, label in enumerate(labels) if pattern.fullmatch(label)}
+            if not rows_of_channel:
                 raise unknown_name("latent position", channel, labels, limit=40)
-            rows |= of_channel
+            rows |= rows_of_channel
         return sorted(rows)
 
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
@@ -316,7 +322,7 @@ def sites(
     if components is None:
         components = default_components(model)
     names = [components] if isinstance(components, str) else non_empty("components", components)
-    wanted_layers = None if isinstance(layers, str) else non_empty("layers", layers)
+    wanted_layers = None if isinstance(layers, str) else non_empty("layers", layers)  # None: all
     if not (positions is None or isinstance(positions, str)):
         positions = list(positions)
         require(
@@ -326,16 +332,17 @@ def sites(
     every: list[Site] = []
     for name in names:
         kind = component(name, model)
+        key, n_heads = kind.key, kind.n_heads
         layer_choices: Iterable[int | None] = [None]
+        example_layer = None
         if kind.has_layer:
             layer_choices = range(kind.n_layers) if wanted_layers is None else wanted_layers
-        head_choices = range(kind.n_heads) if kind.n_heads else [None]
-        # Positions have the same labels in every layer.
-        example_layer = 0 if kind.has_layer else None
-        example = Site(kind.key, example_layer, kind=kind)
+            example_layer = 0  # positions have the same labels in every layer
+        head_choices = range(n_heads) if n_heads else [None]
+        example = Site(key, example_layer, kind=kind)
         labels = _list_position_labels(example, layout, positions)
         for layer, head, label in product(layer_choices, head_choices, labels):
-            every.append(Site(kind.key, layer, head=head, position=label, kind=kind))
+            every.append(Site(key, layer, head=head, position=label, kind=kind))
     require(every, f"no site of {', '.join(names)} is at {positions}")
     return [resolve_site(site, model, layout) for site in dict.fromkeys(every)]
 
@@ -367,6 +374,7 @@ def select_sites(
         name, at_sign, position = str(text).partition("@")
         is_head = _HEAD_PATTERN.fullmatch(name) is not None
         is_component = isinstance(text, str) and name.isidentifier() and not is_head
+        # With layers, a name stands for one site for each layer, head and position.
         if is_component and component(name, model).has_layer:
             every += sites(model, layout, name, positions=position if at_sign else "all")
         else:
@@ -450,12 +458,14 @@ def _list_position_labels(
         return [None]
     labels = site.labels(layout)
     kind = site.kind
-    if "latent" in kind.axes.split() or kind.labels:  # rows of the state, or the component's own
-        if positions == "all":
-            return list(labels)
-        wanted = [positions] if isinstance(positions, str) else list(positions)
-        return [label for label in labels if label in wanted]
-    return [labels[i] for i in layout.positions(positions)]
+    # Only the positions of a round are known to the layout: not rows of the carried state, nor
+    # positions with labels of the component's own.
+    if "latent" not in kind.axes.split() and not kind.labels:
+        return [labels[i] for i in layout.positions(positions)]
+    if positions == "all":
+        return list(labels)
+    wanted = [positions] if isinstance(positions, str) else list(positions)
+    return [label for label in labels if label in wanted]
 
 
 def resolve_site(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
@@ -474,6 +484,7 @@ def resolve_site(site: Site | str, model: Machine | None, layout: RoundLayout) -
         return site
     kind = component(site.component, model)
     for axis, index, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
+        # convert_value returns a mark that is in no range if the index is no integer.
         exists = index is None or convert_value(int, index) in range(n)
         require(
             exists,
@@ -539,8 +550,8 @@ class Place:
     Attributes:
         site: the site.
         basis: orthonormal basis of the subspace, ``[d, rank]``; None for the whole activation.
-        elsewhere: for a control only: orthonormal basis of another subspace, ``[d, rank]``. The
-            activation is then changed in this subspace instead, by the same distance. None
+        control_basis: for a control only: orthonormal basis of another subspace, ``[d, rank]``.
+            The activation is then changed in this subspace instead, by the same distance. None
             otherwise.
 
     >>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
@@ -553,7 +564,7 @@ class Place:
 
     site: Site
     basis: Tensor | None = None
-    elsewhere: Tensor | None = None
+    control_basis: Tensor | None = None
 
     @classmethod
     def of(
@@ -589,9 +600,9 @@ class Place:
     @property
     def is_whole(self) -> bool:
         """Whether the whole activation is replaced: True if there is neither a subspace nor a
-        control's subspace (``elsewhere``).
+        control's subspace (``control_basis``).
         """
-        return self.basis is None and self.elsewhere is None
+        return self.basis is None and self.control_basis is None
 
     def __str__(self) -> str:
         rank = "" if self.basis is None else f" (rank {self.basis.shape[1]})"
@@ -616,27 +627,28 @@ class Place:
         """
         integer("width", width, 1, 10**6)
         integer("padding", padding, 0)
-        if self.site.kind.axes not in ("pos", "latent", ""):
+        if self.site.kind.axes not in VECTOR_AXES:
             return None
-        taken = 0 if self.basis is None else self.basis.shape[1]
-        wanted_rank = max(taken, 1)  # a line for a whole activation
-        rank = min(wanted_rank, width - wanted_rank)
+        basis = self.basis
+        own_rank = 1 if basis is None else basis.shape[1]  # a line for a whole activation
+        # Only width - own_rank dimensions are orthogonal to this subspace.
+        rank = min(own_rank, width - own_rank)
         if rank <= 0:
             return None
         generator = torch.Generator().manual_seed(seed)
         normal = torch.randn(width, rank, generator=generator)
         orthonormal = torch.linalg.svd(normal, full_matrices=False).U
         drawn = nn.functional.pad(orthonormal, (0, 0, 0, padding))  # rows of 0 for the padding
-        if self.basis is None:
-            return replace(self, elsewhere=drawn)
-        drawn = drawn.to(self.basis)
-        shared = self.basis @ (self.basis.T @ drawn)  # projection on this subspace
+        if basis is None:
+            return replace(self, control_basis=drawn)
+        drawn = drawn.to(basis)
+        shared = basis @ (basis.T @ drawn)  # projection on this subspace
         orthogonal, _ = torch.linalg.qr(drawn - shared)
-        return replace(self, elsewhere=orthogonal)
+        return replace(self, control_basis=orthogonal)
 
     def __call__(self, base: Tensor, source: Tensor) -> Tensor:
         """Return the base's activation with its part in the subspace replaced by the source's. A
-        control moves it by the same distance in the subspace ``elsewhere``.
+        control moves it by the same distance in the subspace of ``control_basis``.
 
         This equals TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo`` and
         ``random_basis`` (a test compares them). It is implemented here because that import loads
@@ -656,14 +668,15 @@ class Place:
         if self.basis is not None:
             gram = basis.mT @ basis
             identity = torch.eye(len(gram)).to(basis)
-            require(  # NaN is not close to 1: such a basis is refused, too
+            # NaN is not close to 1: such a basis is refused, too.
+            require(
                 torch.allclose(gram, identity, atol=0.02),
                 f"the basis of {str(self)!r} is not orthonormal; Place.of takes directions that are not",
             )
-        patched = base + move @ basis @ basis.T
-        if self.elsewhere is None:
+        patched = base + move @ basis @ basis.T  # the move's projection on the subspace is added
+        if self.control_basis is None:
             return patched
-        control_basis = self.elsewhere.to(move)
+        control_basis = self.control_basis.to(move)
         distance = (patched - base).norm(dim=-1, keepdim=True)
         control_move = move @ control_basis @ control_basis.T
         scale = distance / control_move.norm(dim=-1, keepdim=True).clamp_min(1e-8)  # no 0 / 0
@@ -695,8 +708,8 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
 
 def tile(x: Tensor, times: int) -> Tensor:
     """Return ``times`` copies of the tensor ``x``, concatenated along its first axis."""
-    ones = [1] * (x.ndim - 1)
-    return x.repeat(times, *ones)
+    other_axes = [1] * (x.ndim - 1)  # each stays as it is
+    return x.repeat(times, *other_axes)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from interp.core.algorithm import Algorithm, Episodes, participants_of
+from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Tabulated, run, tabulate_over
 from interp.interventions.moves import Writer, decodable
@@ -85,20 +85,19 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
         change: change of the algorithm's state, in the shape and units of the state of one episode
             and round, such as one log-weight per expert.
     """
-    state_map = _find_state_map(model)
+    state_map, layout = _find_state_map(model), model.layout
     numbers = array_of("change", change).astype(np.float64)
     wanted = torch.as_tensor(numbers).to(state_map)
-    n_latents = model.layout.n_latents
-    width = len(state_map)
-    example_state = model.layout.state(torch.zeros((n_latents, width)))
+    n_latents, width = layout.n_latents, len(state_map)
+    example_state = layout.state(torch.zeros((n_latents, width)))
     shape = tuple(wanted.shape)
     require(
-        wanted.shape == example_state.shape,
+        shape == tuple(example_state.shape),
         f"a state change must have {width} numbers for each of {n_latents} latents, got shape {shape}",
     )
     # The pseudo-inverse gives the smallest change of a latent with this reading.
     write_map = torch.linalg.pinv(state_map).T
-    return model.layout.per_latent(wanted) @ write_map
+    return layout.per_latent(wanted) @ write_map
 
 
 @checked
@@ -118,13 +117,15 @@ def write_state(
         The changed latents, ``[*batch, latent, d_model]``.
     """
     state_map = _find_state_map(model)
-    now = model.read_state(latents)
+    current = model.read_state(latents)
     array_of("state", state, finite=True)
-    shape, wanted = tuple(state.shape), tuple(now.shape)
-    fits = shape[-now.ndim :] == wanted[-state.ndim :]  # up to leading axes of either
+    shape, wanted = tuple(state.shape), tuple(current.shape)
+    fits = shape[-len(wanted) :] == wanted[-len(shape) :]  # up to leading axes of either
     require(fits, f"a state of these latents has shape {wanted}, got {shape}")
-    change = model.layout.per_latent(state.to(latents) - now)
-    return latents + change @ torch.linalg.pinv(state_map).T
+    change = model.layout.per_latent(state.to(latents) - current)
+    # The pseudo-inverse gives the smallest change of a latent with this reading.
+    write_map = torch.linalg.pinv(state_map).T
+    return latents + change @ write_map
 
 
 @checked
@@ -162,7 +163,8 @@ def fitted_direction(
     keys = [memory]
     if memory in algorithm.state:
         keys += [key for key in algorithm.state if key != memory]
-    place = resolve_one(sites, model, base.layout)
+    layout = base.layout
+    place = resolve_one(sites, model, layout)
     decoded = decodable(base, values, keys, sites=place)
     writer = Writer.fit(model, base, values, decoded, place, ridge=RIDGE)
     shape, wanted = writer.shapes[memory], array_of("change", change, finite=True)
@@ -173,8 +175,8 @@ def fitted_direction(
     )
     (step,) = writer.step({memory: wanted}, shape=(1, 1))  # of one episode and one round
     zeros = torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)  # [1, row, width]
-    step_at_site = step.reshape(place.read(zeros, base.layout).shape)
-    return write(zeros, place, base.layout, step_at_site)[0]
+    step_at_site = step.reshape(place.read(zeros, layout).shape)
+    return write(zeros, place, layout, step_at_site)[0]
 
 
 def _find_memory(algorithm: Algorithm) -> str:
@@ -231,12 +233,14 @@ def _tabulate(
         ``NAME_high``), errors, and the scores that :class:`_SteeringResult` defines.
     """
     mean_random = random.mean(1)  # over directions, [dose, episode]
+    difference = model - algorithm
+    error = np.abs(difference)
     series = {
         "model": model,
         "algorithm": algorithm,
         "random": mean_random,
-        "mean_error": np.abs(model - algorithm),
-        "difference": model - algorithm,
+        "mean_error": error,
+        "difference": difference,
         "random_difference": mean_random - algorithm,
     }
     frame = pd.DataFrame({"dose": doses})
@@ -245,7 +249,7 @@ def _tabulate(
         frame[name] = mean
         frame[f"{name}_low"] = low
         frame[f"{name}_high"] = high
-    frame["max_error"] = np.abs(model - algorithm).max(1)
+    frame["max_error"] = error.max(1)
     frame["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
     names = ["score", "score_low", "score_high", "random_score"]
     scores = pd.DataFrame(np.nan, index=range(len(doses)), columns=names)
@@ -253,10 +257,12 @@ def _tabulate(
         zero = list(doses).index(0)
         for i, dose in enumerate(doses):
             if dose != 0:
-                model_move = model[i] - model[zero]
-                algorithm_move = algorithm[i] - algorithm[zero]
-                random_moves = random[i] - random[zero]
-                scores.loc[i] = _score_move(model_move, algorithm_move, random_moves, participants)
+                scores.loc[i] = _score_move(
+                    model[i] - model[zero],
+                    algorithm[i] - algorithm[zero],
+                    random[i] - random[zero],
+                    participants,
+                )
     return frame.join(scores)
 
 
@@ -282,9 +288,10 @@ def _score_move(
     errors, sizes = np.abs(model_move - algorithm_move), np.abs(algorithm_move)
     score = ratio_interval(errors, sizes, participants=participants).complement
     best_random = np.nan
-    if sizes.sum():
+    total_size = sizes.sum()
+    if total_size:
         smallest_error = np.abs(random_moves - algorithm_move).sum(1).min()
-        best_random = 1 - smallest_error / sizes.sum()
+        best_random = 1 - smallest_error / total_size
     return [score.estimate, score.low, score.high, best_random]
 
 
@@ -356,26 +363,26 @@ def steer(
         1 means equal moves in every episode, 0 is no better than no move.
     """
     memory = _find_memory(algorithm)
+    layout = model.layout
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     n_carried = model.initial(1).shape[1:].numel()
     refuse_beyond_machine(
-        f"{n_random} random directions", 8.0 * n_random * n_carried * model.layout.n_positions
+        f"{n_random} random directions", 8.0 * n_random * n_carried * layout.n_positions
     )
     base = run_of(model, episodes, "steering")
     (t,) = select_rounds(round, base.n_rounds)
     outcomes = _find_outcomes(base, of)
     values = algorithm.run(base.episodes)
-    memory_shape = values[memory].shape[2:]
-    change = doses.change
+    change, direction = doses.change, doses.direction
     if isinstance(change, str):
         change = _make_unit_change(change, algorithm, values[memory])
-    change_shape = np.shape(change)
+    change = np.asarray(change, dtype=np.float64)
+    change_shape, memory_shape = change.shape, values[memory].shape[2:]
     require(
         change_shape == memory_shape,
         f"change must have the shape of what {algorithm.name} keeps, {memory_shape}, got {change_shape}",
     )
-    is_exact = doses.direction is None and has_state_direction(model)
-    direction = doses.direction
+    is_exact = direction is None and has_state_direction(model)
     if is_exact:
         direction = state_direction(model, change)
     elif direction is None:
@@ -387,29 +394,10 @@ def steer(
         f"a direction must be [row, width] = {wanted_shape}, got {direction_shape}",
     )
     directions = [direction, *_draw_directions(model, direction, n_random, seed)]
-    edits: dict[str, list[Edit]] = {}
-    for i, dose in enumerate(doses.sizes):
-        for j, along in enumerate(directions):
-            moved_latents = base.latents[:, [t]] + dose * along
-            edits[f"dose {i} along {j}"] = [Edit.of("latent", moved_latents, model)]
-    effects = run(Experiment(model, base, edits, [t], commit="target", update=False))
-    every_episode = np.arange(base.n_episodes)
-    # The probability of each episode's outcome in the only round, [edit, episode]
-    of_edits = effects.values[:, :, 0].numpy(force=True)[:, every_episode, outcomes]
-    n_doses, n_directions = len(doses.sizes), len(directions)
-    # [dose, direction, episode]
-    probabilities = np.ascontiguousarray(of_edits).reshape(n_doses, n_directions, -1)
-    # The algorithm's probabilities, from its memory moved by each dose.
-    state, inputs = algorithm.at(values, [t])
-    by_dose: list[NDArray[Any]] = []
-    for dose in doses.sizes:
-        added = dose * np.asarray(change, dtype=np.float64)
-        changed = values[memory][:, [t]] + added
-        _, after = algorithm.step(state, inputs, {memory: changed})
-        by_dose.append(algorithm.distribution(after)[every_episode, 0, outcomes])
-    of_model, of_random = probabilities[:, 0], probabilities[:, 1:]
-    of_algorithm = np.stack(by_dose)
     sizes = [float(size) for size in doses.sizes]
+    along_directions = _steer_model(model, base, t, sizes, directions, outcomes)
+    of_model, of_random = along_directions[:, 0], along_directions[:, 1:]
+    of_algorithm = _steer_algorithm(algorithm, values, t, sizes, change, outcomes)
     curves = {
         "model": of_model.mean(1),
         "algorithm": of_algorithm.mean(1),
@@ -439,6 +427,65 @@ def steer(
         algorithm=of_algorithm,
         random=of_random,
     )
+
+
+def _steer_model(
+    model: Machine,
+    base: Rollout,
+    round: int,
+    sizes: Sequence[float],
+    directions: Sequence[Tensor],
+    outcomes: NDArray[np.int64],
+) -> NDArray[Any]:
+    """Return the model's probability of each episode's outcome, for each dose of each direction,
+    ``[dose, direction, episode]``.
+
+    Args:
+        model: the model.
+        base: its rollout.
+        round: index of the round whose carried state is changed.
+        sizes: the doses, as multiples of the directions.
+        directions: changes of the carried state at dose 1, ``[row, width]`` each.
+        outcomes: index of the outcome that is read, ``[episode]``.
+    """
+    edits: dict[str, list[Edit]] = {}
+    for i, dose in enumerate(sizes):
+        for j, direction in enumerate(directions):
+            moved_latents = base.latents[:, [round]] + dose * direction
+            edits[f"dose {i} along {j}"] = [Edit.of("latent", moved_latents, model)]
+    effects = run(Experiment(model, base, edits, [round], commit="target", update=False))
+    in_round = effects.values[:, :, 0].numpy(force=True)  # [edit, episode, outcome]
+    probabilities = in_round[:, np.arange(len(outcomes)), outcomes]
+    return np.ascontiguousarray(probabilities).reshape(len(sizes), len(directions), -1)
+
+
+def _steer_algorithm(
+    algorithm: Algorithm,
+    values: Values,
+    round: int,
+    sizes: Sequence[float],
+    change: NDArray[np.float64],
+    outcomes: NDArray[np.int64],
+) -> NDArray[Any]:
+    """Return the algorithm's probability of each episode's outcome, from its memory moved by each
+    dose, ``[dose, episode]``.
+
+    Args:
+        algorithm: the algorithm.
+        values: its variables in all rounds, ``[episode, round, ...]`` each.
+        round: index of the round before which the memory is changed.
+        sizes: the doses, as multiples of the change.
+        change: change of the memory at dose 1, in its shape.
+        outcomes: index of the outcome that is read, ``[episode]``.
+    """
+    memory = algorithm.memory
+    state, inputs = algorithm.at(values, [round])
+    by_dose: list[NDArray[Any]] = []
+    for dose in sizes:
+        changed = values[memory][:, [round]] + dose * change
+        _, after = algorithm.step(state, inputs, {memory: changed})
+        by_dose.append(algorithm.distribution(after)[np.arange(len(outcomes)), 0, outcomes])
+    return np.stack(by_dose)
 
 
 def _make_unit_change(name: str, algorithm: Algorithm, memory: NDArray[Any]) -> NDArray[np.float64]:
@@ -486,16 +533,16 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
         of: index of one outcome for all episodes, or one index per episode; other values are
             refused.
     """
-    indices, n_outcomes = array_of("of", of), base.layout.n_outputs
+    indices, n_outcomes, n_episodes = array_of("of", of), base.layout.n_outputs, base.n_episodes
     is_integer = indices.dtype.kind in "iu"
-    has_right_shape = indices.shape in ((), (base.n_episodes,))
+    has_right_shape = indices.shape in ((), (n_episodes,))
     is_valid = is_integer and has_right_shape and ((indices >= 0) & (indices < n_outcomes)).all()
     require(
         is_valid,
         f"of must be the number of an outcome from 0 to {n_outcomes - 1}, for all or one for each of the "
-        f"{base.n_episodes} episodes, got {format_value(of)}",
+        f"{n_episodes} episodes, got {format_value(of)}",
     )
-    return np.broadcast_to(indices.astype(np.int64), (base.n_episodes,))
+    return np.broadcast_to(indices.astype(np.int64), (n_episodes,))
 
 
 def _draw_directions(

@@ -346,13 +346,13 @@ def test_a_swap_and_its_control_are_those_of_transformer_lens(whole: bool) -> No
     place = Place.of("resid_pre[0]@p?", None if whole else every_axis[:2])
     control = place.placebo(6, seed=3)
     assert control is not None
-    assert control.elsewhere is not None
+    assert control.control_basis is not None
     if whole:
-        assert torch.equal(control.elsewhere, random_basis(6, 1, 3))
+        assert torch.equal(control.control_basis, random_basis(6, 1, 3))
     theirs = SubspaceInterchange(every_axis if place.basis is None else place.basis)
     assert torch.equal(place(base, source), source if whole else theirs(base, source))
     assert torch.equal(
-        control(base, source), NormMatchedPlacebo(theirs, control.elsewhere)(base, source)
+        control(base, source), NormMatchedPlacebo(theirs, control.control_basis)(base, source)
     )
     assert (
         Place.of("scores[2.1]@w?").placebo(8, seed=0) is None

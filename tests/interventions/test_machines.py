@@ -250,13 +250,13 @@ def test_controls_are_as_wide_as_the_place(others):
     machine = leaky()
     run = interp.rollout(machine, others[0])
     places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
-    lines = [place.elsewhere for place in list_placebos(machine, run, places, seed=0)]
+    lines = [place.control_basis for place in list_placebos(machine, run, places, seed=0)]
     n_moved = [line.count_nonzero().item() for line in lines]
     assert n_moved == [N_EXPERTS] * 3  # one number has no other direction
     assert carried_mask(machine).sum(1).tolist() == [1, N_EXPERTS]
     part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
     (control,) = list_placebos(machine, run, resolve_places(part, machine, run), seed=0)
-    overlap = control.elsewhere.T @ part.basis
+    overlap = control.control_basis.T @ part.basis
     assert overlap.abs().max() < 1e-9
 
 
@@ -280,7 +280,7 @@ def test_a_cache_is_a_channel_of_many_rows(histories, others):
     assert scores["latent@cache"] == pytest.approx(1)
     run = interp.rollout(machine, others[0])
     lines = [
-        place.elsewhere
+        place.control_basis
         for place in list_placebos(machine, run, resolve_places(sites, machine, run), seed=0)
     ]
     n_moved = [line.count_nonzero().item() for line in lines]

@@ -6,7 +6,7 @@ from math import isnan, sqrt
 import numpy as np
 import pytest
 
-from interp.interventions.mediation import MediationResult, _Sums
+from interp.interventions.mediation import MediationResult, _EffectSums
 from interp.interventions.sites import Site
 from interp.stats.intervals import ratio_interval
 from interp.support.errors import InputError
@@ -103,7 +103,7 @@ def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty
 def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():
     case = (Site.parse("L0H0@p?"),)
     lost, brought = LOST[0], BROUGHT[0]
-    sums = _Sums(TOTAL, {case: lost, (): lost}, {case: brought, (): lost}, {case: 1.0}, False)
+    sums = _EffectSums(TOTAL, {case: lost, (): lost}, {case: brought, (): lost}, {case: 1.0}, False)
     assert sums.shares(case) == pytest.approx((0.4, 0.3))
     assert all(map(isnan, sums.shares(())))
     assert all(map(isnan, replace(sums, is_null=True).shares(case)))

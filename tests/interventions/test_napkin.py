@@ -97,7 +97,8 @@ def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected)
         ),  # half of the difference; nobody reads `out` there
         (
             replace(
-                Place.of("embed@p_1"), elsewhere=torch.tensor([[0.0], [1], [0], [1], [0]]) / 2**0.5
+                Place.of("embed@p_1"),
+                control_basis=torch.tensor([[0.0], [1], [0], [1], [0]]) / 2**0.5,
             ),
             6 * (2 * (3 - 2**-0.5) ** 2 + 3) - (3 - 2**-0.5) ** 2,
         ),  # as far (1), but half of the way into `out`

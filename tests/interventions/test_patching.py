@@ -136,10 +136,12 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     clean, corrupted = corruptions.flip_vote(expert_episodes, round=3, expert="p_2")
     pair = pairs.prepare(untrained, clean, corrupted, 3, 4)
     cells = sites(untrained, components=("resid_pre", "k", "z"))
-    batches = list(RoundPatcher(untrained, pair.corrupted, 3, pair.clean, update=True).cells(cells))
+    batches = list(
+        RoundPatcher(untrained, pair.corrupted, 3, pair.clean, update=True).run_cells(cells)
+    )
     first_batch, *other_batches = batches
-    assert first_batch.idle
-    assert not any(batch.idle for batch in other_batches)
+    assert first_batch.is_unchanged
+    assert not any(batch.is_unchanged for batch in other_batches)
     run = {str(cells[i]) for batch in batches[1:] for i in batch.cells}
     assert {
         "resid_pre[0]@p_2",

@@ -49,8 +49,8 @@ from interp.interventions.alignment.subspace import (
     has_gradient,
     identified_rank,
     make_pairs,
-    rounds_with,
-    split,
+    prepare_rounds,
+    split_episodes,
 )
 from interp.interventions.experiment import make_interval_table
 from interp.interventions.interchange import variables_in_rounds
@@ -184,15 +184,15 @@ class AlignmentResult(Result):
         algorithm does, and how often the best control does. The control "arbitrary labels" is left
         out here.
         """
-        of_controls = {
+        controls = {
             name: self.accuracy(name)
             for name in self.hits
             if name not in ("learned", _ARBITRARY_LABELS)
         }
-        best_control = max(of_controls, key=lambda name: of_controls[name])
+        best_control = max(controls, key=lambda name: controls[name])
         learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
         basis = f"A basis of {self.rank} at {self.site} for {self.variable}"
-        return f"{basis} {learned}; {best_control}: {of_controls[best_control]:.0%}."
+        return f"{basis} {learned}; {best_control}: {controls[best_control]:.0%}."
 
     def _draw(self, figures: Any) -> Any:
         """Draw the interchange accuracy of the learned subspace and of every control, with 95 %
@@ -289,32 +289,33 @@ def align(
     search = search or Search()
     smooth, seed = search.smooth, search.seed
     runs = paired_runs(model, base, source, "alignment")
-    base_episodes, source_episodes = [run.episodes for run in runs]
+    base_run, source_run = runs
+    base_episodes, source_episodes = base_run.episodes, source_run.episodes
     place = _find_site(model, base_episodes, sites)
     algorithm.variable(variable)  # raises on an unknown one
-    base_run, _ = runs
     rounds = select_rounds(round, base_run.n_rounds)
     base_values = variables_in_rounds(algorithm, base_episodes, rounds)
     source_values = variables_in_rounds(algorithm, source_episodes, rounds)
     players = participants_of(base_episodes)
-    episodes_of_parts = split(players, search.held_out)
+    episodes_of_parts = split_episodes(players, search.held_out)
     parts = [
         make_pairs(algorithm, base_values, source_values, variable, chosen)
         for chosen in episodes_of_parts
     ]
     _require_informative(parts, variable)
     training, stopping, scoring = parts
-    tested_rounds = rounds_with(model, runs, rounds, place)
+    tested_rounds = prepare_rounds(model, runs, rounds, place)
 
-    def run_of(machine: Machine) -> RoundsWithSite:
-        base_side, source_side = (
-            rollout(machine.eval(), side, commit=base_run.commit)
-            for side in (base_episodes, source_episodes)
+    def run_in_rounds(machine: Machine) -> RoundsWithSite:
+        machine.eval()
+        machine_runs = (
+            rollout(machine, base_episodes, commit=base_run.commit),
+            rollout(machine, source_episodes, commit=base_run.commit),
         )
-        return rounds_with(machine, (base_side, source_side), rounds, place)
+        return prepare_rounds(machine, machine_runs, rounds, place)
 
-    trained_rounds = tested_rounds if smooth is None else run_of(smooth)
-    untrained_rounds = run_of(untrained(smooth or model, seed))
+    trained_rounds = tested_rounds if smooth is None else run_in_rounds(smooth)
+    untrained_rounds = run_in_rounds(untrained(smooth or model, seed))
     width = int(trained_rounds.is_used.sum())
     rank = search.rank
     if rank is None:
@@ -355,7 +356,7 @@ def align(
         condition: find_hits(condition, scoring, labelled_scoring).reshape(by_episode)
         for condition in interventions
     }
-    n_informative = [pairs.n_informative for pairs in parts]
+    n_informative = [pairs.n_informative for pairs in parts]  # in the order of _MIN_INFORMATIVE
     informative = scoring.informative.numpy().reshape(by_episode)
     decided = ~scoring.tied.numpy().reshape(by_episode)
     smooth_digest = None if smooth is None else smooth.digest()
@@ -429,7 +430,7 @@ def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
         n_outcomes: number of outcomes.
         seed: seed of the random outcomes.
     """
-    source_names = [f"{row}" for row in pairs.source.tolist()]
+    source_names = list(map(str, pairs.source.tolist()))
     # Pairs with the same source get the same label.
     labels = arbitrary_targets(source_names, n_outcomes, seed)
     return replace(pairs, target=one_hot(labels, n_outcomes).double())

@@ -12,7 +12,9 @@ docs/method/alignment.md says how pairs are drawn, when training stops, and how 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -41,9 +43,8 @@ from interp.support.checks import checked_fields, checked_result, integer, refus
 from interp.support.errors import require
 
 _MAX_PAIRS = 8192  # maximum number of pairs in one part of the episodes
-_TIE_SHARE = (
-    1e-6  # a choice is tied if a move of the variable by this share of its spread changes it
-)
+# A choice is tied if a move of the variable by this share of its standard deviation changes it.
+_TIE_SHARE = 1e-6
 _N_TIE_PROBES = 8  # number of random moves that are tried to find ties
 _STOPPING_SHARE = 1 / 3  # share of the episodes that are not scored which determines when to stop
 _N_CROSSINGS = 128  # maximum number of informative pairs used to find the rank
@@ -114,22 +115,24 @@ class Pairs:
         return torch.multinomial(weights, n, replacement=True, generator=generator)
 
 
-def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.ndarray, " chosen"]]:
+def split_episodes(
+    participants: Int[np.ndarray, " episode"], held_out: float
+) -> list[Int[np.ndarray, " chosen"]]:
     """Split episodes by participant into three parts: for training, for deciding when to stop, and
     for scoring. All episodes of a participant are in the same part.
 
-    >>> [len(part) for part in split(np.arange(64), 0.5)]
+    >>> [len(part) for part in split_episodes(np.arange(64), 0.5)]
     [21, 11, 32]
 
     Args:
-        whose: index of the participant who played each episode; without participants, the index of
-            the episode.
+        participants: index of the participant who played each episode; without participants, the
+            index of the episode.
         held_out: share of the participants in the scoring part (the last ones).
 
     Returns:
         The indices of the episodes in each part: [training, stopping, scoring].
     """
-    n_participants = int(whose.max()) + 1
+    n_participants = int(participants.max()) + 1
     n_scoring = max(1, round(held_out * n_participants))
     n_stopping = max(1, round(_STOPPING_SHARE * (n_participants - n_scoring)))
     n_training = n_participants - n_scoring - n_stopping
@@ -139,7 +142,8 @@ def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.nd
         "more episodes",
     )
     # 0, 1 or 2 for each episode, by the index of its participant
-    part = np.searchsorted([n_training, n_training + n_stopping], whose, side="right")
+    first_of_parts = [n_training, n_training + n_stopping]  # first participant of parts 1 and 2
+    part = np.searchsorted(first_of_parts, participants, side="right")
     return [np.flatnonzero(part == i) for i in range(3)]
 
 
@@ -184,9 +188,15 @@ def make_pairs(
     unpatched, tied_before = _predict_and_mark_ties(algorithm, in_base, in_base[variable], variable)
     tied |= tied_before
     is_changed = target.argmax(-1) != unpatched.argmax(-1)
-    informative = is_changed & ~tied
-    arrays = (base, source, round_of_pair, target, informative, tied)  # in the order of the fields
-    return Pairs(n, *(torch.from_numpy(array) for array in arrays))
+    return Pairs(
+        n_episodes=n,
+        base=torch.from_numpy(base),
+        source=torch.from_numpy(source),
+        rounds=torch.from_numpy(round_of_pair),
+        target=torch.from_numpy(target),
+        informative=torch.from_numpy(is_changed & ~tied),
+        tied=torch.from_numpy(tied),
+    )
 
 
 def _select_rows(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -201,7 +211,7 @@ def _select_rows(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
     """
     chosen = {}
     for key, value in values.items():
-        by_row = value.reshape(-1, 1, *value.shape[2:])
+        by_row = value.reshape(-1, 1, *value.shape[2:])  # episodes and rounds as one axis
         chosen[key] = by_row[rows]
     return chosen
 
@@ -222,14 +232,14 @@ def _predict_and_mark_ties(
         ``[row]``: whether a tiny random change of a real-valued variable changes it.
     """
     distribution = _predict(algorithm, base, value, variable)
-    tied = np.zeros(len(distribution), dtype=bool)
+    choice = distribution.argmax(-1)
+    tied = np.zeros(len(choice), dtype=bool)
     if algorithm.variable(variable).kind == "real":
         # A fixed seed: which pairs are tied is a property of the pairs, not of a search.
         rng, size = np.random.default_rng(0), _TIE_SHARE * value.std()
         for _ in range(_N_TIE_PROBES):
-            shifted = value + size * rng.standard_normal(value.shape)
-            nearby = _predict(algorithm, base, shifted, variable)
-            tied |= nearby.argmax(-1) != distribution.argmax(-1)
+            nearby_value = value + size * rng.standard_normal(value.shape)
+            tied |= _predict(algorithm, base, nearby_value, variable).argmax(-1) != choice
     return distribution, tied
 
 
@@ -267,47 +277,24 @@ def identified_rank(
         variable: key of the variable.
         pairs: pairs of rounds of these episodes.
     """
-    shape = base_values[variable].shape[2:]
-    n_elements, record = int(np.prod(shape)), algorithm.variable(variable)
+    values = base_values[variable]
+    n_elements, record = prod(values.shape[2:]), algorithm.variable(variable)
     if record.n_classes is not None:
         return n_elements * (record.n_classes(base_values) - 1)
     informative = np.flatnonzero(pairs.informative.numpy())
-    if n_elements == 1 or not len(informative):
+    n_informative = len(informative)
+    if n_elements == 1 or not n_informative:
         return n_elements
     # At most _N_CROSSINGS of the informative pairs, evenly spaced.
-    spacing = max(1, len(informative) // _N_CROSSINGS)
+    spacing = max(1, n_informative // _N_CROSSINGS)
     selected = informative[::spacing][:_N_CROSSINGS]
-    base, source = pairs.base.numpy()[selected], pairs.source.numpy()[selected]
-    start = base_values[variable].reshape(-1, n_elements)[base]  # [pair, element]
-    path = source_values[variable].reshape(-1, n_elements)[source] - start
-    n_pairs = len(selected)
-
-    def choose(values: Float[NDArray, "row element"]) -> NDArray:
-        n_rows = len(values)  # equally many rows for each pair, one pair after another
-        rows = _select_rows(base_values, np.repeat(base, n_rows // n_pairs))
-        value = values.reshape(n_rows, 1, *shape)
-        return _predict(algorithm, rows, value, variable).argmax(-1)
-
-    choice_before, ones = choose(start), np.ones(n_pairs)
-    crossing, _ = _find_crossings(choose, choice_before, start, path, 0 * ones, ones)
-    # How the crossing moves if one element of the start is shifted by +h or by -h.
-    h = _DIFFERENCE_STEP * float(base_values[variable].std())
-    unit = np.eye(n_elements)
-    # [element * sign, element]
-    shifts = np.stack([sign * h * unit[j] for j in range(n_elements) for sign in (1, -1)])
-    n_shifts = 2 * n_elements
-    low, high = (np.repeat(crossing + sign * _BRACKET, n_shifts) for sign in (-1, 1))
-    # [pair * element * sign, ...]
-    choices_before, paths, starts = (
-        np.repeat(of_pairs, n_shifts, axis=0) for of_pairs in (choice_before, path, start)
+    normals = _find_normals(
+        algorithm,
+        _select_rows(base_values, pairs.base.numpy()[selected]),
+        _select_rows(source_values, pairs.source.numpy()[selected])[variable],
+        variable,
+        step=_DIFFERENCE_STEP * float(values.std()),
     )
-    shifted_starts = starts + np.tile(shifts, (n_pairs, 1))
-    shifted, bracketed = _find_crossings(choose, choices_before, shifted_starts, paths, low, high)
-    first_minus_second = np.array([1.0, -1.0])
-    # [pair, element]: crossing at +h minus crossing at -h
-    differences = shifted.reshape(n_pairs, n_elements, 2) @ first_minus_second
-    is_bracketed = bracketed.reshape(n_pairs, -1).all(-1)
-    normals = differences[is_bracketed]
     # Unit length, so that no pair counts more than another.
     lengths = np.linalg.norm(normals, axis=-1, keepdims=True)
     has_length = lengths[:, 0] > 0
@@ -316,6 +303,49 @@ def identified_rank(
         return n_elements
     singular = np.linalg.svd(unit_normals, compute_uv=False)
     return int((singular > _RANK_TOLERANCE * singular[0]).sum())
+
+
+def _find_normals(
+    algorithm: Algorithm, base: Values, source_value: NDArray, variable: str, step: float
+) -> Float[NDArray, "found element"]:
+    """Find the normals of the algorithm's decision boundary where it crosses the lines from the
+    base's to the source's values of a variable.
+
+    The normal is the gradient of the crossing, as a share of the line, by the values at its start.
+    It is estimated by central differences: each element of the start is shifted up and down.
+
+    Args:
+        algorithm: the algorithm.
+        base: its variables in the base rounds, ``[pair, 1, ...]`` each.
+        source_value: value of the variable in the source rounds, ``[pair, 1, ...]``.
+        variable: key of the variable.
+        step: size of the shifts.
+
+    Returns:
+        The normals of those pairs for which the shifted lines cross the boundary nearby, of any
+        length.
+    """
+    shape = source_value.shape
+    n_pairs = len(source_value)
+    start = base[variable].reshape(n_pairs, -1)  # [pair, element]
+    path = source_value.reshape(n_pairs, -1) - start
+
+    def choose(values: Float[NDArray, "pair element"]) -> NDArray:
+        return _predict(algorithm, base, values.reshape(shape), variable).argmax(-1)
+
+    choice_before, ones = choose(start), np.ones(n_pairs)
+    crossing, _ = _find_crossings(choose, choice_before, start, path, low=0 * ones, high=ones)
+    find_nearby = partial(
+        _find_crossings, choose, choice_before, low=crossing - _BRACKET, high=crossing + _BRACKET
+    )
+    differences: list[NDArray] = []
+    is_found = ones.astype(bool)
+    for unit in np.eye(start.shape[1]):  # one element after another
+        above, is_found_above = find_nearby(start + step * unit, path)
+        below, is_found_below = find_nearby(start - step * unit, path)
+        differences.append(above - below)
+        is_found &= is_found_above & is_found_below
+    return np.stack(differences, -1)[is_found]
 
 
 def _find_crossings(
@@ -337,7 +367,7 @@ def _find_crossings(
 
     Returns:
         The share of the path at which the choice changes, and whether it changes between ``low``
-        and ``high``.
+        and ``high``, ``[row]`` each.
     """
 
     def is_beyond(share: NDArray) -> NDArray:
@@ -358,9 +388,8 @@ _STEPS_PER_CHECK = 10  # number of steps between two evaluations of the stopping
 _PATIENCE_CHECKS = 10  # a start ends after this many evaluations without a smaller stopping loss
 _N_STOPPING_PAIRS = 512  # number of pairs for the stopping loss
 _SOLVED_SHARE = 1e-6  # training ends at this share of the loss without an intervention
-_MIN_DIFFERENCE_SHARE = (
-    1e-5  # directions with a smaller share of the largest difference are left out
-)
+# Directions with a smaller share of the largest difference are left out.
+_MIN_DIFFERENCE_SHARE = 1e-5
 _SEED_STRIDE = 1000  # distance between the seeds of two starts
 
 
@@ -378,30 +407,34 @@ class RoundsWithSite:
         site: the site at which the activation is changed.
 
     Attributes:
-        own, source: activations at the site in base and source, ``[row, width]``. If the site is
+        base, source: activations at the site in base and source, ``[row, width]``. If the site is
             several latents (vectors of the carried state), they are concatenated.
         is_used: False for numbers of the activation that are only padding, ``[width]``.
+        gives_probabilities: whether the model outputs probabilities, not logits.
+        may_lack_gradient: whether the prediction may have no gradient by the activation.
     """
 
     def __init__(
         self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
     ) -> None:
-        self.model, self.layout, self.site, self.hook = model, runs[0].layout, site, site.hook
+        base_run, _ = runs
+        layout, hook = base_run.layout, site.hook
+        self.model, self.layout, self.site, self.hook = model, layout, site, hook
         config = getattr(model, "config", model)
         self.gives_probabilities = getattr(config, "output", "logits") == "probability"
         self.may_lack_gradient = True  # the site may be computed after the prediction is read
-        self.rows = Rows.of(runs[0], rounds)
+        self.rows = Rows.of(base_run, rounds)
         vectors = []
         for run in runs:
-            _, _, cache = replay(model, run, rounds=rounds, names_filter=self.hook)
-            activation = cache[self.hook].flatten(0, 1)
-            vectors.append(site.read(activation, self.layout).flatten(1))
-        self.own, self.source = vectors
-        self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
+            _, _, cache = replay(model, run, rounds=rounds, names_filter=hook)
+            activation = cache[hook].flatten(0, 1)
+            vectors.append(site.read(activation, layout).flatten(1))
+        self.base, self.source = vectors
+        self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)
         if site.kind.axes == "latent":
-            n_rows = runs[0].latents.shape[2]
+            n_rows = base_run.latents.shape[2]
             mask = carried_mask(model)[:n_rows]
-            self.is_used = site.read(mask.unsqueeze(0), self.layout).flatten()
+            self.is_used = site.read(mask.unsqueeze(0), layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
         """Draw an orthonormal basis of a random subspace of the activation, for the control,
@@ -411,22 +444,23 @@ class RoundsWithSite:
             rank: number of dimensions.
             seed: seed of the draw.
         """
-        drawn = random_basis(int(self.is_used.sum()), rank, seed)
-        basis = drawn.new_zeros(len(self.is_used), rank)
-        basis[self.is_used] = drawn
+        is_used = self.is_used
+        drawn = random_basis(int(is_used.sum()), rank, seed)
+        basis = drawn.new_zeros(len(is_used), rank)
+        basis[is_used] = drawn
         return basis
 
-    def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
+    def span_differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
         """Return an orthonormal basis of the space that the differences between source and base
         activations span, over all ``pairs``: ``[width, direction]``.
         """
-        moves = self.source[pairs.source] - self.own[pairs.base]
+        differences = self.source[pairs.source] - self.base[pairs.base]
         # Eigenvalues are squares of the singular values of the differences.
-        eigenvalues, eigenvectors = torch.linalg.eigh(moves.T @ moves)
+        eigenvalues, eigenvectors = torch.linalg.eigh(differences.T @ differences)
         is_spanned = eigenvalues > _MIN_DIFFERENCE_SHARE**2 * eigenvalues.max()
         return eigenvectors[:, is_spanned]
 
-    def run_pairs(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+    def run_pairs(self, intervention: Intervention, pairs: Pairs, indices: Tensor) -> Tensor:
         """Run the base rounds of some pairs with the activation at the site changed, and return the
         model's outputs. Gradients are computed if they are enabled in torch.
 
@@ -434,21 +468,24 @@ class RoundsWithSite:
             intervention: function that is called with the activations at the site in base and
                 source, ``[pair, width]`` each, and returns the new activations.
             pairs: the pairs.
-            at: indices of the pairs to run.
+            indices: indices of the pairs to run.
 
         Returns:
             The model's outputs, ``[pair, outcome]``: probabilities for a model that outputs these,
             otherwise log-probabilities or logits.
         """
-        source = self.source[pairs.source[at]]  # [pair, width]
+        source = self.source[pairs.source[indices]]  # [pair, width]
 
         def change(activation: Tensor) -> Tensor:
             return intervention(activation.flatten(1), source).view_as(activation)
 
-        rows = self.rows.part(pairs.base[at])
-        changes = [(self.site, change)]
-        gradient = torch.is_grad_enabled()
-        step, _ = run_one_round(self.model, rows, self.layout, changes, gradient=gradient)
+        step, _ = run_one_round(
+            self.model,
+            self.rows.part(pairs.base[indices]),
+            self.layout,
+            changes=[(self.site, change)],
+            gradient=torch.is_grad_enabled(),
+        )
         probabilities = self.layout.distribution(step.prediction)
         if self.gives_probabilities:
             return probabilities
@@ -486,31 +523,34 @@ class _RoundsFromSite(RoundsWithSite):
     def __init__(
         self, model: Any, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
     ) -> None:
-        self.model, self.layout, self.site = model, runs[0].layout, site
-        self.gives_probabilities = model.config.output == "probability"
-        self.may_lack_gradient = any(
-            rule == "hard" for rules in model.config.attention_rules for rule in rules
-        )
+        base_run, source_run = runs
+        config, layout = model.config, base_run.layout
+        self.model, self.layout, self.site = model, layout, site
+        self.gives_probabilities = config.output == "probability"
+        self.may_lack_gradient = any("hard" in rules for rules in config.attention_rules)
         # For the embedding, the first residual stream is changed: the two differ by the position's
         # code, which is the same in base and source.
-        self.layer = site.layer or 0
-        self.hook = site.hook if site.layer is not None else "blocks.0.hook_resid_pre"
-        start = self.layout.position(str(site.position))
-        resid_name = f"blocks.{self.layer}.hook_resid_pre"
-        layers = range(self.layer, model.config.n_layers)
-        past_names = [f"blocks.{i}.attn.hook_{kv}" for i in layers for kv in "kv"]
-        names = list(dict.fromkeys([resid_name, self.hook, *past_names]))
+        layer = site.layer or 0
+        resid_name = f"blocks.{layer}.hook_resid_pre"
+        hook = resid_name if site.layer is None else site.hook
+        self.layer, self.hook = layer, hook
+        layers = range(layer, config.n_layers)
+        key_names = [f"blocks.{i}.attn.hook_k" for i in layers]
+        value_names = [f"blocks.{i}.attn.hook_v" for i in layers]
+        names = list(dict.fromkeys([resid_name, hook, *key_names, *value_names]))
         # Activations are [episode, round, position, ...].
-        _, _, in_base = replay(model, runs[0], rounds=rounds, names_filter=names)
-        _, _, in_source = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
-        at_site = (in_base[self.hook], in_source[self.hook])
-        self.own, self.source = (x[:, :, start].flatten(0, 1) for x in at_site)
-        self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
-        end = self.layout.predict_position + 1
+        _, _, in_base = replay(model, base_run, rounds=rounds, names_filter=names)
+        _, _, in_source = replay(model, source_run, rounds=rounds, names_filter=[hook])
+        start = layout.position(str(site.position))
+        end = layout.predict_position + 1
+        self.base = in_base[hook][:, :, start].flatten(0, 1)
+        self.source = in_source[hook][:, :, start].flatten(0, 1)
+        self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)
         # Positions before the site stay as in the base: only their keys and values are needed.
         self.resid = in_base[resid_name][:, :, start:end].flatten(0, 1)
-        past = [in_base[name][:, :, :start].flatten(0, 1) for name in past_names]
-        keys, values = past[::2], past[1::2]  # the names alternate
+        keys = [in_base[name][:, :, :start].flatten(0, 1) for name in key_names]
+        values = [in_base[name][:, :, :start].flatten(0, 1) for name in value_names]
+        # One pair for each layer, [row, position, head, d_head] each
         self.past = list(zip(keys, values, strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
@@ -528,7 +568,7 @@ class _RoundsFromSite(RoundsWithSite):
         logits = model.unembed(model.ln_final(resid[:, -1]))
         return logits[:, : self.layout.n_outputs]
 
-    def run_pairs(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+    def run_pairs(self, intervention: Intervention, pairs: Pairs, indices: Tensor) -> Tensor:
         """Run the base rounds of some pairs with the activation at the site changed, and return the
         outcomes, with gradients.
 
@@ -536,12 +576,12 @@ class _RoundsFromSite(RoundsWithSite):
             intervention: function from the base's and the source's activation to the new
                 activation.
             pairs: the pairs.
-            at: indices of the pairs to run.
+            indices: indices of the pairs to run.
 
         Returns:
             Logits, ``[pair, outcome]``; probabilities if the model outputs these.
         """
-        base_rows, source = pairs.base[at], self.source[pairs.source[at]]
+        base_rows, source = pairs.base[indices], self.source[pairs.source[indices]]
         # Runs begin at the site's position, so that it is position 0 in each.
         positions = torch.zeros_like(base_rows)
         return run_with_intervention(
@@ -561,7 +601,7 @@ class _RoundsFromSite(RoundsWithSite):
             Logits or probabilities, ``[pair, outcome]``.
         """
         base = pairs.base
-        new = intervention(self.own[base], self.source[pairs.source])
+        new = intervention(self.base[base], self.source[pairs.source])
         new = new.detach().double().cpu()
         # The result depends only on the base round and the new activation: [pair, 1 + width].
         inputs = torch.cat([base.unsqueeze(1), new], 1)
@@ -572,7 +612,7 @@ class _RoundsFromSite(RoundsWithSite):
         logits = intervened_logits(
             self.model,
             self.hook,
-            lambda _, activation: activation,
+            lambda _, source: source,  # the new activation takes the place of the source's
             base_rows,
             activations,
             self,
@@ -581,7 +621,7 @@ class _RoundsFromSite(RoundsWithSite):
         return logits[index_of_pair]
 
 
-def rounds_with(
+def prepare_rounds(
     model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
 ) -> RoundsWithSite:
     """Return the object that runs rounds of the base rollout with the activation at a site changed.
@@ -670,16 +710,22 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
         with torch.no_grad():
             drawn = stopping.draw_pairs(_N_STOPPING_PAIRS, search.seed)
             unchanged_loss = float(_compute_loss(rounds, lambda base, _: base, stopping, drawn))
-        span = rounds.differences(training)  # orthonormal columns, [width, direction]
+        span = rounds.span_differences(training)  # orthonormal columns, [width, direction]
         if not span.shape[1]:
             # Base and source never differ at the site: every subspace acts alike.
             basis = rounds.random_basis(rank, search.seed)
             return Fit(basis.to(span), loss=unchanged_loss, steps=(0,))
         solved = _SOLVED_SHARE * unchanged_loss
         for start in range(search.restarts):
-            seed = search.seed + _SEED_STRIDE * start
             trained = _train_from_start(
-                rounds, span, rank, training, stopping, search, seed, solved
+                rounds,
+                span,
+                rank,
+                training,
+                stopping,
+                search,
+                seed=search.seed + _SEED_STRIDE * start,
+                solved=solved,
             )
             fits.append(trained)
             if trained.loss <= solved:
@@ -701,16 +747,19 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
         rank: number of dimensions of the subspace.
         seed: seed of the random subspace, and of the pairs on which its loss is computed.
     """
-    span = rounds.differences(training)
-    if not span.shape[1]:
+    span = rounds.span_differences(training)
+    n_directions = span.shape[1]
+    if not n_directions:
         return True
     subspace = _draw_subspace(span, rank, seed)
+    drawn = training.draw_pairs(_BATCH_SIZE, seed)
     with freeze_parameters(rounds.model):
         interchange = SubspaceInterchange(span @ subspace.basis)
-        loss = _compute_loss(rounds, interchange, training, training.draw_pairs(_BATCH_SIZE, seed))
+        loss = _compute_loss(rounds, interchange, training, drawn)
+        is_differentiable = loss.requires_grad
         # A subspace of all directions has nothing to learn: its gradient is 0 in any model.
-        if not loss.requires_grad or span.shape[1] <= rank:
-            return loss.requires_grad
+        if not is_differentiable or n_directions <= rank:
+            return is_differentiable
         loss.backward()
     gradients = [parameter.grad for parameter in subspace.parameters()]
     return any(gradient.any() for gradient in gradients if gradient is not None)
@@ -760,30 +809,27 @@ def _train_from_start(
     batches = training.draw_pairs(search.steps * _BATCH_SIZE, seed).split(_BATCH_SIZE)
     # The same pairs for every start, so that their losses can be compared.
     stopping_pairs = stopping.draw_pairs(_N_STOPPING_PAIRS, search.seed)
-    best = Fit(span @ subspace.basis.detach(), loss=float("inf"), steps=(0,))
+    best_basis, best_loss, best_step = span @ subspace.basis.detach(), float("inf"), 0
     n_steps = 0
     # After the last batch, the loss is evaluated once more (None).
     for i, batch in enumerate([*batches, None]):
         if i % _STEPS_PER_CHECK == 0 or batch is None:
             with torch.no_grad():
                 basis = span @ subspace.basis
-                loss = float(
-                    _compute_loss(rounds, SubspaceInterchange(basis), stopping, stopping_pairs)
-                )
-            if loss < best.loss:
-                best = Fit(basis, loss=loss, steps=(i,))
-        (best_step,) = best.steps
+                interchange = SubspaceInterchange(basis)
+                loss = float(_compute_loss(rounds, interchange, stopping, stopping_pairs))
+            if loss < best_loss:
+                best_basis, best_loss, best_step = basis, loss, i
         is_patient = i - best_step < _PATIENCE_CHECKS * _STEPS_PER_CHECK
-        if batch is None or best.loss <= solved or not is_patient:
+        if batch is None or best_loss <= solved or not is_patient:
             break
         optimizer.zero_grad()
-        _compute_loss(
-            rounds, SubspaceInterchange(span @ subspace.basis), training, batch
-        ).backward()
+        interchange = SubspaceInterchange(span @ subspace.basis)
+        _compute_loss(rounds, interchange, training, batch).backward()
         optimizer.step()
         scheduler.step()
         n_steps = i + 1
-    return replace(best, steps=(n_steps,))
+    return Fit(best_basis, loss=best_loss, steps=(n_steps,))
 
 
 def _compute_loss(
