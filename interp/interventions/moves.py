@@ -628,19 +628,18 @@ class Transition:
 
         For one variable, the share is ``mean |after - goal|^2 / mean |after - before|^2``, with
         means over episodes and rounds, where ``goal`` is what the algorithm computes from
-        ``before`` (:meth:`goal`). The result is the mean share of the variables that change at all.
+        ``before`` (:meth:`goal`). The result is the mean share of the variables that change at all;
+        NaN if none does.
         """
         goal = self.goal(algorithm)
-        share_sum, n_moving = 0.0, 0
+        shares: list[float] = []
         for key in self.shapes:
             after = self.after[key]
-            changes = (after - self.before[key]) ** 2.0
-            mean_change = float(changes.mean())
-            errors = (after - goal[key]) ** 2
-            # Of a variable that does not change, the error itself is added; it is not counted.
-            share_sum += float(errors.mean() / (mean_change or 1.0))
-            n_moving += bool(mean_change)
-        return share_sum / n_moving if n_moving else float("nan")
+            squared_change = ((after - self.before[key]) ** 2.0).mean()
+            if squared_change:
+                squared_error = ((after - goal[key]) ** 2).mean()
+                shares.append(float(squared_error / squared_change))
+        return sum(shares) / len(shares) if shares else float("nan")
 
 
 @checked

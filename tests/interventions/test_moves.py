@@ -8,7 +8,7 @@ import torch
 
 import interp
 from interp.interventions.interchange import InterchangeResult
-from interp.interventions.moves import Writer, decodable, move, transition
+from interp.interventions.moves import Transition, Writer, decodable, move, transition
 from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
@@ -112,6 +112,18 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     )
     step = transition(control, episodes, reading, round=starts).under(bayes())
     assert step.r2().high < 0.9
+
+
+def test_the_residual_share_leaves_out_what_does_not_change():
+    """Counts change as Bayes says; the round stands still, with an error of 1 in a unit of its own."""
+    episodes = experts.sample(4, 6, 3, seed=0)
+    before = {key: bayes().run(episodes)[key][:, [2]] for key in ("counts", "elapsed")}
+    shapes = {key: values.shape[2:] for key, values in before.items()}
+    steps = Transition(episodes, (2,), horizon=1, shapes=shapes, before=before, after=before)
+    after = before | {"counts": steps.goal(bayes())["counts"]}
+    assert np.array_equal(steps.goal(bayes())["elapsed"], before["elapsed"] + 1)
+    assert replace(steps, after=after).compute_residual_share(bayes()) == 0
+    assert np.isnan(steps.compute_residual_share(bayes()))  # nothing changes
 
 
 def test_the_handwired_latent_holds_no_round(wma):
