@@ -1219,9 +1219,8 @@ def _run_following_rounds(
     base, model, commit = experiment.run, experiment.model, experiment.commit
     shape, latents = state.shape[:3], state.flatten(0, 2)
     n_edits = shape[0]
-    fed = base.fed.rows(rounds).map_tensors(
-        partial(tile, times=n_edits)
-    )  # the same inputs for every edit
+    # The same inputs for every edit.
+    fed = base.fed.rows(rounds).map_tensors(partial(tile, times=n_edits))
     with torch.no_grad():
         if only_predicts and not later_edits and can_resume_rounds(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]

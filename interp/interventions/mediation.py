@@ -426,16 +426,19 @@ class MediationResult(Result):
         random_blocked, random_carried = float("nan"), float("nan")
         if self.random.shape[1]:  # [mediator, draw, blocked or carried]
             random_blocked, random_carried = self.random[i].mean(0).tolist()
+        blocked, carried = self.blocked(mediator), self.carried(mediator)
+        share_moved = float(self.moved[i])
+        n_random_sites = int(self.n_random_sites[i])
         return {
             "cause": " + ".join(self.cause),
             "outcome": self.outcome,
             "mediator": mediator,
-            **self.blocked(mediator).columns("blocked"),
+            **blocked.columns("blocked"),
             "random_blocked": random_blocked,
-            **self.carried(mediator).columns("carried"),
+            **carried.columns("carried"),
             "random_carried": random_carried,
-            "moved": float(self.moved[i]),
-            "n_random_sites": int(self.n_random_sites[i]),
+            "moved": share_moved,
+            "n_random_sites": n_random_sites,
             "effect": size,
             "n_pairs": self.n_pairs,
             "reason": self.reason,

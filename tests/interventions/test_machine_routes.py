@@ -381,7 +381,7 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
         )
         for site in SITES
     }
-    widths = [round_moves.own.shape[1] for round_moves in rounds.values()]
+    widths = [round_moves.base.shape[1] for round_moves in rounds.values()]
     assert widths == [16, 8, 8, 16]
     n_used = [int(round_moves.is_used.sum()) for round_moves in rounds.values()]
     assert n_used == [11, 3, 8, 11]
