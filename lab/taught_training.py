@@ -211,7 +211,7 @@ def run_rounds(
     latents = model.initial(n_episodes, layout)
     logits = []
     for t in range(n_rounds):
-        logits_of_round, latents = run_round(model, layout, rounds.at(t), latents)
+        logits_of_round, latents = run_round(model, layout, rounds.take_round(t), latents)
         logits.append(logits_of_round)
     return torch.stack(logits, 1)
 
@@ -234,7 +234,7 @@ def losses(
         rng: draws the choices that the model reads.
     """
     layout, encoded = _encode(model, rounds, rng)
-    fed = encoded.at(0)
+    fed = encoded.take_round(0)
     directions = directions[: rounds.n_states]
     tables = torch.from_numpy(rounds.q_tables).float()
     before = tables[:, 0]
