@@ -182,7 +182,8 @@ def make_edges(
         targets = _find_parts(row["target"], [*parts, *EXITS])
         fields_of_row: dict[str, Any] = {name: row[name] for name in ("port", "carries", "kind")}
         for source, target in product(sources, targets):
-            edges.append(Edge(source, target, **fields_of_row, positions=positions))
+            edge = Edge(source=source, target=target, **fields_of_row, positions=positions)
+            edges.append(edge)
     return tuple(edges)
 
 

@@ -371,15 +371,15 @@ def _measure_residue(
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     block = circuit.basis[POS]
-    position_axes = [block[label] for label in block.labels]
+    position_directions = [block[label] for label in block.labels]
     state_rows = rows(circuit.state, circuit).to(latents.dtype)
     # [element, d_model], orthonormal, so that x A^T A is the part of x along them.
     state_axes = state_rows / state_rows.norm(dim=-1, keepdim=True)
     initial = rows(circuit.latents, circuit).to(latents.dtype)
-    axes = rows(position_axes, circuit).to(latents.dtype)
+    position_axes = rows(position_directions, circuit).to(latents.dtype)
     change = latents - initial[: latents.shape[-2]]
     along_state = change @ state_axes.T @ state_axes
-    parts = {"residue": change - along_state, "position_code": latents @ axes.T}
+    parts = {"residue": change - along_state, "position_code": latents @ position_axes.T}
     zero = torch.zeros(()).double()
     return {key: _compute_errors(part, zero, unit) for key, part in parts.items()}
 

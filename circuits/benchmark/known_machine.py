@@ -238,9 +238,10 @@ def _make_variant(
     if variant == "distractors":
         larger = with_distractors(model, seed=seed)
         n_added = larger.config.d_model - circuit.basis.d_model
-        rows_below = (0, 0, 0, n_added)  # directions have no component along added coordinates
-        return larger, partial(pad, pad=rows_below)
+        # (left, right, above, below): directions have no component along the added coordinates.
+        return larger, partial(pad, pad=(0, 0, 0, n_added))
     if variant == "simplex":
+        # At each place, the direction along which all log-weights grow together.
         sums = []
         for location in circuit.sites["log_weights"]:
             for place in activation_sites(circuit, location):

@@ -63,6 +63,7 @@ def _measure_effects_of_cuts(material: Material) -> dict[tuple[str, str], float]
             cut_runs = material.run_edge_cuts(ANOTHER, ablation, t)
             changes_of_predictions = cut_runs.predictions - clean.predictions
             for change in (changes_of_predictions, cut_runs.latents - clean.latents):
+                # The largest of all episodes and numbers, [edge]; what became NaN changed without limit.
                 by_edge = change.abs().flatten(1).amax(1).nan_to_num(nan=np.inf)
                 largest = np.maximum(largest, by_edge.double().numpy(force=True))
     return dict(zip(material.edge_names, largest.tolist(), strict=True))

@@ -116,11 +116,12 @@ class HeadTable:
         changed = np.tensordot(weights, self.changed, 1)
         varied = np.tensordot(weights, self.varied, 1)
         lost_size = np.sqrt(lost)
-        # In einsum: e, l and h are heads (earlier, later), k kinds, p key positions, o outcomes.
+        # [head, kind, outcome], summing to 1/2 for each outcome.
         importance = _divide(lost_size, 2 * lost_size.sum((0, 1)))
-        read_share = _divide(read, read.sum(-1, keepdims=True))
+        read_share = _divide(read, read.sum(-1, keepdims=True))  # [head, kind, pos]
+        # In einsum: e, l and h are heads (earlier, later), k kinds, p key positions, o outcomes.
         reads = np.einsum("hko,hkp->hkpo", importance, read_share)
-        changed_share = np.minimum(_divide(changed, varied), 1.0)
+        changed_share = np.minimum(_divide(changed, varied), 1.0)  # [earlier, later, kind]
         feeds = np.einsum("elk,lko->elo", changed_share, importance)
         return HeadShares(reads, _divide(feeds, 2 * feeds.sum((0, 1))))
 

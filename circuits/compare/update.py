@@ -354,7 +354,8 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
         state = np.asarray(values[key], dtype=np.float64)
         here = state[:, budget.at]  # [episode, start, ...]
         if np.isin(state, (0.0, 1.0)).all():
-            changes[key] = np.where(rng.random(here.shape) < _FLIPPED_SHARE, 1 - 2 * here, 0.0)
+            flip = 1 - 2 * here  # added to 0 it gives 1, and to 1 it gives 0
+            changes[key] = np.where(rng.random(here.shape) < _FLIPPED_SHARE, flip, 0.0)
             continue
         spread = here.std(0, keepdims=True)
         if not spread.any():  # such as the round: an eighth of its range over rounds

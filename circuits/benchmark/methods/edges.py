@@ -102,15 +102,15 @@ def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
     run, graph, scores = material.run(), material.graph, {}
     clean = material.pair(material.corruptions[0]).clean
     sizes = graph.contributions(clean, t).norm(dim=-1)  # [source, episode, position]
-    rounds = run.tokens[:, t], run.latents[:, t], run.values[:, t]
+    inputs = run.tokens[:, t], run.latents[:, t], run.values[:, t]
     with torch.no_grad():
-        _, cache = subject.transformer.run_with_cache(*rounds)
+        _, cache = subject.transformer.run_with_cache(*inputs)
     exits = {"prediction": run.layout.predict_position, "update": run.layout.update_position}
     for s, d in material.candidates:
         size, name = sizes[s], graph.destinations[d]  # [episode, position]
         if "." in name:  # an input of a head, such as "L1H0.q"
             layer, head, _ = split_head(name)
-            # [episode, query, key]
+            # [episode, query, key]; what a query reads is the sum over its keys.
             pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head]
             size = (pattern.abs() * size.unsqueeze(1)).sum(-1)
         elif name in exits:
