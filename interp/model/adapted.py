@@ -373,8 +373,6 @@ class AdaptedMachine(HookedMachine):
         for tap in self.taps.values():
             if tap.halting is not None:
                 is_void = is_void | tap.halting.void.to(is_void.device)
-        if not is_void.any():
-            return stepped
         # The prediction [batch, ...] and the carried state [batch, row, width].
         parts = [part.masked_fill(add_axes(is_void, part.ndim), torch.nan) for part in stepped]
         return Stepped(*parts)

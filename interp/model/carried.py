@@ -34,7 +34,7 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     require(
         not undeclared, f"{name!r} is carried but in no channel; declare Channel({name!r}, shape)"
     )
-    return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+    return torch.cat(parts, 1)
 
 
 def _require_shape(channel: Channel, value: Tensor | None) -> Tensor:

@@ -405,10 +405,9 @@ def _load_weights(model: Any, tensors: dict[str, torch.Tensor], *, unfit: str, d
         damaged: beginning of the error message if weights are not finite.
     """
     state = model.state_dict()
-    wrong = []
-    for name in sorted(state.keys() | tensors.keys()):
-        if name not in state or name not in tensors or state[name].shape != tensors[name].shape:
-            wrong.append(name)
+    expected = {(name, weight.shape) for name, weight in state.items()}
+    stored = {(name, tensor.shape) for name, tensor in tensors.items()}
+    wrong = sorted({name for name, _ in expected ^ stored})  # in one alone, or of another shape
     require(not wrong, f"{unfit} at {', '.join(wrong[:5])}")
     for name, tensor in tensors.items():
         dtype = state[name].dtype
