@@ -428,7 +428,7 @@ def _draw_sections(context: Context, part: Part) -> list[Section]:
     """Draw a part as sections. If the part failed or does not apply, return one section that says
     why.
     """
-    sections = _attempt(context, part, partial(_draw_blocks, part))
+    sections = _attempt(context, part, partial(_draw_blocks, part))  # None if there is no result
     key = part.key
     if key in context.failures:
         trace = "".join(traceback.format_exception(context.failures[key]))

@@ -292,10 +292,11 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
     by_key = {measure.key: measure for measure in measures}
     drawn = [key for key in PARTS if key in by_key]  # from top to bottom
     n_parts = len(drawn)
+    # The centres of the boxes are at the heights 0 (the lowest part) to n_parts - 1.
     figure = Picture(figsize=(_WIDTH, 0.5 + 0.62 * n_parts))
     axes = figure.subplots()
     above: dict[str, Any] = {"ha": "center", "va": "bottom"}
-    name_height = n_parts - 0.22  # above the uppermost box, centred at n_parts - 1
+    name_height = n_parts - 0.22  # above the uppermost box
     for x, name in ((_LEFT_CENTRE, model), (_RIGHT_CENTRE, reference)):
         _draw_box(axes, x, (n_parts - 1) / 2, 2 * _HALF_WIDTH + 0.16, n_parts + 0.15, LIGHT["grey"])
         axes.text(x, name_height, name, fontsize=9.5, fontweight="bold", color=INK, **above)
@@ -313,7 +314,7 @@ def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
 
     Args:
         axes: axes of the picture.
-        y: height of the boxes' centres, in inches.
+        y: height of the boxes' centres, with the distance of two parts as the unit.
         part: name of the part, which is written in the boxes.
         measure: the measure that says whether the parts are the same.
     """
@@ -322,15 +323,16 @@ def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
     if dash:  # without a verdict there is no line
         ends = [_LEFT_CENTRE + _HALF_WIDTH, _RIGHT_CENTRE - _HALF_WIDTH]
         axes.plot(ends, [y, y], color=colour, linestyle=dash, linewidth=2.4, zorder=1)
-    word: str = measure.verdict
-    below = measure.condition
+    on_line: str = measure.verdict
+    below_line = measure.condition
     if not isnan(measure.number.estimate):
         number = f"{measure.number.estimate:.3f}".removeprefix("0")
-        word = f"{word} {number}"
-        below = below or measure.unit
-    label = axes.text(_WIDTH / 2, y, word, color=colour, fontweight="bold", fontsize=9.5, **middle)
-    label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
-    axes.text(_WIDTH / 2, y - 0.27, below, color=LIGHT["grey"], fontsize=8.5, **middle)
+        on_line = f"{on_line} {number}"
+        below_line = below_line or measure.unit
+    bold: dict[str, Any] = {"color": colour, "fontweight": "bold", "fontsize": 9.5}
+    label = axes.text(_WIDTH / 2, y, on_line, **bold, **middle)
+    label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})  # hides the line behind it
+    axes.text(_WIDTH / 2, y - 0.27, below_line, color=LIGHT["grey"], fontsize=8.5, **middle)
     for x in (_LEFT_CENTRE, _RIGHT_CENTRE):
         _draw_box(axes, x, y, 2 * _HALF_WIDTH, _BOX_HEIGHT, colour)
         axes.text(x, y, part, color=INK, fontsize=9.5, **middle)

@@ -218,7 +218,8 @@ def _list_final(scores: LLMScores) -> Section:
     printed = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper has
     blocks: list[Any] = [Prose(_TEXTS["final"])]
     for regime, final in scores.final.groupby("regime", sort=False):
-        # Language models have two rows: missing predictions count as wrong, or are skipped.
+        # Language models have two rows: missing predictions count as wrong, or are skipped. The
+        # mean of the second row becomes a column of the first.
         is_skipped = final["missing"] == "skipped"
         group = ["model", "condition"]
         skipped = final[is_skipped].set_index(group)["mean"].rename("missing left out")

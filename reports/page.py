@@ -66,8 +66,8 @@ class _Cards:
         return rows
 
 
-_PICTURE_WIDTH = 260  # pixels: how wide the picture of a page is in the list
-
+_PICTURE_WIDTH = 260
+"""Width of the picture of a page in the list, in pixels."""
 
 _BLOCKS = (
     Prose,
@@ -155,13 +155,14 @@ class Report:
         """Return the whole page as HTML."""
         for slug, n in Counter(section.slug for section in self.sections).items():
             require(n == 1, f"two sections are both called {slug!r}; give each its own title")
-        blocks = list(self.hero) + list(self._list_blocks())
+        blocks = [*self.hero, *self._list_blocks()]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         script = (TEMPLATES / "contents.js").read_text("utf-8").strip()
-        script_variables: dict[str, Any] = {"library": "", "notices": []}
-        script_variables |= {"scripts": [script], "policy": policy([script])}
         if views:
             script_variables = attention.get_template_variables(script)
+        else:
+            script_variables = {"library": "", "notices": []}
+            script_variables |= {"scripts": [script], "policy": policy([script])}
         figures = [block for block in blocks if isinstance(block, Figure)]
         pictures = {}  # blocks are found by id: most cannot be hashed
         for i, figure in enumerate(figures, 1):
@@ -248,7 +249,7 @@ def _list_tasks(blocks: Sequence[Any]) -> list[str]:
 def _shrink(figure: Any) -> str:
     """Return a small PNG picture of a figure, as a data URL."""
     buffer = io.BytesIO()
-    dpi = _PICTURE_WIDTH / figure.get_figwidth()
+    dpi = _PICTURE_WIDTH / figure.get_figwidth()  # pixels by inches
     with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
         figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     encoded = base64.b64encode(buffer.getvalue())
@@ -277,7 +278,8 @@ INDEX = "index.html"
 COMPARISONS = "comparisons"
 """Name of the folder beside the reports that has one folder for each comparison."""
 _PAGE_PATTERNS, _KIND_TITLES = TEXTS["page"]["below"], TEXTS["page"]["kinds"]
-_HEAD_LENGTH = 200_000  # characters of a page in which it says what it is
+_HEAD_LENGTH = 200_000
+"""Number of characters of a page that are searched for its metadata."""
 _LEAD = "Every report in this folder. Each page is complete and opens offline."
 
 
@@ -362,9 +364,10 @@ def _read_about(path: Path) -> dict[str, str] | None:
         return None
     if not all(isinstance(value, str) for value in record.values()):
         return None
-    is_drawn = record.get("picture", _PNG).startswith(_PNG)
-    # Only write_index sets "report": it is shown as a link.
-    if not is_drawn or "report" in record or record.get("kind") not in _KIND_TITLES:
+    # A page may be from elsewhere: a picture must be a PNG, and "report", which is shown as a link,
+    # is set by write_index only.
+    has_other_picture = not record.get("picture", _PNG).startswith(_PNG)
+    if has_other_picture or "report" in record or record.get("kind") not in _KIND_TITLES:
         return None
     return record | {"title": unescape(title[1])}
 

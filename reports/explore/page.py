@@ -365,10 +365,9 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
     for corruption in bench.task.analysis.corruptions():
         numbered += _list_numbers(corruption)
     state: _Choices = []
-    shapes = {} if bench.decoder_refusal else bench.writer.shapes
-    for key, shape in shapes.items():
-        whats = [".".join([key, *map(str, index)]) for index in np.ndindex(*shape)]
-        state += zip(whats, bench.name_numbers(key), strict=True)
+    if not bench.decoder_refusal:
+        for key in bench.writer.shapes:
+            state += zip(bench.list_addresses(key), bench.name_numbers(key), strict=True)
     model = bench.model
     layout = bench.layout
     places = ["latent", *map(str, sites(model, layout, ["latent"]))]

@@ -219,14 +219,15 @@ class Explorer:
         view = View.of(query)
         for name in parts:
             require_known("part of an edit", name, _EDIT_PARTS)
+        # In the order of _EDIT_PARTS; "" for a field that the form lacks.
         kind, at_round, later, target, what, value = (
             parts.get(name, "").strip() for name in _EDIT_PARTS
         )
         value = value or target or "-"
-        if kind == "input":
+        if kind == "input":  # "flip-vote expert=p_2" is a corruption and its options
             what, _, options = what.partition(" ")
             value = options + value if options.endswith("=") else options or "-"
-        # These two kinds act in one round only, whatever the form says.
+        # Some kinds act in one round only, whatever the form says.
         dash = "-" if later and kind not in ONE_ROUND_KINDS else ""
         edit = Edit.parse(f"{kind} {at_round}{dash} {what} {value}")
         changed = replace(view, edits=(*view.edits, edit))
@@ -252,11 +253,11 @@ class Explorer:
         )
         unset = replace(view, edits=others)
         result, _ = self.answer(unset)
-        key, _ = edit.get_state_change(result.bench)
-        index = tuple(int(number) for number in edit.what.split(".")[1:])
+        key, _ = edit.get_state_change(result.bench)  # refuses what names no number
         _, decoded = result.decoded  # with the other edits
-        values = decoded[key][edit.rounds(result.bench).start]
-        difference = float(edit.value) - float(values[index])
+        values = decoded[key][edit.rounds(result.bench).start].ravel()
+        present = values[result.bench.list_addresses(key).index(edit.what)]
+        difference = float(edit.value) - float(present)
         if abs(difference) < 1e-6:
             return unset
         return replace(view, edits=(*others, replace(edit, value=f"{difference:.6g}")))
@@ -314,7 +315,8 @@ def _change_view(query: str, parts: dict[str, str]) -> View:
         parts: fields of the form by name; an empty text means the default value.
     """
     current = View.of(query)
-    chosen = View.of(urlencode([(name, text) for name, text in parts.items() if text]))
+    # A view with the fields of the form, and with defaults elsewhere.
+    chosen = View.of(urlencode({name: text for name, text in parts.items() if text}))
     require(not chosen.edits, "an edit is added by its own form")
     changed = {name: getattr(chosen, name) for name in parts}
     changed["hold"] = chosen.hold  # a form does not send a box that is not ticked

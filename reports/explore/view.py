@@ -193,6 +193,16 @@ class Bench:
         labels = self.algorithm.variable(key).labels(self.values[key])
         return [f"{key}: {label}" if label != key else key for label in labels]
 
+    def list_addresses(self, key: str) -> list[str]:
+        """Return how edits write the single numbers of a decoded variable, in the order of the
+        flattened variable, such as "counts.0", "counts.1"; only the key for a single number.
+
+        Args:
+            key: key of the variable.
+        """
+        indices = np.ndindex(*self.writer.shapes[key])
+        return [".".join([key, *map(str, index)]) for index in indices]
+
     @cached_property
     def input_changes(self) -> list[tuple[Corruption, str, str]]:
         """All possible changes of a single input, each as (corruption, name of the input, options).
@@ -443,21 +453,19 @@ class Edit:
             The key of the variable, such as "counts"; and its change, an array of the variable's
             shape that is 0 except for one number.
         """
-        key, *index = self.what.split(".")
+        key, _, _ = self.what.partition(".")
         require_known("variable that the decoder reads", key, bench.writer.shapes)
         shape = bench.writer.shapes[key]
-        # The index of every number: as text -> as integers.
-        numbers = {tuple(map(str, place)): place for place in np.ndindex(*shape)}
-        example = ".".join([key, *["0"] * len(shape)])
+        addresses = bench.list_addresses(key)
         require(
-            tuple(index) in numbers,
-            f"{self.what!r} names no number: {key} has the shape {shape}; write {example}",
+            self.what in addresses,
+            f"{self.what!r} names no number: {key} has the shape {shape}; write {addresses[0]}",
         )
         amount = _parse_number(self.value)
         if isinstance(amount, str):
             raise InputError(f"the state moves by a number, got {self.value!r}")
         change = np.zeros(shape)
-        change[numbers[tuple(index)]] = amount
+        change.flat[addresses.index(self.what)] = amount
         return key, change
 
     def apply_to_state(

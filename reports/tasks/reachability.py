@@ -69,13 +69,14 @@ def _measure_answers(data: _Answers, context: Context) -> list[Measure]:
     """
     frame, _, _ = data
     trained = frame[frame["regime"] == measured.REGIMES[0]]  # the regime of training
-    judged = trained[trained["n"] >= _FEWEST_EPISODES]
+    judged = trained[trained["n"] >= _FEWEST_EPISODES]  # n: episodes with targets of this depth
     if judged.empty:
         return []
     depth = judged["depth"].max()
     # A search that goes one step deeper in every round finds these targets now, not before.
     first_possible = trained[(trained["depth"] == depth) & (trained["round"] == depth)]
     scores = {row["key"]: measured.read_interval(row) for row in first_possible.to_dict("records")}
+    # Predictors that do not search in parallel: the model must exceed the interval of the best.
     rivals = [key for key in _DRAWN if key in scores and key not in _SEARCHES]
     best_key = max(rivals, key=lambda key: scores[key].estimate)
     best_rival = scores[best_key]
