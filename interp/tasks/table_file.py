@@ -129,7 +129,7 @@ def _read_bytes(path: Path) -> bytes:
                 not start.startswith(first_bytes),
                 f"{str(path)!r} is {kind} data, no table of text; save it as CSV in UTF-8",
             )
-        if start.startswith(b"PK"):
+        if start.startswith(b"PK"):  # a zip archive
             return _read_zip(path)
         for first_bytes, unpack in _DECOMPRESSORS.items():
             if start.startswith(first_bytes):

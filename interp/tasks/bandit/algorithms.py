@@ -333,6 +333,7 @@ def win_stay(stays: _Parameter = 0.9, shifts: _Parameter = 0.9) -> Algorithm:
     def logits(v: Values) -> _Array:
         last = v["last_pulled"]
         p_repeat = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
+        # The other arms on offer share the rest of the probability.
         chances = last * p_repeat + (1 - last) * (1 - p_repeat) / _count_others(v)
         has_last = last.sum(-1, keepdims=True) > 0  # not so in the first round: all arms are equal
         return np.where(has_last, np.log(chances), 0.0)

@@ -351,7 +351,8 @@ def _draw_permuted(name: str, accuracies: NDArray[np.float64], seed: int) -> Exp
         accuracies: probability that an expert is right, ``[episode, round, expert]``.
         seed: seed of the random draws.
     """
-    rng = np.random.default_rng([seed, len(name)])  # differs between the two sets of the battery
+    # The names of the battery's two sets have different lengths, so that their draws differ.
+    rng = np.random.default_rng([seed, len(name)])
     n_episodes, n_rounds, n_experts = accuracies.shape
     order = rng.permuted(np.tile(np.arange(n_experts), (n_episodes, 1)), axis=1)
     permuted = np.take_along_axis(accuracies, order[:, None], -1)

@@ -178,6 +178,7 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     """
 
     def log_odds(v: Values) -> _Array:
+        # Misses are the elapsed rounds minus the hits.
         hits_minus_misses = 2 * v["counts"] - v["elapsed"][..., None]
         return gain * hits_minus_misses
 

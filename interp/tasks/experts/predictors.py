@@ -221,7 +221,7 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
         f"accuracies and advice are [..., expert] both, got shapes {accuracies.shape} and {advice.shape}",
         of=ValueError,
     ):
-        np.broadcast_shapes(accuracies.shape, advice.shape)
+        np.broadcast_shapes(accuracies.shape, advice.shape)  # fails if they do not fit together
     log_odds = special.logit(clip_accuracies(accuracies))
     signs = 2 * advice - 1
     evidence = (signs * log_odds).sum(axis=-1)

@@ -532,9 +532,9 @@ def _select_depths(
     root_is_node_0 = np.zeros(len(edges), np.int64)
     steps = graphs.distances(matrix, root_is_node_0)  # [graph, node]
     open_depths = [depth for depth, number in wanted.items() if number]
-    useful = np.isin(steps, open_depths).any(-1)
-    edges, steps = edges[useful], steps[useful]
-    allowed = record.pairs(matrix[useful], steps)  # [graph, target, negative]
+    is_useful = np.isin(steps, open_depths).any(-1)
+    edges, steps = edges[is_useful], steps[is_useful]
+    allowed = record.pairs(matrix[is_useful], steps)  # [graph, target, negative]
     is_free = np.ones(len(edges), dtype=bool)  # False for graphs that were selected
     batches = []
     for depth in sorted(wanted, reverse=True):  # first the deepest targets, which are rarest
@@ -547,8 +547,8 @@ def _select_depths(
         is_pair = at_depth[rows]
         # The largest of uniform numbers is at a random one of the allowed pairs.
         scores = np.where(is_pair, rng.random(is_pair.shape), -1.0)
-        best = scores.reshape(n_selected, -1).argmax(-1)  # n_nodes * target + negative
-        candidates = np.stack(np.divmod(best, n_nodes), -1)
+        pair_index = scores.reshape(n_selected, -1).argmax(-1)  # n_nodes * target + negative
+        candidates = np.stack(np.divmod(pair_index, n_nodes), -1)
         roots = np.zeros(n_selected, np.int64)
         batches.append(_Drawn(edges[rows], roots, candidates))
         wanted[depth] -= n_selected
@@ -567,10 +567,11 @@ def _replace_rare_depths(
         record: the regime.
         sizes: numbers of nodes and edges.
     """
+    n_nodes, n_edges = sizes
     complete = [depth for depth, number in wanted.items() if number == 0]
     require(
         complete,
-        f"{'too few' if has_some else 'no'} {record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have a "
+        f"{'too few' if has_some else 'no'} {record.key!r} graphs of {n_nodes} nodes and {n_edges} edges have a "
         f"target of depth {' or '.join(map(str, wanted))}; take more nodes and edges, or smaller depths",
     )
     for depth in list(wanted):
