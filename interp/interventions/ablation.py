@@ -79,7 +79,8 @@ class CircuitScorer:
         self.pair = pair
         self.measure = find_metric(metric, pair.layout)
         self.ablation = ablation
-        self.graph = graph = EdgeGraph(model)
+        graph = EdgeGraph(model)
+        self.graph = graph
         clean_written = graph.contributions(clean, round)
         corrupted_written = graph.contributions(pair.corrupted, round)
         self.ablated = _ablate_outputs(corrupted_written, ablation)

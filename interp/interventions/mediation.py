@@ -367,7 +367,8 @@ class MediationResult(Result):
         """
         require_known("mediator", mediator, self.mediators, limit=40)
         numerator = parts[self.mediators.index(mediator)]  # [episode]
-        # Without an effect, the total is rounding error; divided by 0, the share is NaN.
+        # With a reason there is no effect, and the total is rounding error: divided by 0, the share
+        # is NaN.
         total = np.zeros_like(self.total) if self.reason else self.total
         seed = self.settings.get("seed", 0)
         return ratio_interval(numerator, total, seed=seed, participants=self.participants)
@@ -642,18 +643,22 @@ class _CauseSwap:
         outcome: str | Outcome,
         round: Rounds,
     ) -> None:
-        self.model = model
-        self.outcome = outcome = Outcome.from_key(outcome)
+        outcome = Outcome.from_key(outcome)
         is_decoded = outcome.decode is not None
         require(
             outcome.key != "state" or is_decoded or model.is_handwired,
             f"{model.name!r} is a learned model: its state has no exact readout; give outcome=Outcome('state', decode) "
             "with a fitted interp.stats.decoder.Decoder, or ask for outcome='latents'",
         )
-        self.runs = base_run, source_run = paired_runs(model, base, source, "mediation")
-        self.causes = causes = resolve_places(sites, model, base_run)
+        base_run, source_run = paired_runs(model, base, source, "mediation")
+        causes = resolve_places(sites, model, base_run)
+        rounds = select_rounds(round, base_run.n_rounds)
+        self.model = model
+        self.outcome = outcome
+        self.runs = base_run, source_run
+        self.causes = causes
         self.cause_edits = [Edit(place, source_run) for place in causes]
-        self.rounds = rounds = select_rounds(round, base_run.n_rounds)
+        self.rounds = rounds
         self.settings = provenance(model, rounds=rounds, decoded=is_decoded)
         self.routes = _Routes(
             model=model,

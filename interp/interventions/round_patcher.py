@@ -103,7 +103,8 @@ class RoundPatcher:
         can_run_layers = can_resume_rounds(model) and runs_without_hooks(model)
         self.transformer = cast(HookedLatentTransformer, model) if can_run_layers else None
         if self.transformer is not None:
-            self.n_layers = n_layers = self.transformer.config.n_layers
+            n_layers = self.transformer.config.n_layers
+            self.n_layers = n_layers
             names = [f"blocks.{n_layers - 1}.hook_resid_post"]
             for layer in range(n_layers):
                 for point in ("hook_resid_pre", "attn.hook_k", "attn.hook_v"):

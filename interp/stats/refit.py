@@ -238,7 +238,7 @@ def sum_by_group(
     """
     n_groups = int(groups.max()) + 1
     result = np.zeros((n_groups, *sums.shape[1:]))
-    np.add.at(result, groups, sums)
+    np.add.at(result, groups, sums)  # adds also where a group repeats, unlike result[groups] +=
     return result
 
 
