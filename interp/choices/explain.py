@@ -20,6 +20,7 @@ from scipy import stats
 
 from interp import tasks
 from interp.choices.fitting import Array, checked_distributions
+from interp.choices.offers import offers_of
 from interp.choices.predictive import PredictiveCheck, check_predictions, successes_of
 from interp.choices.scoring import (
     ChoiceData,
@@ -521,8 +522,8 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
         choices: index of the chosen outcome, ``[episode, round]``; NaN where no choice was made.
 
     Raises:
-        InputError: if choices have another shape, are not indices of outcomes, or are fewer than 32
-            (:data:`FEWEST_CHOICES`), or if the task predicts real numbers.
+        InputError: if choices have another shape, are not indices of outcomes, were not offered, or
+            are fewer than 32 (:data:`FEWEST_CHOICES`), or if the task predicts real numbers.
     """
     task = tasks.of(episodes)
     chosen = array_of("choices", choices).astype(np.float64)
@@ -543,6 +544,11 @@ def checked_choices(episodes: Any, choices: Any) -> Array:
         known.size >= FEWEST_CHOICES,
         f"a fit needs at least {FEWEST_CHOICES} choices, got {known.size}; play more",
     )
+    offers = offers_of(episodes)
+    if offers is not None:
+        was_offered = (offers == chosen[..., None]).any(-1)
+        is_right = was_offered | np.isnan(chosen)
+        require(is_right.all(), "choices must be among the offers of their round, or NaN")
     return chosen
 
 
@@ -716,12 +722,21 @@ def _compare_with_machine(
     """
     ranked = sorted(scores, key=lambda score: float(score.losses.sum()))
     floor = next(score for score in ranked if score.memoryless)
-    trained_p = checked_distributions(trained, episodes)[rows]
-    machine = score_predictions(data, key="machine", p=trained_p)
+
+    def score_machine(predictions: Any) -> FamilyScore:
+        p = checked_distributions(predictions, episodes)[rows]
+        n_outcomes = p.shape[-1]
+        n_expected = floor.fitted.shape[-1]
+        require(
+            data.offers is not None or n_outcomes == n_expected,
+            f"predictions of a machine must be of the task's {n_expected} outcomes, got {n_outcomes}",
+        )
+        return score_predictions(data, key="machine", p=p)
+
+    machine = score_machine(trained)
     over_untrained = NO_NUMBER
     if untrained is not None:
-        untrained_p = checked_distributions(untrained, episodes)[rows]
-        copy = score_predictions(data, key="untrained", p=untrained_p)
+        copy = score_machine(untrained)
         over_untrained = _measure_gain(data, copy, machine)
     return BesideMachine(
         over_floor=_measure_gain(data, floor, machine),

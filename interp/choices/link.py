@@ -38,8 +38,8 @@ _LEAST_LAPSE_AT_ZERO = 0.01
 """Least lapse rate at temperature 0, where a slightly wrong parameter misses a held-out choice."""
 _LEAST_PROBABILITY = 1e-12
 """Smaller probabilities are raised to this, so that logs and powers are finite."""
-_TIE_TOLERANCE = 1e-12
-"""Probabilities that differ by less are equally likely."""
+TIE_TOLERANCE = 1e-12
+"""Probabilities that differ by less are equally likely: the difference is rounding."""
 _BISECTIONS = 14
 """Steps of the search for a lapse rate, which is then exact to 2^-15."""
 
@@ -73,22 +73,23 @@ class Link:
         """
         guess = guess_uniformly(p, offers)
         if self.temperature == 0:
-            weights = _is_likeliest(p).astype(np.float64)
+            without_lapse = take_likeliest(p)
         else:
             # Ratios to the largest probability keep the power from underflowing.
             ratios = np.maximum(p, _LEAST_PROBABILITY) / p.max(-1, keepdims=True)
-            # A guess has probability 0 where no option is offered.
-            weights = np.power(ratios, 1 / self.temperature) * (guess > 0)
-        without_lapse = weights / weights.sum(-1, keepdims=True)
+            is_offered = guess > 0
+            weights = np.power(ratios, 1 / self.temperature) * is_offered
+            without_lapse = weights / weights.sum(-1, keepdims=True)
         q = self.lapse * guess + (1 - self.lapse) * without_lapse
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
-    def spread(self, n_choices: int) -> Link:
+    def raise_lapse(self, n_choices: int) -> Link:
         """Return a copy with a lapse rate (share of uniform guesses) above 0, so that no choice has
         probability 0.
 
-        The lapse rate of the copy is at least 1 / (n + 2); at temperature 0, it is also at least
-        .01. So the copy has a finite loss on choices that the link was not fitted to.
+        The lapse rate of the copy is at least 1 / (n + 2), Laplace's estimate of an event with two
+        outcomes that was never seen in n trials; at temperature 0, it is also at least .01. So the
+        copy has a finite loss on choices that the link was not fitted to.
 
         Args:
             n_choices: n, the number of choices that the link was fitted to.
@@ -108,10 +109,9 @@ class Link:
         Returns:
             The indices, in the shape of ``p`` without the last axis.
         """
-        preferred = np.where(_is_tied(p)[..., None], self.tied, p)
-        is_likeliest = _is_likeliest(preferred)
-        is_single = is_likeliest.sum(-1) == 1
-        return np.where(is_single, is_likeliest.argmax(-1), -1)
+        shares = take_likeliest(np.where(_is_tied(p)[..., None], self.tied, p))
+        is_single = shares.max(-1) == 1  # several outcomes share the probability
+        return np.where(is_single, shares.argmax(-1), -1)
 
 
 class FittedLink(NamedTuple):
@@ -172,10 +172,7 @@ class ChoiceLikelihood:
         log_ratios = log_p - np.take_along_axis(log_p, chosen, -1)
         # Log of p(outcome) / p(choice), [choice, outcome]; options that are not offered never count.
         self._log_ratios = np.where(untied_guess > 0, log_ratios, -np.inf)
-        is_likeliest = _is_likeliest(untied_p)
-        chose_likeliest = np.take_along_axis(is_likeliest, chosen, -1)[:, 0]
-        # At temperature 0, outcomes that are equally likely share the probability.
-        self._chances_at_zero = chose_likeliest / is_likeliest.sum(-1)
+        self._chances_at_zero = np.take_along_axis(take_likeliest(untied_p), chosen, -1)[:, 0]
         self.always_likeliest = bool(self._chances_at_zero.all())
         largest_p = untied_p.max(-1, initial=0)
         self.is_certain = bool((largest_p >= 1 - _LEAST_PROBABILITY).all())
@@ -428,11 +425,20 @@ def _interpolate_end(
     return float(grid[inside] + share * (grid[outside] - grid[inside]))
 
 
-def _is_likeliest(p: Array) -> NDArray[np.bool_]:
-    """Return whether each outcome is the likeliest, or one of several likeliest, ``[..., outcome]``."""
-    return np.asarray(p >= p.max(-1, keepdims=True) - _TIE_TOLERANCE)
+def take_likeliest(p: Array) -> Array:
+    """Return the probabilities of a player at temperature 0, ``[..., outcome]``: 1 for the likeliest
+    outcome and 0 for the others. Outcomes that are equally likely share the probability.
+
+    >>> take_likeliest(np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4]])).tolist()
+    [[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]
+
+    Args:
+        p: predicted distributions, ``[..., outcome]``.
+    """
+    is_likeliest = p >= p.max(-1, keepdims=True) - TIE_TOLERANCE
+    return np.asarray(is_likeliest / is_likeliest.sum(-1, keepdims=True))
 
 
 def _is_tied(p: Array) -> NDArray[np.bool_]:
     """Return whether all outcomes are equally likely, in the shape of ``p`` without the last axis."""
-    return np.ptp(p, axis=-1) < _TIE_TOLERANCE
+    return np.ptp(p, axis=-1) < TIE_TOLERANCE

@@ -347,6 +347,7 @@ def explain_each(
     chosen_families = select_families(episodes, families)
     people, _ = participants_of(episodes)
     numbers, counts = _count_choices(episodes, chosen)
+    has_choice = ~np.isnan(chosen).all(1)  # episodes without a choice are no units of the intervals
     fewest = int(counts.argmin())
     n_fewest = int(counts[fewest])
     require(
@@ -359,7 +360,7 @@ def explain_each(
     first_asked = tasks.of(episodes).data.first_asked
     explained: dict[str, ChoiceExplanation] = {}
     for members in _split_by_choices(counts, at_once=choices_at_once):
-        rows = np.flatnonzero(np.isin(numbers, members))
+        rows = np.flatnonzero(np.isin(numbers, members) & has_choice)
         # Within a part, players are numbered from 0 in the order of `members`.
         players = np.searchsorted(members, numbers[rows])
         data = ChoiceData(episodes.select(rows), chosen[rows], first_asked, players)

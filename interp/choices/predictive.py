@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from interp.choices.fitting import Array
+from interp.choices.link import TIE_TOLERANCE, take_likeliest
 from interp.results.measure import Result, join_words
 from interp.support.checks import checked_result
 
@@ -30,8 +31,6 @@ _FAILURE_PROBABILITY = 0.01
 """Probability that a true player of the family fails the check in any statistic (Bonferroni)."""
 _LONG_RUN = 3
 """Fewest equal choices in a row that make a long run."""
-_TIE_TOLERANCE = 1e-12
-"""Numbers that differ by less are equal up to rounding."""
 Mask = NDArray[np.bool_]
 
 
@@ -57,7 +56,7 @@ class Statistic(NamedTuple):
         mean of simulated players, in standard deviations.
         """
         difference = self.observed - self.expected
-        if abs(difference) < _TIE_TOLERANCE:
+        if abs(difference) < TIE_TOLERANCE:
             return 0.0
         if self.spread == 0:
             return float(np.copysign(np.inf, difference))
@@ -162,13 +161,11 @@ def check_predictions(
     repeats[:, 1:] = options[:, 1:] == outcomes[:, :-1, None]
     follows_choice = np.zeros_like(known)
     follows_choice[:, 1:] = known[:, 1:] & known[:, :-1]
-    is_likeliest = q >= q.max(-1, keepdims=True) - _TIE_TOLERANCE
-    shares_of_likeliest = is_likeliest / is_likeliest.sum(-1, keepdims=True)  # a tie is shared
     in_long_run = np.zeros_like(known)
     in_long_run[:, 1:] = run_lengths(outcomes, known)[:, :-1] >= _LONG_RUN
     # Name -> value of every possible choice, and the rounds that count.
     averaged = {
-        "agreement": (shares_of_likeliest, known),
+        "agreement": (take_likeliest(q), known),
         "long run goes on": (repeats, follows_choice & in_long_run),
     }
     if successes is not None:

@@ -269,12 +269,13 @@ def _score_player(data: ChoiceData, family: Family, fit: _PlayerFit, player: int
         training_mask = 1 + fold  # the mask that leaves out this fold
         n_training = int(data.n_choices[player, training_mask])
         p, link = fit.p[training_mask], fit.links[training_mask]
-        # Spread: a choice that the other folds make impossible still has a finite loss.
-        q[held_out] = link.spread(n_training).probabilities(p, offers)[held_out]
+        # A choice that the other folds make impossible still has a finite loss.
+        with_lapse = link.raise_lapse(n_training)
+        q[held_out] = with_lapse.probabilities(p, offers)[held_out]
         prefers[held_out] = link.find_likeliest(p)[held_out]
     n_choices = int(data.n_choices[player, 0])
     losses = np.where(known, -np.log(data.at_choices(q, rows)), 0.0)
-    link_to_all = fit.links[0].spread(n_choices)  # mask 0 is all choices
+    link_to_all = fit.links[0].raise_lapse(n_choices)  # mask 0 is all choices
     fitted = link_to_all.probabilities(fit.p[0], offers)
     at_bound = _list_at_bound(family, fit.parameters)
     return FamilyScore(

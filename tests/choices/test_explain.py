@@ -1,5 +1,7 @@
 """Which families explain choices: the set, its verdict and what decides it, of players whose algorithm is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -179,10 +181,20 @@ def test_a_player_is_held_against_a_machine(bayes):
 
 @pytest.mark.parametrize(
     ("pair", "sentence"),
-    [("doubled", "probabilities that sum to 1"), ("missing", "'odd' has no predictions")],
+    [
+        ("doubled", "probabilities that sum to 1"),
+        ("missing", "'odd' has no predictions"),
+        ("of three outcomes", "must be of the task's 2 outcomes, got 3"),
+    ],
 )
 def test_predictions_that_are_none_are_refused(bayes, pair, sentence):
-    predictions = (2 * bayes[0], None) if pair == "doubled" else (None, bayes[1])
+    thirds = np.full((*bayes[0].shape[:2], 3), 1 / 3)
+    pairs = {
+        "doubled": (2 * bayes[0], None),
+        "missing": (None, bayes[1]),
+        "of three outcomes": (thirds, None),
+    }
+    predictions = pairs[pair]
     choices = choose_likeliest(EXPERTS["majority_vote"].make())
     candidates = [EXPERTS["majority_vote"]]
     refuses(
@@ -212,3 +224,18 @@ FEW = np.where(np.arange(60) < 3, ONES, np.nan)
 )
 def test_choices_that_cannot_be_fitted_are_refused(choices, sentence):
     refuses(sentence, explain_choices, EPISODES, choices, families=[EXPERTS["majority_vote"]])
+
+
+def test_choices_that_were_not_offered_are_refused():
+    """They are not read as choices of the first option that was offered."""
+    played = bandit.sample(8, 20, 3, seed=0)
+    offers = np.stack([played.choices, (played.choices + 1) % 3], -1)
+    episodes = replace(played, offers=offers)
+    others = (played.choices + 2) % 3
+    refuses(
+        "choices must be among the offers of their round",
+        explain_choices,
+        episodes,
+        others,
+        families=[ARMS["fixed_bias"]],
+    )

@@ -52,14 +52,14 @@ def test_lapses_of_a_soft_chooser_are_found(graded):
     use = np.ones(graded.shape, bool)
     link = fit_link(distribution(graded), choices, use, tempered=True).link
     assert link.lapse == pytest.approx(0.2, abs=0.05)
-    assert link.spread(98).lapse == link.lapse
+    assert link.raise_lapse(98).lapse == link.lapse
 
 
 def test_no_held_out_choice_has_probability_0():
     even = np.array([0.5, 0.5])
-    assert Link(0.0, 1.0, even).spread(98).lapse == 0.01
-    assert Link(0.0, 0.0, even).spread(998).lapse == 0.01
-    assert Link(0.0, 1.0, even).spread(998).lapse == 0.001
+    assert Link(0.0, 1.0, even).raise_lapse(98).lapse == 0.01
+    assert Link(0.0, 0.0, even).raise_lapse(998).lapse == 0.01
+    assert Link(0.0, 1.0, even).raise_lapse(998).lapse == 0.001
 
 
 def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():

@@ -82,6 +82,19 @@ def test_what_cannot_be_fitted_to_one_is_refused(played):
 
 
 @pytest.mark.long
+def test_an_episode_without_a_choice_is_no_unit():
+    """It would move the folds: a participant's explanation is that of its episodes with choices."""
+    played = bandit.sample(10, 20, 2, "reversal", seed=0)
+    episodes = replace(played, participants=["ann"] * 10)
+    choices = played.choices.astype(float)
+    choices[1::2] = np.nan
+    asked = [FAMILIES["fixed_bias"], FAMILIES["win_stay"]]
+    with_empty = explain_each(episodes, choices, families=asked).found["ann"]
+    alone = explain_choices(episodes, choices, families=asked)
+    assert with_empty.nats == alone.nats
+    assert with_empty.p_values == alone.p_values
+
+
 def test_a_group_counts_how_many_participants_have_a_family_in_their_set():
     """Four learners, two habits and two who toss a coin."""
     learners = [rescorla_wagner(0.5, 6.0)] * 4
