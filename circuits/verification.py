@@ -266,7 +266,7 @@ def verify_machine(
     if tolerance is None:
         tolerance = 1e-9 if machine.dtype == torch.float64 else 1e-5
     require(tolerance >= 0, f"tolerance must be a number >= 0, got {tolerance}")
-    episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), seed)
+    episodes = task.sample_for(machine, n_episodes, task.cap_rounds(n_rounds), seed)
     checks = check_exits(machine, algorithm, episodes, tolerance)
     settings = provenance(
         machine,

@@ -447,7 +447,7 @@ class GroupedTargets:
         """Number of independent groups."""
         return int(self.groups.max()) + 1
 
-    def of_copy(self, targets: Sequence[TargetValues]) -> GroupedTargets:
+    def extend_to_copy(self, targets: Sequence[TargetValues]) -> GroupedTargets:
         """Return the targets for an untrained copy of the model, which may have run on more
         episodes. Each further episode is a group of its own.
 

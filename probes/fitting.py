@@ -774,7 +774,7 @@ def _fit_kind(
         its_targets = sample.targets
         if copy.targets is not None:
             its_targets = [copy.targets[i].as_numbers() for i in indices]
-        samples_of_copies.append(sample.of_copy(its_targets))
+        samples_of_copies.append(sample.extend_to_copy(its_targets))
     activations_of_copies = (copy.read() for copy in copies)  # one at a time
     problem = Problem.of(sample, kind).with_baselines()
     return problem.fit(x, zip(activations_of_copies, samples_of_copies, strict=True))

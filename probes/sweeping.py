@@ -460,7 +460,7 @@ def _prepare_windows(
             window=(start, stop),
             problem=Problem.of(in_window, kind),
             digest=str(digest),
-            targets_of_copies=in_window.of_copy(targets_of_copies),
+            targets_of_copies=in_window.extend_to_copy(targets_of_copies),
         )
         in_windows.append(shared)
     return in_windows

@@ -80,7 +80,7 @@ class Target:
                 sampled with, or else the algorithm's defaults.
         """
         target = get(self.key, interp.tasks.of(episodes))
-        moment = target.moment(when)
+        moment = target.choose_moment(when)
         parameters_of_algorithm: Mapping[str, Any] = {}
         if target.record is not None:
             parameters_of_algorithm = inspect.signature(target.record.make).parameters
@@ -113,7 +113,7 @@ class Target:
             noun=target.variable.noun,
         )
 
-    def moment(self, when: str | None) -> When:
+    def choose_moment(self, when: str | None) -> When:
         """Return ``when`` if it is one of :attr:`moments`, or the first of them if it is None.
         Another moment is an error.
         """
@@ -217,7 +217,7 @@ def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
     """
     key, _, moment = text.partition(":")
     target = get(key, task)
-    return target, target.moment(moment or None)
+    return target, target.choose_moment(moment or None)
 
 
 def round_inputs(

@@ -156,9 +156,9 @@ def _choose_rounds(
     # The number of rounds after which a growing channel is full.
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
-        n_rounds = min([task.at_most(20 if quick else 100), *rooms])
+        n_rounds = min([task.cap_rounds(20 if quick else 100), *rooms])
     # A task whose later rounds bring nothing new may have fewer.
-    n_needed = task.at_most(fewest)
+    n_needed = task.cap_rounds(fewest)
     require(
         n_rounds >= n_needed,
         f"a report needs at least {n_needed} rounds an episode, got {n_rounds}",

@@ -249,7 +249,7 @@ class Context:
         come from participants that no decoder is fitted on.
         """
         sample = partial(
-            self.task.half(1).sample_for,  # decoders are fitted on half 0
+            self.task.for_half(1).sample_for,  # decoders are fitted on half 0
             self.model,
             n_episodes=QUICK_EPISODES if self.quick else _CAUSAL_EPISODES,
             n_rounds=self.detailed_round + 3,  # that round and two more, to see later effects

@@ -120,7 +120,7 @@ def test_setting_a_variable_to_its_own_values_changes_nothing(seed):
 def test_interchanging_a_variable_with_itself_changes_nothing(seed):
     for algorithm, episodes in cases(seed):
         values = algorithm.run(episodes)
-        state, inputs = algorithm.at(values, slice(2, 5))
+        state, inputs = algorithm.select_step_arguments(values, slice(2, 5))
         base = algorithm.step(state, inputs)[1]
         for variable in algorithm.variables:
             again = algorithm.interchange(base, base, variable.key)
@@ -134,7 +134,7 @@ def test_do_cuts_a_variable_from_its_parents_and_moves_only_what_follows(seed):
     rng = np.random.default_rng(seed)
     for algorithm, episodes in cases(seed):
         values = algorithm.run(episodes)
-        state, inputs = algorithm.at(values, slice(0, 6))
+        state, inputs = algorithm.select_step_arguments(values, slice(0, 6))
         plain = algorithm.step(state, inputs)[1]
         for variable in algorithm.variables:
             if variable.kind == "class" or variable.role != "round":

@@ -48,7 +48,7 @@ def answers(
     """Claim -> surface -> word and reason, of some variables (all that the task names when empty) at some size."""
     answers_by_surface: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     model = interp.load(name, **({"n_experts": n_experts} if n_experts else {}))
-    n_rounds = interp.tasks.of(model).at_most(12 if keys else 50)
+    n_rounds = interp.tasks.of(model).cap_rounds(12 if keys else 50)
     episodes = interp.tasks.of(model).sample_for(model, 32, n_rounds, 0)
     commands_asked = dict(COMMANDS)
     try:

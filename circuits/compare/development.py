@@ -87,7 +87,7 @@ def measure_state(path: str | Path, questions: Questions) -> dict[str, pd.DataFr
     model = run.model
     task = tasks.of(model)
     episodes = task.sample_for(
-        model, questions.n_episodes, task.at_most(questions.n_rounds), questions.seed
+        model, questions.n_episodes, task.cap_rounds(questions.n_rounds), questions.seed
     )
     rows = [{"key": "excess", "number": run.evaluation.get("excess", np.nan)}]
     targets = questions.targets or task.analysis.probed

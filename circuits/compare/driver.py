@@ -203,7 +203,7 @@ def machines(
     devices_in_words = " and ".join(f"{m.name} on {m.device}" for m in models)
     require(len({m.device for m in models}) == 1, f"{devices_in_words}: put both on one device")
     sizes, task = shared_sizes(models), tasks.of(model)
-    budget = budget.of_rounds(task.at_most(budget.rounds))
+    budget = budget.of_rounds(task.cap_rounds(budget.rounds))
     with session():
         compared = _prepare_comparison(model, peer, budget, sizes)
         extra = {"reference_arguments": arguments} if arguments else {}

@@ -195,7 +195,7 @@ class Samples:
 
         def sample(half: int, n_episodes: int, seed: int) -> Any:
             seed += 3 * budget.seed  # three batches a seed: no two of them share one
-            return task.half(half).sample(n_episodes, budget.rounds, seed=seed, **options)
+            return task.for_half(half).sample(n_episodes, budget.rounds, seed=seed, **options)
 
         known = sample(0, budget.known, 1000)
         test = sample(1, budget.test, 1001)
@@ -503,7 +503,7 @@ def remove_irrelevant_constants(algorithm: Algorithm, episodes: Any) -> Algorith
         episodes: episodes on which the effect of adding a constant is tested.
     """
     values = algorithm.run(episodes)
-    state, inputs = algorithm.at(values, slice(None))
+    state, inputs = algorithm.select_step_arguments(values, slice(None))
     prediction = algorithm.distribution(values)
     free = []
     for key in algorithm.state:

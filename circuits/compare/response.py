@@ -543,8 +543,8 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
     # Of the only edit and of the round that reads the state: [episode, round, ...].
     changed = distributions(run.layout, outputs.predictions[0, :, :, 0])
     ours = changed - distributions(run.layout, run.predictions)[:, now]
-    later_state, _ = algorithm.at(values, later)
-    _, inputs = algorithm.at(values, now)
+    later_state, _ = algorithm.select_step_arguments(values, later)
+    _, inputs = algorithm.select_step_arguments(values, now)
     _, values_of_later_state = algorithm.step(later_state, inputs)
     changed_by_algorithm = algorithm.distribution(values_of_later_state)
     theirs = changed_by_algorithm - algorithm.distribution(values)[:, now]

@@ -524,7 +524,7 @@ def _fit_family(
     """
     centred = centred_states(algorithm)
     # A parameter that enters the prediction changes no step.
-    free = [parameter for parameter in family.searched if not parameter.enters]
+    free = [parameter for parameter in family.searched if not parameter.used_by]
 
     def make_rule(parameters: Mapping[str, float]) -> Algorithm:
         return centre_states(_make_member(family, parameters), centred)
@@ -572,7 +572,7 @@ def _fit_extension(
     centred = centred_states(algorithm)
     fixed = algorithm.parameters
     # A parameter that enters the prediction changes no step.
-    free = [p for p in family.searched if p.name not in fixed and not p.enters]
+    free = [p for p in family.searched if p.name not in fixed and not p.used_by]
     shared = {p.name: fixed[p.name] for p in family.searched if p.name in fixed}
 
     def decode_steps(member: Algorithm, episodes: Any) -> Transition:

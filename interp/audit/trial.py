@@ -173,7 +173,7 @@ class Trial:
             n_rounds: number of rounds per episode; by default (0) that of the budget.
         """
         task = catalog.of(model)
-        n_rounds = n_rounds or limit_rounds(model, task.at_most(budget.rounds))
+        n_rounds = n_rounds or limit_rounds(model, task.cap_rounds(budget.rounds))
         require(
             n_rounds >= 2,
             f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}",

@@ -257,10 +257,10 @@ def affects_prediction_only(algorithm: Algorithm, searched: Searched) -> bool:
         algorithm: the algorithm.
         searched: the parameter.
     """
-    if not searched.enters:  # such a parameter may enter every equation
+    if not searched.used_by:  # such a parameter may enter every equation
         return False
     written = {NEXT + key for key in algorithm.state}
-    return written.isdisjoint(algorithm.downstream(searched.enters))
+    return written.isdisjoint(algorithm.downstream(searched.used_by))
 
 
 def read_out(family: Family, algorithm: Algorithm) -> Family | None:
@@ -339,10 +339,10 @@ class Distributions:
         for searched in self.family.searched:
             if self._last_parameters.get(searched.name) != parameters[searched.name]:
                 changed.append(searched)
-        changed_variables = [key for searched in changed for key in searched.enters]
+        changed_variables = [key for searched in changed for key in searched.used_by]
         stale = algorithm.downstream(changed_variables)
-        # An empty `enters` means that the parameter may enter every equation.
-        enters_all = any(not searched.enters for searched in changed)
+        # An empty `used_by` means that the parameter may enter every equation.
+        enters_all = any(not searched.used_by for searched in changed)
         next_states = {NEXT + key for key in algorithm.state}
         if not self._values or enters_all or stale & next_states:
             self._values = self._run_states(algorithm)
@@ -407,7 +407,7 @@ def fit(
         return total
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
-    return search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
+    return search(sorted(family.searched, key=lambda parameter: bool(parameter.used_by)), loss)
 
 
 def _group_by_shape(family: Family, batches: Sequence[Any]) -> list[list[int]]:

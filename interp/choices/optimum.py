@@ -92,7 +92,7 @@ class RowPredictor:
         algorithm = self._make_member(values.T[..., None])
         return self._read_out(algorithm, rows, self._run_states(algorithm, rows))
 
-    def on_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
+    def predict_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
         """Yield the points of the family's grid of parameters one by one, each with the predictions
         that it gives for all rows. A row is a copy of an episode.
 
@@ -227,7 +227,7 @@ class Problems:
         guess = guess_uniformly(p, self.data.offers_in(rows))
         lapse = points[places, -1:, None]  # [row, 1, 1]
         q = _mix_with_guess(p, lapse, guess)
-        losses = -np.log(self.data.at_choices(q, rows))
+        losses = -np.log(self.data.select_chosen(q, rows))
         return _sum_by_problem(losses * is_fitted, places)
 
     def derivatives(self, chosen: Rows, points: Array) -> tuple[Array, Array, Array]:
@@ -275,12 +275,12 @@ class Problems:
         slopes.append(slope_of_lapse)
         lapse = points[places, -1:, None]  # [row, 1, 1]
         q = _mix_with_guess(p, lapse, guess)  # [row, round, outcome]
-        chosen_q = self.data.at_choices(q, rows)
+        chosen_q = self.data.select_chosen(q, rows)
         n_slopes = len(slopes)
         gradient = np.zeros((len(chosen), n_slopes))
         information = np.zeros((len(chosen), n_slopes, n_slopes))
         for i, slope in enumerate(slopes):
-            slope_of_log_q = self.data.at_choices(slope, rows) / chosen_q  # [row, round]
+            slope_of_log_q = self.data.select_chosen(slope, rows) / chosen_q  # [row, round]
             gradient[:, i] = _sum_by_problem(-slope_of_log_q * is_fitted, places)
             scaled = slope * is_fitted[..., None] / q
             for j in range(i, n_slopes):
@@ -460,7 +460,7 @@ class Fit:
     points: Array
     nats: Array
 
-    def better_of(self, other: Fit) -> Fit:
+    def take_better(self, other: Fit) -> Fit:
         """Combine two fits: for every player and mask (set of choices to fit to), take the
         parameters with the lower loss. If the losses are equal, take those of ``self``.
 
@@ -512,14 +512,14 @@ class PlayerFits:
         if inner is not None:
             contained = self._fit_from_simpler(*inner)
             starts.append(_restrict_to_lapse(contained, is_lapse=False))
-            with_lapse = with_lapse.better_of(_restrict_to_lapse(contained, is_lapse=True))
+            with_lapse = with_lapse.take_better(_restrict_to_lapse(contained, is_lapse=True))
         n_masks = len(self._data.masks)
         masks = np.arange(n_masks)
         whole = self._minimise_whole(starts)
         # The best point on all choices (mask 0) is a good start for the masks that omit a fold.
         # Axes are [player, mask, parameter + 1].
         points_of_whole = np.repeat(whole.points[:, :1], n_masks, 1)
-        near_whole = whole.better_of(self._evaluate(points_of_whole, masks))
+        near_whole = whole.take_better(self._evaluate(points_of_whole, masks))
         omits_fold = np.broadcast_to(masks > 0, near_whole.nats.shape)
         without_lapse = self._minimise(
             near_whole, omits_fold, most_lapse=0.0, most_steps=_FEW_STEPS
@@ -527,12 +527,12 @@ class PlayerFits:
         for lapse in _SMALL_LAPSES:
             points = without_lapse.points.copy()
             points[..., -1] = lapse
-            with_lapse = with_lapse.better_of(self._evaluate(points, masks))
+            with_lapse = with_lapse.take_better(self._evaluate(points, masks))
         # The losses with a lapse rate include the penalty, so this compares them without it.
         may_save = with_lapse.nats < without_lapse.nats + HALF_CHI2
         if not may_save.any():
             return without_lapse
-        return without_lapse.better_of(self._minimise(with_lapse, may_save, most_lapse=1.0))
+        return without_lapse.take_better(self._minimise(with_lapse, may_save, most_lapse=1.0))
 
     def _fit_grid(self) -> tuple[list[Fit], Fit]:
         """Compute the loss at every point of the family's grid of parameters, for every player and
@@ -549,19 +549,19 @@ class PlayerFits:
         without_lapse: dict[float, Fit] = {}  # value of the first parameter -> best fit with it
         with_lapse = no_fit
         rows = np.arange(len(data.episodes))
-        for point, p in self.predict.on_grid(rows):
+        for point, p in self.predict.predict_grid(rows):
             chances = data.chances(p)
             guess = data.chances(guess_uniformly(p, data.offers))
             for lapse in LAPSES:
                 q = _mix_with_guess(chances, lapse, guess)
                 points = np.broadcast_to([*point, lapse], no_fit.points.shape)
-                fit = Fit(points, data.sums(-np.log(q)) + _lapse_penalty(lapse))
+                fit = Fit(points, data.sum_by_mask(-np.log(q)) + _lapse_penalty(lapse))
                 if lapse:
-                    with_lapse = with_lapse.better_of(fit)
+                    with_lapse = with_lapse.take_better(fit)
                 else:
                     first_value = point[0]
                     best = without_lapse.get(first_value, no_fit)
-                    without_lapse[first_value] = best.better_of(fit)
+                    without_lapse[first_value] = best.take_better(fit)
         return list(without_lapse.values()), with_lapse
 
     def _fit_from_simpler(self, inner: Family, fit: Fit) -> Fit:
@@ -591,7 +591,7 @@ class PlayerFits:
                 else:
                     point[:, place] = value
             point[:, :-1] = point[:, :-1].clip(self.predict.low, self.predict.high)
-            best = best.better_of(self._evaluate(point[:, None], masks=whole))
+            best = best.take_better(self._evaluate(point[:, None], masks=whole))
         # Masks that omit a fold get an infinite loss, so that their other starts are taken.
         nats = np.full((n_players, n_masks), np.inf)
         nats[:, :1] = best.nats
@@ -642,7 +642,7 @@ class PlayerFits:
         Args:
             starts: starting points with lapse rate 0.
         """
-        best = reduce(Fit.better_of, starts)
+        best = reduce(Fit.take_better, starts)
         players = np.arange(self._data.n_players)
         nats = [start.nats[:, 0] for start in starts]  # of mask 0: [start, player]
         leaders = np.argsort(nats, axis=0)[:_STARTS]  # indices of starts, [leader, player]

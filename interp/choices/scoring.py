@@ -136,7 +136,7 @@ class ChoiceData:
         training = [self.known & (self.folds != fold) for fold in range(N_FOLDS)]
         self.masks = np.stack([self.known, *training])
         """Choices to fit to, ``[mask, episode, round]``: mask 0 is all, mask 1 + i omits fold i."""
-        self.n_choices = self.sums(np.ones(self.known.shape))
+        self.n_choices = self.sum_by_mask(np.ones(self.known.shape))
         """Number of choices in each mask, ``[player, mask]``."""
 
     def rows(self, player: int) -> NDArray[np.int64]:
@@ -171,9 +171,9 @@ class ChoiceData:
             p: probability of every possible choice, ``[episode, round, outcome]``.
         """
         self.check_outcomes(p.shape[-1])
-        return self.at_choices(p)
+        return self.select_chosen(p)
 
-    def at_choices(self, values: Array, rows: Any = slice(None)) -> Array:
+    def select_chosen(self, values: Array, rows: Any = slice(None)) -> Array:
         """Return the value of the choice in each round, ``[row, round]``; the value of outcome 0
         where no choice was made. A row is a copy of an episode.
 
@@ -183,7 +183,7 @@ class ChoiceData:
         """
         return np.take_along_axis(values, self.choices[rows][..., None], -1)[..., 0]
 
-    def sums(self, values: Array) -> Array:
+    def sum_by_mask(self, values: Array) -> Array:
         """Add up values over each player's choices: over all of them (mask 0), and over all but
         those of fold i (mask 1 + i). The folds are four parts of the choices.
 
@@ -274,7 +274,7 @@ def _score_player(data: ChoiceData, family: Family, fit: _PlayerFit, player: int
         q[held_out] = with_lapse.probabilities(p, offers)[held_out]
         prefers[held_out] = link.find_likeliest(p)[held_out]
     n_choices = int(data.n_choices[player, 0])
-    losses = np.where(known, -np.log(data.at_choices(q, rows)), 0.0)
+    losses = np.where(known, -np.log(data.select_chosen(q, rows)), 0.0)
     link_to_all = fit.links[0].raise_lapse(n_choices)  # mask 0 is all choices
     fitted = link_to_all.probabilities(fit.p[0], offers)
     at_bound = _list_at_bound(family, fit.parameters)
@@ -546,7 +546,7 @@ def _in_run_order(family: Family) -> list[Searched]:
     """Return a list of the family's parameters, in which those that affect only the prediction come
     last. In loops over grids they then change fastest, so that states are computed less often.
     """
-    return sorted(family.searched, key=lambda searched: bool(searched.enters))
+    return sorted(family.searched, key=lambda searched: bool(searched.used_by))
 
 
 def _grid_points(family: Family) -> Iterator[Parameters]:

@@ -98,7 +98,7 @@ def _audit_one(
             machine,
             folder,
             n_episodes=budget.episodes,
-            n_rounds=limit_rounds(machine, interp.tasks.of(machine).at_most(budget.rounds)),
+            n_rounds=limit_rounds(machine, interp.tasks.of(machine).cap_rounds(budget.rounds)),
             seed=seed,
             parts=[audit_part.part(result)],
             source=model,

@@ -107,7 +107,7 @@ def _patch(
 
     round_ = at
     if round_ is None:
-        round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2
+        round_ = interp.tasks.of(loaded).cap_rounds(min(40, rounds or 40)) // 2
     folder = folder_to_write(out / options.name_folder(model))
     n_episodes = episodes or (16 if quick else 64)
     say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)

@@ -94,7 +94,7 @@ def _probe(
         played_episodes = chosen.people
     else:
         n_episodes = episodes or (64 if quick else 256)
-        n_rounds = rounds or task.at_most(50 if quick else 100)
+        n_rounds = rounds or task.cap_rounds(50 if quick else 100)
         played_episodes = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(played_episodes)  # refuses sizes that the model cannot have
     say.facts(

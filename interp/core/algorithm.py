@@ -566,7 +566,7 @@ class Algorithm:
                 raise make_error(f" that begin with {begin}; {key!r} is {format_value(array)}")
         return {**values, **arrays}
 
-    def at(
+    def select_step_arguments(
         self, values: Values, rounds: Sequence[int] | slice
     ) -> tuple[dict[str, NDArray[Any]], ...]:
         """Return the state before some rounds and the inputs of these rounds, as arguments for
@@ -819,7 +819,7 @@ class Searched:
         name: name of the parameter.
         grid: values to try, ascending; the first and the last are the bounds of the parameter.
         kind: "real" also allows values between grid points; "choice" allows grid points only.
-        enters: keys of the variables with equations that use the parameter; empty means all
+        used_by: keys of the variables with equations that use the parameter; empty means all
             variables. For another value of the parameter, a fit recomputes only these variables and
             what depends on them. If only the prediction depends on them, the states are reused.
         unit: name of an array of the episodes, such as "rewards", if the parameter's useful range
@@ -830,7 +830,7 @@ class Searched:
     name: str
     grid: tuple[float, ...]
     kind: Literal["real", "choice"] = "real"
-    enters: tuple[str, ...] = ()
+    used_by: tuple[str, ...] = ()
     unit: str = ""
 
     def __post_init__(self) -> None:

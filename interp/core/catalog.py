@@ -74,7 +74,7 @@ def using(
     Within the context every analysis of a model of the task (comparisons, audits, patching,
     reports) samples from the recorded episodes instead of the task's sampler
     (:meth:`~interp.core.task.Task.of_recorded`). Models are compared with the algorithm
-    (:meth:`~interp.core.task.Task.held_against`). Results record both in their settings.
+    (:meth:`~interp.core.task.Task.with_hypothesis`). Results record both in their settings.
 
     A new thread does not inherit the context: unless it is started by
     ``contextvars.copy_context().run``, it raises InputError when it looks a task up.
@@ -101,7 +101,7 @@ def using(
     else:
         raise InputError("nothing to use: give recorded episodes, an algorithm, or both")
     if algorithm is not None:
-        task = task.held_against(algorithm)
+        task = task.with_hypothesis(algorithm)
     with temporarily_register(task.key, task):
         yield task
 

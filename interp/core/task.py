@@ -588,8 +588,8 @@ def exchange_history(
     episodes: Any,
     round: int,
     names: Sequence[str] = (),
-    held: Callable[[Any, str], NDArray[Any]] = getattr,
-    remade: Callable[..., Any] = replace,
+    get_array: Callable[[Any, str], NDArray[Any]] = getattr,
+    make_copy: Callable[..., Any] = replace,
 ) -> tuple[Any, Any]:
     """Make a pair (clean, corrupted): the episodes, and a copy in which each episode has the next
     episode's rounds before ``round``.
@@ -599,26 +599,26 @@ def exchange_history(
         round: index of the first round that is not exchanged.
         names: names of the arrays to exchange; empty for all ``[episode, round, ...]`` arrays. The
             mask of missing rounds is always exchanged.
-        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]``. By default, the
+        get_array: function ``(episodes, name)`` -> the array ``[episode, round, ...]``. By default, the
             array is the attribute called ``name``.
-        remade: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
+        make_copy: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
             by default ``dataclasses.replace``.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
     with convert_errors("names are of arrays of the episodes: {error}", of=AttributeError):
         arrays = {
-            name: shift_by_one_episode(held(episodes, name), t)
+            name: shift_by_one_episode(get_array(episodes, name), t)
             for name in names or episodes.arrays_by_round
         }
     arrays["missing"] = shift_by_one_episode(~episodes.counted, t)
-    return episodes, remade(episodes, **arrays)
+    return episodes, make_copy(episodes, **arrays)
 
 
 def corrupt_one_round(
     array: str,
     edit: Callable[[Any, int], NDArray[Any]],
-    held: Callable[[Any, str], NDArray[Any]] = getattr,
-    remade: Callable[..., Any] = replace,
+    get_array: Callable[[Any, str], NDArray[Any]] = getattr,
+    make_copy: Callable[..., Any] = replace,
 ) -> Callable[[Any, int], tuple[Any, Any]]:
     """Return a ``build`` function for a :class:`Corruption` that changes one array in one round.
 
@@ -626,9 +626,9 @@ def corrupt_one_round(
         array: name of the array.
         edit: function ``(episodes, round)`` -> the array's new values in that round,
             ``[episode, ...]``.
-        held: function ``(episodes, name)`` -> the array ``[episode, round, ...]``. By default, the
+        get_array: function ``(episodes, name)`` -> the array ``[episode, round, ...]``. By default, the
             array is the attribute called ``name``.
-        remade: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
+        make_copy: function ``(episodes, **arrays)`` that returns new episodes with the changed arrays;
             by default ``dataclasses.replace``.
 
     Returns:
@@ -637,9 +637,9 @@ def corrupt_one_round(
 
     def build(episodes: Any, round: int) -> tuple[Any, Any]:
         t = corrupted_round(episodes, round)
-        changed = held(episodes, array).copy()
+        changed = get_array(episodes, array).copy()
         changed[:, t] = edit(episodes, t)
-        return episodes, remade(episodes, **{array: changed})
+        return episodes, make_copy(episodes, **{array: changed})
 
     return build
 
@@ -722,7 +722,7 @@ class Data:
         first_asked: index of the first round in which the prediction is scored. Earlier predictions
             are not trained, so comparisons ignore them.
         halves: two functions like ``sample``, which draw from the two halves of the recorded
-            participants (:meth:`Task.half`); empty if episodes are generated.
+            participants (:meth:`Task.for_half`); empty if episodes are generated.
     """
 
     layout: Callable[..., Any]
@@ -907,7 +907,7 @@ class Task:
         self._refuse_unknown_sizes(sizes)
         return {**self.default_sizes, **sizes}
 
-    def at_most(self, n_rounds: int) -> int:
+    def cap_rounds(self, n_rounds: int) -> int:
         """Return ``n_rounds``, or the limit ``data.rounds`` of the task if this limit exists and is
         smaller. Rounds after the limit would bring no new information.
         """
@@ -988,7 +988,7 @@ class Task:
           recorded episodes reach. Episodes that are shorter are left out.
 
         Analyses that fit something use one half of the participants to fit and the other half to
-        score (:meth:`half`).
+        score (:meth:`for_half`).
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
@@ -1013,7 +1013,7 @@ class Task:
         recorded = {**self.recorded, **source.describe()}
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
 
-    def half(self, which: int) -> Task:
+    def for_half(self, which: int) -> Task:
         """Return a copy of this task that draws batches from only half of the participants of its
         recorded episodes.
 
@@ -1029,7 +1029,7 @@ class Task:
         return replace(self, data=replace(self.data, sample=halves[which]))
 
     @checked
-    def held_against(self, algorithm: Algorithm) -> Task:
+    def with_hypothesis(self, algorithm: Algorithm) -> Task:
         """Return a copy of this task with ``algorithm`` as its first registered algorithm, such as
         one with fitted parameters.
 
@@ -1040,7 +1040,7 @@ class Task:
 
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner
-        >>> bandit.TASK.held_against(rescorla_wagner(rate=0.7)).algorithms.records()[0].name
+        >>> bandit.TASK.with_hypothesis(rescorla_wagner(rate=0.7)).algorithms.records()[0].name
         'Rescorla-Wagner (rate 0.7, inverse temperature 5)'
         """
         task = algorithm.task
@@ -1128,7 +1128,7 @@ class Task:
         def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:
                 return self.algorithms.battery(n, n_rounds, seed=seed, **all_sizes)
-            half_task = self.half(half)  # the task itself if episodes are generated
+            half_task = self.for_half(half)  # the task itself if episodes are generated
             return {"default": half_task.sample(n, n_rounds, seed=seed, **sizes)}
 
         # Even seeds to fit and odd ones to score, so that the two differ whatever the seed.

@@ -328,7 +328,7 @@ def interchange_table(
     if not model.is_handwired:
         # Not the tested episodes: other participants of recorded episodes, or another seed.
         start, end = tested_rounds.start, round + 3
-        known = task.half(0).sample_for(model, n_decoded, end, seed + 2, *drawn)
+        known = task.for_half(0).sample_for(model, n_decoded, end, seed + 2, *drawn)
         # The tested rounds and the two later ones, since the tested state is the one after a round.
         memory = variables_in_rounds(algorithm, known, range(start, end))[algorithm.memory]
         latents = rollout(model, known).latents[:, start:end]
@@ -536,7 +536,7 @@ def table_makers(
     seed, drawn = sample.seed, (sample.regime, sample.sizes)
     n_episodes, n_rounds = sample.n_episodes, round + 3  # some corruptions show in later rounds
     # Of recorded episodes only half 1: interchange_table fits its decoder on half 0.
-    half = task.half(1)
+    half = task.for_half(1)
     base = half.sample_for(model, n_episodes, n_rounds, seed, *drawn)
     source = half.sample_for(model, n_episodes, n_rounds, seed + 1, *drawn)
     runs = paired_runs(model, base, source, "interchange")

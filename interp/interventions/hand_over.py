@@ -428,7 +428,7 @@ def _play_algorithm(
     """
     for key in states[0]:
         require_known(f"variable that {receiver.name} carries", key, receiver.state)
-    before, inputs = receiver.at(receiver.run(episodes), slice(round, None))
+    before, inputs = receiver.select_step_arguments(receiver.run(episodes), slice(round, None))
     initial = receiver.start(episodes)
     # Index 0: the state before the first round that is played, [episode, ...]
     after_earlier_rounds = {key: numbers[:, 0] for key, numbers in before.items()}

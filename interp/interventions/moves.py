@@ -438,7 +438,7 @@ def move(
     shape = (base.n_episodes, len(rounds))
     step = writer.step({variable: change}, shape).to(base.latents)
     before = variables_in_rounds(algorithm, base.episodes, rounds)
-    state, inputs = algorithm.at(before, slice(None))  # of all these rounds
+    state, inputs = algorithm.select_step_arguments(before, slice(None))  # of all these rounds
     changed = {}  # stays empty if the algorithm has no such variable: its outcome does not change
     if variable in before:
         changed[variable] = before[variable] + array_of(variable, change, finite=True)
@@ -543,10 +543,10 @@ class Transition:
             f"the writer reads {', '.join(read)}",
         )
         values = algorithm.run(self.episodes)
-        state, _ = algorithm.at(values, list(self.rounds))
+        state, _ = algorithm.select_step_arguments(values, list(self.rounds))
         state |= self.before
         for lag in range(self.horizon):
-            _, inputs = algorithm.at(values, [t + lag for t in self.rounds])
+            _, inputs = algorithm.select_step_arguments(values, [t + lag for t in self.rounds])
             state, _ = algorithm.step(state, inputs)
         return {key: state[key] for key in read}
 

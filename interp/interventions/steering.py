@@ -479,7 +479,7 @@ def _steer_algorithm(
         outcomes: index of the outcome that is read, ``[episode]``.
     """
     memory = algorithm.memory
-    state, inputs = algorithm.at(values, [round])
+    state, inputs = algorithm.select_step_arguments(values, [round])
     by_dose: list[NDArray[Any]] = []
     for dose in sizes:
         changed = values[memory][:, [round]] + dose * change

@@ -118,7 +118,7 @@ def build_registered(builder: str, arguments: Mapping[str, Any], task: str = "")
     )
     if not is_checked:
         record = catalog.get(task_of_machine)
-        n_rounds = max(2, record.at_most(N_ROUNDS))
+        n_rounds = max(2, record.cap_rounds(N_ROUNDS))
         check_machine(machine, record.sample_for(machine, N_EPISODES, n_rounds, SEED), cheap=True)
         _CHECKED_RECIPES[recipe] = build
     return machine
@@ -515,7 +515,7 @@ def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) 
         absolute carried state ("carries"), and the exact state if the model has one.
     """
     task = catalog.get(machine.layout.task)
-    episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)
+    episodes = task.sample_for(machine, n_episodes, task.cap_rounds(n_rounds), SEED)
     layout = machine.layout.fit(episodes)
     encoded = machine.prepare(layout.encode(episodes))
     run = sequential(machine, encoded, layout, commit="target")

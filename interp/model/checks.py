@@ -617,8 +617,8 @@ def _sample_episodes(machine: Machine) -> Episodes:
     task's data allow.
     """
     task = catalog.get(machine.layout.task)
-    n_rounds = task.at_most(limit_rounds(machine, _N_RUN))
+    n_rounds = task.cap_rounds(limit_rounds(machine, _N_RUN))
     try:  # at least two rounds, since checks compare one with another
         return task.sample_for(machine, N_EPISODES, max(2, n_rounds), SEED)
     except InputError:  # recorded episodes may be shorter
-        return task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
+        return task.sample_for(machine, N_EPISODES, max(2, task.cap_rounds(N_ROUNDS)), SEED)

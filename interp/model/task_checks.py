@@ -38,7 +38,7 @@ def check_task(task: Task) -> None:
     found.
     """
     sizes = task.default_sizes
-    n_rounds = max(2, task.at_most(N_ROUNDS))
+    n_rounds = max(2, task.cap_rounds(N_ROUNDS))
     layout = _call("layout", task.layout, **sizes)
     _check_layout(task, layout)
     draw = partial(_call, "sample", task.sample, _N_EPISODES, n_rounds, seed=SEED, **sizes)

@@ -121,8 +121,8 @@ class Explorer:
         task = catalog.of(model)
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
-        n_rounds = rounds or limit_rounds(model, task.at_most(_MOST_ROUNDS))
-        episodes = task.half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
+        n_rounds = rounds or limit_rounds(model, task.cap_rounds(_MOST_ROUNDS))
+        episodes = task.for_half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
         reference = None
         if self.reference is not None:
             reference = Bench(self.reference.eval(), "", episodes, regime, seed)

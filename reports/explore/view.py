@@ -123,7 +123,7 @@ class Bench:
     @cached_property
     def decoder_episodes(self) -> Episodes:
         """Other episodes, sampled with the next seed, on which decoders are fitted."""
-        sample_for = self.task.half(0).sample_for
+        sample_for = self.task.for_half(0).sample_for
         return sample_for(
             self.model, self.n_decoder_episodes, self.n_rounds, self.seed + 1, self.regime
         )

@@ -197,7 +197,7 @@ def _write_python(context: Context) -> str:
     if "episodes" in recorded:
         task += ".of_recorded(people)"
     if "algorithm" in recorded:
-        task += ".held_against(algorithm)"
+        task += ".with_hypothesis(algorithm)"
     drawn = {"regime": context.regime, "sizes": dict(context.changed_sizes)}
     has_outcomes = bool(context.model.layout.prediction_axes)
     return TEXTS["overview"]["python"].format(

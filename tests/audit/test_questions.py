@@ -200,7 +200,7 @@ def test_the_settings_say_how_many_rounds_were_run(monkeypatch):
     monkeypatch.setattr("interp.audit.battery._make_tables", lambda trial: {})
     machine = interp.load("reachability-handwired")
     result = audit(machine, budget=replace(TINY, rounds=40))
-    assert result.settings["rounds"] == interp.tasks.of(machine).at_most(40) < 40
+    assert result.settings["rounds"] == interp.tasks.of(machine).cap_rounds(40) < 40
 
 
 @pytest.mark.long

@@ -254,7 +254,7 @@ def test_only_parameters_of_the_state_run_the_state_again(family, runs):
 def test_a_parameter_that_enters_what_the_next_state_is_made_of_runs_it_again(family, runs):
     """Whatever its family says that it enters: the state depends on it."""
     searched = [
-        replace(p, enters=("td_error",)) if p.name == "alpha" else p for p in family.searched
+        replace(p, used_by=("td_error",)) if p.name == "alpha" else p for p in family.searched
     ]
     predict = Distributions(
         replace(family, searched=tuple(searched)), [mdp.sample(2, 5, 2, 2, seed=0)]
@@ -300,13 +300,13 @@ def test_a_round_that_is_missing_leaves_the_state_as_it_is_in_a_fit_too():
 
 def test_a_fit_changes_the_parameters_of_the_state_slowest(family, runs):
     narrow = [replace(p, grid=p.grid[:2], kind="choice") for p in family.searched]
-    slow_last = replace(family, searched=tuple(sorted(narrow, key=lambda p: not p.enters)))
+    slow_last = replace(family, searched=tuple(sorted(narrow, key=lambda p: not p.used_by)))
     trajectories = mdp.sample(2, 5, 2, 2, seed=0)
     first = {p.name: p.grid[0] for p in family.searched}
     target = predictor(family.make(**first))(trajectories)
     runs.clear()
     fit(slow_last, [trajectories], [target])
-    of_state = [p for p in slow_last.searched if not p.enters]
+    of_state = [p for p in slow_last.searched if not p.used_by]
     assert len(runs) == np.prod([len(p.grid) for p in of_state])
 
 

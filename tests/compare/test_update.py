@@ -154,7 +154,7 @@ def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(
         family = families[rule.key]
         assert rule.state == ("log_weights",)
         assert rule.name == family.name
-        assert set(rule.parameters) == {p.name for p in family.searched if not p.enters}
+        assert set(rule.parameters) == {p.name for p in family.searched if not p.used_by}
 
 
 @pytest.mark.long
@@ -287,18 +287,18 @@ def test_what_no_prediction_reads_of_a_state_is_not_asked_for():
     """The sum of log-weights and of a leader's counts is free; that of the counts of Bayes and of a table is not."""
     experts = interp.tasks.get("experts")
     mdps = interp.tasks.get("qlearning")
-    episodes = experts.half(0).sample(8, 6, seed=0, n_experts=3)
+    episodes = experts.for_half(0).sample(8, 6, seed=0, n_experts=3)
     assert centred_states(remove_irrelevant_constants(weighted_majority(0.3), episodes)) == (
         "log_weights",
     )
     assert centred_states(remove_irrelevant_constants(bayes(), episodes)) == ()
-    played = mdps.half(0).sample(8, 6, seed=0, n_states=3, n_actions=2)
+    played = mdps.for_half(0).sample(8, 6, seed=0, n_states=3, n_actions=2)
     q_learning = mdps.update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
     assert centred_states(remove_irrelevant_constants(q_learning, played)) == ()
 
 
 def test_a_centred_state_has_no_mean_and_predicts_the_same():
-    episodes = interp.tasks.get("experts").half(0).sample(8, 6, seed=0, n_experts=3)
+    episodes = interp.tasks.get("experts").for_half(0).sample(8, 6, seed=0, n_experts=3)
     plain = weighted_majority(0.3)
     centred = centre_states(plain, ["log_weights", "none of its states"])
     values, others = plain.run(episodes), centred.run(episodes)

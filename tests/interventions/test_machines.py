@@ -305,7 +305,7 @@ def test_other_tasks_claim_what_is_carried():
         claims = Claim.of(machine)
         assert {str(place) for claim in claims for place in claim.places} == {"latent"}
         assert len(claims) == 2
-        pairs = [record.sample_for(machine, 8, record.at_most(6), seed) for seed in (0, 1)]
+        pairs = [record.sample_for(machine, 8, record.cap_rounds(6), seed) for seed in (0, 1)]
         of_predictions = [claim for claim in claims if claim.outcome == "prediction"]
         table = carriers(machine, *pairs, record.explains(machine), of_predictions)
         assert not table.score.max() > 0.01  # it is told nothing

@@ -35,7 +35,7 @@ def test_a_machine_is_its_algorithm(algorithm, layout, n_carried):
     machine = by_algorithm.machine(algorithm, layout)
     interp.check_machine(machine)
     task = interp.tasks.of(machine)
-    episodes = task.sample_for(machine, 6, task.at_most(8), seed=3)
+    episodes = task.sample_for(machine, 6, task.cap_rounds(8), seed=3)
     run, values = interp.rollout(machine, episodes, commit="target"), algorithm.run(episodes)
     predictions = machine.layout.distribution(run.predictions).numpy()
     np.testing.assert_allclose(predictions, algorithm.distribution(values), atol=1e-12)

@@ -89,7 +89,7 @@ def answers(task):
     record = interp.tasks.get(task)
     reference = known.reference(task)
     sizes = shared_sizes([reference])
-    sets = record.sets_for(8, record.at_most(12), seed=5, **sizes)
+    sets = record.sets_for(8, record.cap_rounds(12), seed=5, **sizes)
     return [(scored, interp.rollout(reference, scored).predictions) for _, scored in sets.values()]
 
 

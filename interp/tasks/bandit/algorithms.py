@@ -541,27 +541,27 @@ _RATE = Searched("rate", (0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0))
 _INVERSE_TEMPERATURE = Searched(
     "inverse_temperature",
     (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0),
-    enters=("logits",),
+    used_by=("logits",),
     unit="rewards",
 )
 _GAIN = Searched("gain", (0.01, 0.05, 0.2, 0.5, 1.0))
 _LOSS = Searched("loss", (0.0, 0.05, 0.2, 0.5, 1.0))
 _FORGETS = Searched("forgets", (0.0, 0.1, 0.3, 0.7, 1.0))
-_STAYS = Searched("stays", (-2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0), enters=("logits",))
-_SHIFTS = Searched("shifts", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",))
-_BONUS = Searched("bonus", (-2.0, 0.0, 1.0, 2.0, 4.0), enters=("logits",))
+_STAYS = Searched("stays", (-2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0), used_by=("logits",))
+_SHIFTS = Searched("shifts", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), used_by=("logits",))
+_BONUS = Searched("bonus", (-2.0, 0.0, 1.0, 2.0, 4.0), used_by=("logits",))
 _KEEPS = Searched("keeps", (0.5, 0.7, 0.8, 0.9, 0.95, 1.0))
-_FIRST = Searched("first", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",))
+_FIRST = Searched("first", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), used_by=("logits",))
 
 
 _FEW_RATES = Searched("rate", (0.01, 0.05, 0.2, 0.5, 1.0))
 _FEW_TEMPERATURES = Searched(
-    "inverse_temperature", (0.1, 2.0, 5.0, 15.0, 40.0), enters=("logits",), unit="rewards"
+    "inverse_temperature", (0.1, 2.0, 5.0, 15.0, 40.0), used_by=("logits",), unit="rewards"
 )
 _UNITLESS_TEMPERATURE = Searched(
-    "inverse_temperature", (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0), enters=("logits",)
+    "inverse_temperature", (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0), used_by=("logits",)
 )
-_STAYS_AFTER_WIN = Searched("stays", _SHIFTS.grid, enters=("logits",))
+_STAYS_AFTER_WIN = Searched("stays", _SHIFTS.grid, used_by=("logits",))
 
 
 def families() -> tuple[Family, ...]:

@@ -293,11 +293,11 @@ def _search_by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
 # can compensate each other, so both are refined together: with whole numbers of rounds, a gain
 # between grid points gave a wrong number of rounds in 4 of 12 machines. If ignoring no expert fits
 # best, `expert` is one more than the number of experts.
-_LOW = Searched("low", (0.0, 0.3, 0.6), enters=("accuracies",))
-_ROOM = Searched("room", (0.2, 0.6, 1.0), enters=("accuracies",))
-_OTHER_LOW = Searched("other_low", (0.3, 0.6), enters=("regime", "evidence"))
-_OTHER_ROOM = Searched("other_room", (0.3, 0.6, 0.9), enters=("regime", "evidence"))
-_WEIGHT = Searched("weight", (0.1, 0.5, 0.9), enters=("regime",))
+_LOW = Searched("low", (0.0, 0.3, 0.6), used_by=("accuracies",))
+_ROOM = Searched("room", (0.2, 0.6, 1.0), used_by=("accuracies",))
+_OTHER_LOW = Searched("other_low", (0.3, 0.6), used_by=("regime", "evidence"))
+_OTHER_ROOM = Searched("other_room", (0.3, 0.6, 0.9), used_by=("regime", "evidence"))
+_WEIGHT = Searched("weight", (0.1, 0.5, 0.9), used_by=("regime",))
 _GAIN = Searched("gain", (0.1, 0.3, 1.0, 3.0))
 _DECAY = Searched("decay", (0.5, 0.7, 0.8, 0.9, 0.95, 0.98))
 _ALPHA = Searched("alpha", (0.003, 0.01, 0.03, 0.1, 0.3))
@@ -306,12 +306,12 @@ _WINDOW = Searched("window", (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 14.0, 20.0, 25.0))
 _LAST = Searched("last", (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 14.0, 20.0, 25.0))
 _EXPERT = Searched("expert", (1, 2, 3, 4, 5, 6), kind="choice")
 _HEARS = Searched("hears", (0.0, 0.5, 1.0), kind="choice")
-_ACCURACY = Searched("accuracy", (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9), enters=("prediction",))
+_ACCURACY = Searched("accuracy", (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9), used_by=("prediction",))
 
 
 _FINE_GAIN = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-_FEW_LOWS = Searched("low", (0.0, 0.3), enters=("accuracies",))
-_FEW_ROOMS = Searched("room", (0.5, 1.0), enters=("accuracies",))
+_FEW_LOWS = Searched("low", (0.0, 0.3), used_by=("accuracies",))
+_FEW_ROOMS = Searched("room", (0.5, 1.0), used_by=("accuracies",))
 _WHOLE_WINDOW = Searched("window", (*range(1, 17), 20, 25), kind="choice")
 
 
@@ -325,12 +325,12 @@ def families() -> tuple[Family, ...]:
 def _list_bayes_families() -> tuple[Family, ...]:
     """Return the family of the Bayes predictor, followed by the families that extend it."""
     plain = (
-        Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), enters=("accuracies",)),
-        Searched("room", (0.2, 0.4, 0.6, 0.8, 1.0), enters=("accuracies",)),
+        Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), used_by=("accuracies",)),
+        Searched("room", (0.2, 0.4, 0.6, 0.8, 1.0), used_by=("accuracies",)),
     )
     mixed = (
-        Searched("low", (0.0, 0.15, 0.3), enters=("regime", "evidence")),
-        Searched("room", (0.6, 1.0), enters=("regime", "evidence")),
+        Searched("low", (0.0, 0.15, 0.3), used_by=("regime", "evidence")),
+        Searched("room", (0.6, 1.0), used_by=("regime", "evidence")),
         _OTHER_LOW,
         _OTHER_ROOM,
         _WEIGHT,
@@ -362,7 +362,7 @@ def _list_majority_families() -> tuple[Family, ...]:
     """Return the family of Weighted Majority, followed by the families that extend it."""
     plain = Searched("gain", _FINE_GAIN)
     # This variant computes log_weights anew in each round, with the gain.
-    windowed_gain = replace(_GAIN, enters=("log_weights",))
+    windowed_gain = replace(_GAIN, used_by=("log_weights",))
     stopped_majority = add_lapse(stopped, algorithms.weighted_majority, "stopped_majority")
     name = "Weighted Majority"
     extensions = (
@@ -393,7 +393,7 @@ def _list_other_families() -> tuple[Family, ...]:
     """Return the other families: the sigmoid vote, two algorithms that follow the best experts, and
     two without memory.
     """
-    gain = Searched("gain", _FINE_GAIN, enters=("log_odds",))
+    gain = Searched("gain", _FINE_GAIN, used_by=("log_odds",))
     follow_winners = algorithms.follow_previous_winners
     return (
         Family("sigmoid_vote", "sigmoid vote", sigmoid_vote, searched=(gain,), tempered=True),

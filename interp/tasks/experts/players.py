@@ -82,9 +82,9 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
         extends = "weighted_majority" if key in _LIMITS_OF_MAJORITY else family.extends
         players.append(replace(family, searched=searched, extends=extends))
     expert = Searched(
-        "expert", tuple(range(1, n_experts + 1)), kind="choice", enters=("prediction",)
+        "expert", tuple(range(1, n_experts + 1)), kind="choice", used_by=("prediction",)
     )
-    agrees = Searched("agrees", (0, 1), kind="choice", enters=("prediction",))
+    agrees = Searched("agrees", (0, 1), kind="choice", used_by=("prediction",))
     return (
         *players,
         Family(

@@ -181,7 +181,7 @@ def _replace_transitions(episodes: MDPEpisodes, **transitions: Any) -> MDPEpisod
     return episodes.relearn(transitions=transitions)
 
 
-exchange_history = partial(task.exchange_history, remade=_replace_transitions)
+exchange_history = partial(task.exchange_history, make_copy=_replace_transitions)
 
 
 def _change_reward(
@@ -203,7 +203,7 @@ def _change_reward(
             return reward
         return (episodes.rewards[:, t] + 0.5) % 1.0
 
-    make_pair = corrupt_one_round("rewards", edit, remade=_replace_transitions)
+    make_pair = corrupt_one_round("rewards", edit, make_copy=_replace_transitions)
     return make_pair(episodes, round)
 
 

@@ -50,9 +50,9 @@ _GAMMA = Searched("gamma", (0.2, 0.5, 0.7, 0.9, 0.97))
 _LAG = Searched("lag", (1, 2), kind="choice")
 _LAST = Searched("last", (1, 2, 3, 5, 7, 10, 12, 15, 20, 25), kind="choice")
 _SIGN = Searched("sign", (-1.0, 1.0), kind="choice")
-_ACTS_AFTER = Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",))
-_SHARED_TIES = Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",))
-_TEMPERATURE = Searched("temperature", (0.0, 0.003, 0.01, 0.03, 0.1, 0.3), enters=("policy",))
+_ACTS_AFTER = Searched("after", (0.0, 1.0), kind="choice", used_by=("acting_values",))
+_SHARED_TIES = Searched("shared_ties", (0.0, 1.0), kind="choice", used_by=("policy",))
+_TEMPERATURE = Searched("temperature", (0.0, 0.003, 0.01, 0.03, 0.1, 0.3), used_by=("policy",))
 
 # The same for fits to the update of a table. "temperature" is that of the soft maximum, in units of
 # reward; "keep" is the factor of a fading table's entries in a round; "trace" is the decay of a
@@ -65,11 +65,11 @@ _STEP_TRACE = Searched("trace", (0.0, 0.075, 0.15, 0.3, 0.6, 0.9))
 
 _ACTING = (_ACTS_AFTER, _SHARED_TIES, _TEMPERATURE)
 _FEW_RATES = (Searched("alpha", (0.1, 0.3)), Searched("gamma", (0.5, 0.9)))
-_ACTS_BEFORE = Searched("after", (0.0,), kind="choice", enters=("acting_values",))
+_ACTS_BEFORE = Searched("after", (0.0,), kind="choice", used_by=("acting_values",))
 _FEW_TEMPERATURES = Searched(
-    "temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", enters=("policy",)
+    "temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", used_by=("policy",)
 )
-_COUNT_TEMPERATURES = Searched("temperature", (0.0, 0.3, 1.0, 3.0, 10.0), enters=("policy",))
+_COUNT_TEMPERATURES = Searched("temperature", (0.0, 0.3, 1.0, 3.0, 10.0), used_by=("policy",))
 
 
 def _make_family(

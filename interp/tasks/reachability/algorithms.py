@@ -511,7 +511,7 @@ def records() -> tuple[AlgorithmRecord, ...]:
 _BFS_NAME = "parallel breadth-first search"
 
 # The grid of each parameter in a fit.
-_SPREAD = Searched("spread", (0.0, 0.2, 0.4, 0.6, 0.8), enters=("prediction",))
+_SPREAD = Searched("spread", (0.0, 0.2, 0.4, 0.6, 0.8), used_by=("prediction",))
 _HOPS = Searched("hops", (1, 2, 3), kind="choice")
 _LAG = Searched("lag", (1, 2), kind="choice")
 

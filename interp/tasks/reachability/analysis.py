@@ -266,7 +266,7 @@ def corruptions() -> tuple[Corruption, ...]:
     history = partial(
         exchange_history,
         names=("edges", "roots", "candidates"),
-        held=ReachabilityEpisodes.by_round,
+        get_array=ReachabilityEpisodes.by_round,
     )
     return (
         Corruption(
