@@ -411,7 +411,7 @@ class Kind:
     Attributes:
         name: name of the kind, such as "ridge": the argument ``method`` of :func:`probes.fit` that
             selects it, or the name of a scikit-learn estimator.
-        of_classes: True if it predicts classes. False if it predicts numbers; for a target of
+        predicts_classes: True if it predicts classes. False if it predicts numbers; for a target of
             classes, it then predicts one number per class, 1 for the true class and 0 for the
             others.
         fit: function that is called with activations ``[episode, round, feature]``, targets, the
@@ -420,7 +420,7 @@ class Kind:
     """
 
     name: str
-    of_classes: bool
+    predicts_classes: bool
     fit: Callable[[Array, Sequence[TargetValues], Array, Array], list[Fitted]]
 
 
@@ -476,7 +476,7 @@ class GroupedTargets:
         """
         folds = _assign_folds(self.n_groups, N_FOLDS, self.seed)[self.groups]
         decoded = [*self.targets, *targets]
-        if not kind.of_classes:
+        if not kind.predicts_classes:
             decoded = [target.indicators() for target in decoded]
         if self.targets[0].missing is None:
             return kind.fit(x, decoded, folds, self.groups)
@@ -505,7 +505,7 @@ class Problem:
     Attributes:
         sample: the targets, and the group of each episode.
         kind: kind of probe.
-        drawn: (index of a target, "shuffled" or "control_task") -> the random target that this
+        random_targets: (index of a target, "shuffled" or "control_task") -> the random target that this
             control decodes instead. For "shuffled" it has the values of other episodes. For
             "control_task" all rounds with equal inputs have the same value, drawn at random from
             the target's values.
@@ -515,7 +515,7 @@ class Problem:
 
     sample: GroupedTargets
     kind: Kind
-    drawn: Mapping[tuple[int, str], TargetValues]
+    random_targets: Mapping[tuple[int, str], TargetValues]
     baselines: Mapping[tuple[int, str], ProbeScore] = field(default_factory=dict)
 
     @classmethod
@@ -531,9 +531,9 @@ class Problem:
         """
         seed, groups = sample.seed, sample.groups
         targets = list(sample.targets)
-        if not kind.of_classes:
+        if not kind.predicts_classes:
             targets = [target.indicators() for target in targets]
-        drawn = {}
+        random_targets = {}
         for i, target in enumerate(targets):
             # A shuffled target brings its mask along; a control task is scored where its target is.
             mask, missing = target.mask, target.missing
@@ -542,12 +542,14 @@ class Problem:
             if missing is not None:
                 missing = missing | _shuffle_episodes(missing, seed, groups)
             values = _shuffle_episodes(target.values, seed, groups)
-            drawn[i, "shuffled"] = replace(target, values=values, mask=mask, missing=missing)
+            random_targets[i, "shuffled"] = replace(
+                target, values=values, mask=mask, missing=missing
+            )
         for i, target in enumerate(targets):
             if target.types is not None:
                 values = _control_task(target.values, target.types, seed, target.missing)
-                drawn[i, "control_task"] = replace(target, values=values)
-        return cls(replace(sample, targets=targets), kind, drawn)
+                random_targets[i, "control_task"] = replace(target, values=values)
+        return cls(replace(sample, targets=targets), kind, random_targets)
 
     def with_baselines(self) -> Problem:
         """Return a copy whose field ``baselines`` has the scores of the two controls that read no
@@ -582,10 +584,10 @@ class Problem:
             to its score.
         """
         targets = self.sample.targets
-        fits = self.sample.fit(self.kind, x, list(self.drawn.values()))
-        probes, controls_drawn = fits[: len(targets)], fits[len(targets) :]
+        fits = self.sample.fit(self.kind, x, list(self.random_targets.values()))
+        probes, controls_of_random_targets = fits[: len(targets)], fits[len(targets) :]
         scores = dict(self.baselines)
-        for key, control in zip(self.drawn, controls_drawn, strict=True):
+        for key, control in zip(self.random_targets, controls_of_random_targets, strict=True):
             scores[key] = control.score
         for activations_of_copy, sample_of_copy in copies:
             fits_of_copy = sample_of_copy.fit(self.kind, activations_of_copy)

@@ -148,7 +148,11 @@ def kind(estimator: BaseEstimator) -> Kind:
         """
         return [fit_target(x, target, folds, groups) for target in targets]
 
-    return Kind(type(estimator).__name__, _is_classifier(estimator), fit_targets)
+    return Kind(
+        name=type(estimator).__name__,
+        predicts_classes=_is_classifier(estimator),
+        fit=fit_targets,
+    )
 
 
 class _Rows(NamedTuple):
@@ -529,4 +533,4 @@ def _describe_refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[
     }
 
 
-LOGISTIC = Kind("logistic", of_classes=True, fit=_fit_logistic)
+LOGISTIC = Kind("logistic", predicts_classes=True, fit=_fit_logistic)

@@ -143,7 +143,7 @@ def fit(
     """
     site = _require_one(sites)
     if not isinstance(target, TargetValues):
-        decodes_classes = method is not None and _select_kind(method).of_classes
+        decodes_classes = method is not None and _select_kind(method).predicts_classes
         target = TargetValues.of(target, of_classes=decodes_classes)
     require(
         episodes is None or inputs is None,
@@ -546,7 +546,7 @@ def fit_targets(
     *,
     groups: Any = None,
     copies: _Copies = (),
-    site: str | ProbedSite | None = None,
+    site: ProbedSite | None = None,
     method: str | Any | None = None,
     seed: int = 0,
     **settings: Any,
@@ -579,10 +579,10 @@ def fit_targets(
     for target in targets:
         check(x, target)
     usable = _select_usable_copies(copies, x.shape, targets)
-    overflown = no_control = ""
+    overflow_reason = no_control = ""
     if copies and not usable:
-        overflown = "the activations of the untrained model overflow or are NaN"
-        no_control = f"{overflown}, so that it is no control"
+        overflow_reason = "the activations of the untrained model overflow or are NaN"
+        no_control = f"{overflow_reason}, so that it is no control"
         warnings.warn(f"{no_control} and is left out", UserWarning, stacklevel=3)
     x, rounding_warning = without_rounding(x)
     if rounding_warning:
@@ -602,8 +602,7 @@ def fit_targets(
     sizes["n_untrained"] = len(usable)
     sizes["untrained_episodes"] = max((copy.n_episodes for copy in usable), default=0)
     common_settings = provenance(seed=seed, **sizes, **settings)
-    probed_site = site if isinstance(site, ProbedSite) else None
-    site_name = site.name if isinstance(site, ProbedSite) else site
+    site_name = None if site is None else site.name
 
     def make_result(
         kind: Kind, target: TargetValues, probe: Fitted, controls: dict[str, ControlScore]
@@ -622,7 +621,7 @@ def fit_targets(
             site_name,
             probe.score,
             controls,
-            untrained=overflown,
+            untrained=overflow_reason,
             hidden=rounding_warning,
             n_features=n_features,
             probe=describe_probe(kind),
@@ -640,7 +639,7 @@ def fit_targets(
             measure=measure,
             shape=shape,
             site=site_name,
-            place=probed_site,
+            place=site,
             warning="; ".join(notes) or None,
             **details,
         )
@@ -807,7 +806,7 @@ def _select_kind(method: str | Any | None, target: TargetValues | None = None) -
         raise unknown_name("method", method, _KINDS)
     if target is not None and target.kind != "class":
         require(
-            not kind.of_classes,
+            not kind.predicts_classes,
             f"target {target.key!r} is a number, not a class; fit it with method='ridge' or a regressor",
         )
     return kind

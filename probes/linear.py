@@ -309,4 +309,4 @@ def _fit_ridge(
     return results
 
 
-RIDGE = Kind("ridge", of_classes=False, fit=_fit_ridge)
+RIDGE = Kind("ridge", predicts_classes=False, fit=_fit_ridge)

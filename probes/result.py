@@ -91,7 +91,9 @@ def measure_of(
         notes.insert(0, f"accuracy {score}")
     unit = "R2" if score.kind == "skill" else "skill"
     # Reasons that turn a verdict into "undecided".
-    unless = _doubt_yes(target, controls, untrained) | _doubt_no(score, hidden, n_features)
+    unless = _reason_against_yes(target, controls, untrained) | _reason_against_no(
+        score, hidden, n_features
+    )
     return Measure(
         key=target.key,
         claim=f"A {probe} reads {name} from {source}",
@@ -120,7 +122,7 @@ def _describe_site(site: str | None) -> tuple[str, str]:
     return f"the activations at {site}", f" at {site}"
 
 
-def _doubt_yes(
+def _reason_against_yes(
     target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
 ) -> dict[Verdict, str]:
     """Return a reason against the verdict "yes", ``{"yes": reason}``, if a control that counts was
@@ -139,7 +141,7 @@ def _doubt_yes(
     return {}
 
 
-def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
+def _reason_against_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
     """Return a reason against the verdict "no", ``{"no": reason}``, if too few features or episodes
     were used; otherwise an empty dictionary.
 
@@ -314,11 +316,11 @@ class ProbeResult(Measured):
             classes, otherwise one logit (score before the softmax) per class.
         """
         activations = self._read(run) if isinstance(run, Rollout) else run
-        x = as_inputs(activations)
-        shape = as_array(activations, "activations").shape[2:]
+        array = as_array(activations, "activations")
+        x = as_inputs(array)
         require(
             x.shape[-1] == len(self.weights),
-            f"this probe reads activations of shape {self.shape}, got {shape}; "
+            f"this probe reads activations of shape {self.shape}, got {array.shape[2:]}; "
             "use a run of the model that it was fitted on",
         )
         true = None

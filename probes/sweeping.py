@@ -49,7 +49,7 @@ from probes.values import (
     N_FOLDS,
     TargetValues,
     as_groups,
-    check,
+    check_target,
     expected_low_score,
     fill_missing,
     overflows,
@@ -282,7 +282,7 @@ def sweep(
     warn_of_few(sample.n_groups)
     for value in values:
         require(
-            not kind.of_classes or value.kind == "class",
+            not kind.predicts_classes or value.kind == "class",
             f"target {value.key!r} is a number, not a class; sweep it with a regressor, or leave estimator= out",
         )
     if per_round:  # windows that the user named must vary, and are refused otherwise
@@ -447,8 +447,7 @@ def _prepare_windows(
     for start, stop in windows:
         targets = [value.rounds(start, stop) for value in sample.targets]
         for target in targets:
-            any_activations = np.zeros((*target.values.shape[:2], 1))
-            check(any_activations, target)  # as far as the target alone decides
+            check_target(target)
         targets_of_copies = targets
         if joined_targets is not None:
             targets_of_copies = [value.rounds(start, stop) for value in joined_targets]
@@ -550,8 +549,9 @@ def _compute_cell(
     shared_in_window = shared_by_window[window]
     problem = shared_in_window.problem
     targets_of_copies = shared_in_window.targets_of_copies
+    start, stop = window
     # A site's index begins with the batch; a replayed activation, with episode and round.
-    index = (slice(None), slice(*window), *site.index(layout)[1:])
+    index = (slice(None), slice(start, stop), *site.index(layout)[1:])
     # [episode, round, feature]: of the model, then of each untrained copy
     arrays = [array_of("activations", cache[site.hook][index].flatten(2)) for cache in caches]
     x = fill_missing(arrays[0], problem.sample.targets[0].missing)
@@ -580,11 +580,17 @@ def _compute_cell(
             n_features=expected_low_score(x, target, problem.sample.groups),
             probe=describe_probe(problem.kind),
         )
-        row: _Row = {"target": target.key, "site": str(site)}
-        for name in ("component", "layer", "head", "position"):
-            row[name] = getattr(site, name)
-        row["start"], row["stop"] = window
-        row |= measure.row()
+        row: _Row = {
+            "target": target.key,
+            "site": str(site),
+            "component": site.component,
+            "layer": site.layer,
+            "head": site.head,
+            "position": site.position,
+            "start": start,
+            "stop": stop,
+            **measure.row(),
+        }
         for name, description in DESCRIPTIONS.items():
             row[name] = measure.controls[description].number if name in controls else None
         row["detectable"] = probe.score.detectable

@@ -34,7 +34,7 @@ from interp.support.checks import checked, checked_fields
 from interp.support.errors import InputError, require, unknown_name
 from interp.support.session import compute_once, session
 from interp.tasks import Task
-from probes.values import TargetValues, When, check, fill_missing
+from probes.values import TargetValues, When, check_target, fill_missing
 
 __all__ = ["Target", "TargetValues", "every", "get", "parse"]
 
@@ -323,8 +323,7 @@ def compute(
         "no variable varies in these episodes, so there is nothing to decode; sample longer ones",
     )
     for value in values:
-        any_activations = np.zeros((len(episodes), episodes.n_rounds, 1))
-        check(any_activations, value)  # as far as the target alone decides
+        check_target(value)
     first = values[0]
     return [replace(value, inputs=first.inputs, types=first.types) for value in values]
 

@@ -342,9 +342,7 @@ def warn_of_few(n: int) -> str | None:
 
 
 def expected_low_score(
-    x: Float[Array, "episode round d"],
-    target: TargetValues,
-    groups: Int[Array, " episode"] | None = None,
+    x: Float[Array, "episode round d"], target: TargetValues, groups: Int[Array, " episode"]
 ) -> int:
     """Return 0 if there are enough episodes for the number of features. Otherwise the score of a
     probe is biased low, and the number of features that vary is returned.
@@ -356,14 +354,12 @@ def expected_low_score(
         x: activations ``[episode, round, feature]``.
         target: the target.
         groups: index of each episode's group, such as its participant. Episodes of a group are not
-            independent, so only the first one is counted. None counts all episodes.
+            independent, so only the first one is counted.
     """
     target = target.indicators()
-    values, mask = target.values.astype(np.float64), target.scored
-    if groups is not None:
-        _, first_of_group = np.unique(groups, return_index=True)
-        values = values[first_of_group]
-        mask = None if mask is None else mask[first_of_group]
+    _, first_of_group = np.unique(groups, return_index=True)
+    values = target.values[first_of_group].astype(np.float64)
+    mask = None if target.scored is None else target.scored[first_of_group]
     varies = (x != x[:1, :1]).any((0, 1))  # [feature]
     n_features = int(varies.sum())
     return n_features if refit.is_biased_low(values, n_features, mask) else 0
@@ -458,10 +454,17 @@ def check(x: Array, target: TargetValues) -> None:
             f"activations have {n_episodes} episodes of {n_rounds} rounds but target {target.key!r} has "
             f"{n_target_episodes} of {n_target_rounds}{hint}"
         )
-    as_groups("episode", n_episodes)
+    _check_numbers("the activations", x)
+    check_target(target)
+
+
+def check_target(target: TargetValues) -> None:
+    """Raise InputError if no probe of the target can be fitted, whatever the activations are: for
+    the reasons that :func:`check` lists, as far as they are about the target.
+    """
+    as_groups("episode", n_episodes=len(target.values))  # refuses fewer episodes than folds
     _check_shapes(target)
     name = f"target {target.key!r}"
-    _check_numbers("the activations", x)
     _check_numbers(name, target.values)
     for form in target.inputs:
         _check_numbers("the round's inputs", form)

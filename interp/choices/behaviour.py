@@ -136,15 +136,17 @@ def _describe_explanation(explanation: ChoiceExplanation) -> dict[str, Any]:
     for name, value in explanation.parameters.items():
         # Parameters without an interval are shown by their value alone.
         parameters.append(f"{name} {explanation.intervals.get(name, value)}")
-    answer = {
+    return {
         "verdict": explanation.verdict,
         "closest": explanation.closest,
         "set": ", ".join(explanation.confidence_set),
         "parameters": ", ".join(parameters),
+        "lapse": link.lapse,
+        "temperature": link.temperature,
+        **explanation.nats.columns("nats"),
+        **explanation.floor_nats.columns("floor_nats"),
+        "agreement": explanation.agreement,
     }
-    fitted = {"lapse": link.lapse, "temperature": link.temperature}
-    losses = explanation.nats.columns("nats") | explanation.floor_nats.columns("floor_nats")
-    return {**answer, **fitted, **losses, "agreement": explanation.agreement}
 
 
 @checked

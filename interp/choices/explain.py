@@ -375,16 +375,21 @@ class ChoiceExplanation(Result):
         difference = losses - self.units[:, 0]  # column 0 is the family with the lowest loss
         check = self.checks.get(key)
         behind = _average_per_choice(difference, self.n_choices)
-        row = {"family": key, "name": score.name, "nats": float(losses.sum()) / self.n_choices}
-        row |= behind.columns("behind")
-        row["standard_error"] = _standard_error(difference, self.n_choices)
-        row |= {"in_set": key in self.confidence_set, "p": self.p_values[key]}
-        row["passes"] = check.passes if check else None
-        row["memoryless"] = score.memoryless
-        row |= {"lapse": score.link.lapse, "temperature": score.link.temperature}
-        row["parameters"] = format_parameters(score.parameters)
-        row["at_bound"] = ", ".join(score.at_bound)
-        return row
+        return {
+            "family": key,
+            "name": score.name,
+            "nats": float(losses.sum()) / self.n_choices,
+            **behind.columns("behind"),
+            "standard_error": _standard_error(difference, self.n_choices),
+            "in_set": key in self.confidence_set,
+            "p": self.p_values[key],
+            "passes": check.passes if check else None,
+            "memoryless": score.memoryless,
+            "lapse": score.link.lapse,
+            "temperature": score.link.temperature,
+            "parameters": format_parameters(score.parameters),
+            "at_bound": ", ".join(score.at_bound),
+        }
 
     def check_frame(self) -> pd.DataFrame:
         """Return a table of the posterior-predictive checks, with one row per statistic of each
@@ -491,25 +496,21 @@ def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[
     """
     by_family = score_families(data, families)  # key -> [player]
     any_score = next(iter(by_family.values()))[0]
-    n_outcomes = any_score.fitted.shape[-1]
-    guesses = score_guess(data, np.zeros((*data.known.shape, n_outcomes)))
+    guesses = score_guess(data, n_outcomes=any_score.fitted.shape[-1])
     columns = [*by_family.values(), guesses]
     by_player = [list(scores) for scores in zip(*columns, strict=True)]  # [player][family]
-    best_places = np.array([_find_best(scores) for scores in by_player])
+    best_places = []
+    for scores in by_player:
+        held_out_losses = [score.losses.sum() for score in scores]
+        best_places.append(int(np.argmin(held_out_losses)))
     for place, family in enumerate(families.values()):
-        # The players whose best family is this one.
-        closest = {}
-        for player in np.flatnonzero(best_places == place).tolist():
-            closest[player] = by_player[player][place]
-        if closest:
-            for player, score in add_intervals(data, family, closest).items():
-                by_player[player][place] = score
+        best_scores = {}  # of the players whose best family is this one
+        for player, best_place in enumerate(best_places):
+            if best_place == place:
+                best_scores[player] = by_player[player][place]
+        for player, score in add_intervals(data, family, best_scores).items():
+            by_player[player][place] = score
     return by_player
-
-
-def _find_best(scores: Sequence[FamilyScore]) -> int:
-    """Return the position of the score with the lowest held-out loss."""
-    return int(np.argmin([score.losses.sum() for score in scores]))
 
 
 def checked_choices(episodes: Any, choices: Any) -> Array:
@@ -688,8 +689,7 @@ def check_player(data: ChoiceData, player: int, q: Array) -> PredictiveCheck:
     known = data.known[rows]
     choices = data.choices[rows]
     episodes = data.episodes.select(rows)
-    first_asked = episodes.n_rounds - known.shape[1]  # `known` has only the scored rounds
-    successes = successes_of(episodes, choices, first_asked)
+    successes = successes_of(episodes, choices, data.first_asked)
     people = None
     if episodes.participants is not None:
         _, numbers = np.unique(episodes.participants, return_inverse=True)

@@ -71,7 +71,7 @@ class Link:
             offers: index of the option in each slot (position in the list of offered options),
                 ``[..., slot]``; negative in empty slots. None if all options are offered.
         """
-        guess = guess_uniformly(p, offers)
+        guess = guess_uniformly(p.shape, offers)
         if self.temperature == 0:
             without_lapse = take_likeliest(p)
         else:
@@ -290,7 +290,7 @@ def fit_link(
         The loss per choice, including a penalty of 1.92 nats (for all choices together) if the
         lapse rate is above 0; and a :class:`Link` with the fitted temperature and lapse rate.
     """
-    guess = guess_uniformly(p, offers)
+    guess = guess_uniformly(p.shape, offers)
     likelihood = ChoiceLikelihood(p[use], choices[use], tempered, guess[use])
     candidates = _fit_without_lapse(likelihood, tempered)
     best = min(candidates, default=None)
@@ -396,33 +396,14 @@ def interpolate_profile_ends(
     root_rise = np.sqrt(profile - profile.min())
     root_limit = float(np.sqrt(limit))
     inside = np.flatnonzero(root_rise <= root_limit)
-    first, last = int(inside[0]), int(inside[-1])
-    low = _interpolate_end(grid, root_rise, root_limit, inside=first, outside=max(first - 1, 0))
-    high = _interpolate_end(
-        grid, root_rise, root_limit, inside=last, outside=min(last + 1, len(grid) - 1)
-    )
+    ends = []
+    for last_inside, direction in ((inside[0], -1), (inside[-1], 1)):
+        # The same index again if the grid ends before the interval does: its end is then the grid's.
+        first_outside = np.clip(last_inside + direction, 0, len(grid) - 1)
+        around_end = [last_inside, first_outside]
+        ends.append(float(np.interp(root_limit, root_rise[around_end], grid[around_end])))
+    low, high = ends
     return low, high
-
-
-def _interpolate_end(
-    grid: Array, root_rise: Array, root_limit: float, *, inside: int, outside: int
-) -> float:
-    """Return one end of a profile likelihood interval: the parameter value, interpolated between
-    two grid values, at which the loss has risen by a given amount.
-
-    If the grid ends before, return the end of the grid.
-
-    Args:
-        grid: values of the parameter, ascending.
-        root_rise: square root of the rise of the loss above its minimum, at each grid value.
-        root_limit: square root of the rise at which the interval ends.
-        inside: index of the last grid value inside the interval.
-        outside: index of the next value outside; equal to ``inside`` at an end of the grid.
-    """
-    if inside == outside:
-        return float(grid[inside])
-    share = (root_limit - root_rise[inside]) / (root_rise[outside] - root_rise[inside])
-    return float(grid[inside] + share * (grid[outside] - grid[inside]))
 
 
 def take_likeliest(p: Array) -> Array:

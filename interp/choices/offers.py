@@ -80,18 +80,19 @@ def restrict_to_offers(p: Array, offers: NDArray[np.int64] | None) -> Array:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def guess_uniformly(like: Array, offers: NDArray[np.int64] | None) -> Array:
-    """Return equal probabilities for the options that each round offered, in the shape of ``like``;
-    0 in empty slots. The array is read-only.
+def guess_uniformly(shape: tuple[int, ...], offers: NDArray[np.int64] | None) -> Array:
+    """Return equal probabilities for the options that each round offered; 0 in empty slots. The
+    array is read-only.
 
-    >>> guess_uniformly(np.zeros((1, 2, 3)), np.array([[[1, 0, 2], [2, 0, -1]]]))[0].round(2).tolist()
+    >>> guess_uniformly((1, 2, 3), np.array([[[1, 0, 2], [2, 0, -1]]]))[0].round(2).tolist()
     [[0.33, 0.33, 0.33], [0.5, 0.5, 0.0]]
 
     Args:
-        like: an array with the shape of the result: ``[episode, round, slot]``, or ``[episode,
-            round, outcome]`` if all options are offered. Its values are not used.
+        shape: shape of the result: (episodes, rounds, slots), or (episodes, rounds, outcomes) if
+            all options are offered.
         offers: the option in each slot, ``[episode, round, slot]``, from :func:`offers_of`;
             negative in empty slots. None if all options are offered.
     """
-    present = np.ones(like.shape[-1:], bool) if offers is None else offers >= 0
-    return np.broadcast_to(present / present.sum(-1, keepdims=True), like.shape)
+    n_slots = shape[-1]
+    present = np.ones(n_slots, bool) if offers is None else offers >= 0
+    return np.broadcast_to(present / present.sum(-1, keepdims=True), shape)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from interp.choices.fitting import Array, OnDemand, affects_prediction_only
 from interp.choices.link import HALF_CHI2
 from interp.choices.offers import guess_uniformly, restrict_to_offers
-from interp.core.algorithm import Algorithm, Family, Values, keep_missing, missing_rounds
+from interp.core.algorithm import Algorithm, Family, Values, missing_rounds
 from interp.support.checks import checked_result
 
 LAPSES = (0.0, 0.05, 0.15, 0.35)
@@ -67,8 +67,7 @@ class RowPredictor:
 
     def __init__(self, data: Any, family: Family) -> None:
         self.family = family
-        self._offers_in = data.offers_in
-        self._first_asked = data.first_asked
+        self._data = data
         self._names = [searched.name for searched in family.searched]
         grids = [searched.grid for searched in family.searched]
         self.low = np.array([grid[0] for grid in grids], np.float64)
@@ -77,7 +76,6 @@ class RowPredictor:
         self._start = example.start(data.episodes)
         self._inputs = example.read(data.episodes)
         self._missing = missing_rounds(data.episodes)
-        self._n_rounds = data.episodes.n_rounds
 
     def __call__(self, rows: Rows, values: Array) -> Array:
         """Return the probability of each outcome, ``[row, round, outcome]``; of each offered option
@@ -88,9 +86,10 @@ class RowPredictor:
             values: parameters of each row, ``[row, parameter]``, in the order of the family's
                 parameters (``family.searched``).
         """
-        # [parameter, row, 1]: the last axis is broadcast over rounds.
-        algorithm = self._make_member(values.T[..., None])
-        return self._read_out(algorithm, rows, self._run_states(algorithm, rows))
+        parameters = values.T  # [parameter, row]: one value per row, as the states of a round have
+        states = self._run_states(self._make_member(parameters), rows)
+        # [parameter, row, 1]: the last axis is broadcast over the rounds of a prediction.
+        return self._read_out(self._make_member(parameters[..., None]), rows, states)
 
     def predict_grid(self, rows: Rows) -> Iterator[tuple[Array, Array]]:
         """Yield the points of the family's grid of parameters one by one, each with the predictions
@@ -126,8 +125,8 @@ class RowPredictor:
         """Return the family's algorithm with these parameters.
 
         Args:
-            values: values of the family's parameters: ``[parameter]``, or ``[parameter, row, 1]``
-                if they differ between rows.
+            values: values of the family's parameters: ``[parameter]``; or ``[parameter, row]`` or
+                ``[parameter, row, 1]`` if they differ between rows.
         """
         return self.family.make(**dict(zip(self._names, values, strict=True)))
 
@@ -139,22 +138,13 @@ class RowPredictor:
             algorithm: the algorithm, with one value per row of each parameter.
             rows: index of the episode of each row, ``[row]``.
         """
-        inputs = {key: array[rows] for key, array in self._inputs.items()}  # [row, round, ...]
-        state = {key: array[rows, None] for key, array in self._start.items()}  # [row, 1, ...]
-        if not state:
-            return inputs
-        states_by_round: dict[str, list[Any]] = {key: [] for key in state}
-        for t in range(self._n_rounds):
-            for key, before in state.items():
-                states_by_round[key].append(before)
-            inputs_now = {key: array[:, t : t + 1] for key, array in inputs.items()}
-            after = algorithm.advance(state, inputs_now)
-            if self._missing is not None:
-                is_missing = self._missing[rows, t]  # such a round leaves the state unchanged
-                for key, before in state.items():
-                    after[key] = keep_missing(is_missing, before, after[key])
-            state = after
-        states = {key: np.concatenate(parts, 1) for key, parts in states_by_round.items()}
+        inputs = {key: array[rows] for key, array in self._inputs.items()}
+        start = {key: array[rows] for key, array in self._start.items()}
+        missing = None if self._missing is None else self._missing[rows]
+        n_rounds = self._data.episodes.n_rounds
+        states = algorithm.unroll(
+            start, inputs, n_episodes=len(rows), n_rounds=n_rounds, missing=missing
+        )
         return {**inputs, **states}
 
     def _read_out(self, algorithm: Algorithm, rows: Rows, states: Values) -> Array:
@@ -162,8 +152,8 @@ class RowPredictor:
         of each offered option if not all outcomes are offered.
         """
         p = np.asarray(algorithm.distribution(OnDemand(algorithm, states)), np.float64)
-        predicted = np.clip(p[:, self._first_asked :], 0.0, 1.0)
-        return restrict_to_offers(predicted, self._offers_in(rows))
+        predicted = np.clip(p[:, self._data.first_asked :], 0.0, 1.0)
+        return restrict_to_offers(predicted, self._data.offers_in(rows))
 
 
 @dataclass(frozen=True)
@@ -224,7 +214,7 @@ class Problems:
         """
         rows, places, is_fitted = self._list_rows(chosen)
         p = self.predict(rows, points[places, :-1])
-        guess = guess_uniformly(p, self.data.offers_in(rows))
+        guess = guess_uniformly(p.shape, self.data.offers_in(rows))
         lapse = points[places, -1:, None]  # [row, 1, 1]
         q = _mix_with_guess(p, lapse, guess)
         losses = -np.log(self.data.select_chosen(q, rows))
@@ -270,7 +260,7 @@ class Problems:
         """
         rows, places, is_fitted = self._list_rows(chosen)
         p, slopes = self._differentiate(rows, places, points)
-        guess = guess_uniformly(p, self.data.offers_in(rows))
+        guess = guess_uniformly(p.shape, self.data.offers_in(rows))
         slope_of_lapse = guess - p  # q = lapse * guess + (1 - lapse) * p
         slopes.append(slope_of_lapse)
         lapse = points[places, -1:, None]  # [row, 1, 1]
@@ -550,8 +540,9 @@ class PlayerFits:
         with_lapse = no_fit
         rows = np.arange(len(data.episodes))
         for point, p in self.predict.predict_grid(rows):
-            chances = data.chances(p)
-            guess = data.chances(guess_uniformly(p, data.offers))
+            data.check_outcomes(n_outcomes=p.shape[-1])
+            chances = data.select_chosen(p)
+            guess = data.select_chosen(guess_uniformly(p.shape, data.offers))
             for lapse in LAPSES:
                 q = _mix_with_guess(chances, lapse, guess)
                 points = np.broadcast_to([*point, lapse], no_fit.points.shape)

@@ -110,9 +110,9 @@ def fit_participants(family: Family, episodes: Any, choices: Any) -> pd.DataFram
     scores = score_families(data, scaled)[family.key]
     with_intervals = add_intervals(data, scaled[family.key], dict(enumerate(scores)))
     for player, score in with_intervals.items():
-        n_choices = int(data.known[data.rows(player)].sum())
+        n_choices = int(data.n_choices[player, 0])  # in mask 0: all
         row = {"participant": people[player], "rounds": n_choices, "nats": score.nats}
-        rows.append(row | _list_parameters(score))
+        rows.append({**row, **_list_parameters(score)})
     return pd.DataFrame(rows)
 
 
@@ -254,15 +254,16 @@ def _make_row(name: str, explanation: ChoiceExplanation) -> dict[str, Any]:
         name: name of the participant.
         explanation: the explanation of the participant's choices.
     """
-    row: dict[str, Any] = {
+    return {
         "participant": name,
         "closest": explanation.closest,
         "verdict": explanation.verdict,
         "set": ", ".join(explanation.confidence_set),
+        "nats": explanation.nats.estimate,
+        "floor_nats": explanation.floor_nats.estimate,
+        **explanation.over_floor.columns("saved"),
+        **_list_parameters(explanation.scores[explanation.closest]),
     }
-    row |= {"nats": explanation.nats.estimate, "floor_nats": explanation.floor_nats.estimate}
-    row |= explanation.over_floor.columns("saved")
-    return row | _list_parameters(explanation.scores[explanation.closest])
 
 
 def draw_people(episodes: Any, choices: NDArray[Any], seed: int) -> tuple[NDArray[np.int64], str]:

@@ -234,14 +234,12 @@ def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
         choices: index of the chosen outcome, ``[episode, round]``.
         known: True where a choice was made, ``[episode, round]``.
     """
-    lengths = np.zeros(choices.shape, np.int64)
-    for t in range(choices.shape[1]):
-        # A choice begins a run of length 1, unless it repeats that of the last round.
-        lengths[:, t] = known[:, t]
-        if t > 0:
-            repeats = choices[:, t] == choices[:, t - 1]
-            goes_on = known[:, t] & known[:, t - 1] & repeats
-            lengths[:, t] = np.where(goes_on, lengths[:, t - 1] + 1, lengths[:, t])
+    repeats_last = choices[:, 1:] == choices[:, :-1]
+    goes_on = np.zeros_like(known)  # no run goes on in the first round
+    goes_on[:, 1:] = known[:, 1:] & known[:, :-1] & repeats_last
+    lengths = known.astype(np.int64)  # a choice that begins a run makes one of length 1
+    for t in range(1, choices.shape[1]):
+        lengths[:, t] += goes_on[:, t] * lengths[:, t - 1]
     return lengths
 
 

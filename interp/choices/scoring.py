@@ -60,7 +60,6 @@ class FamilyScore:
     Attributes:
         key: key of the family.
         name: name of the family.
-        extends: key of the simpler family that it extends; empty if there is none.
         memoryless: whether its predictions do not depend on earlier rounds.
         parameters: name of a parameter -> its value, fitted to all choices.
         link: temperature and lapse rate of the choices, fitted to all choices.
@@ -79,7 +78,6 @@ class FamilyScore:
 
     key: str
     name: str
-    extends: str
     memoryless: bool
     parameters: Parameters
     link: Link
@@ -163,19 +161,9 @@ class ChoiceData:
             f"choices must be outcomes 0 to {n_outcomes - 1}, got {largest}",
         )
 
-    def chances(self, p: Array) -> Array:
-        """Return the probability of the choice in each round, ``[episode, round]``; the probability
-        of outcome 0 where no choice was made.
-
-        Args:
-            p: probability of every possible choice, ``[episode, round, outcome]``.
-        """
-        self.check_outcomes(p.shape[-1])
-        return self.select_chosen(p)
-
     def select_chosen(self, values: Array, rows: Any = slice(None)) -> Array:
-        """Return the value of the choice in each round, ``[row, round]``; the value of outcome 0
-        where no choice was made. A row is a copy of an episode.
+        """Return the value of the choice in each round, such as its probability, ``[row, round]``;
+        the value of outcome 0 where no choice was made. A row is a copy of an episode.
 
         Args:
             values: a value for every possible choice, ``[row, round, outcome]``.
@@ -234,7 +222,7 @@ class _PlayerFit:
 
     Attributes:
         parameters: parameters fitted to all choices, by name.
-        nats: total loss of all choices.
+        nats: loss of all choices, in nats per choice.
         links: link (temperature and lapse rate) fitted to each mask.
         p: probability of each outcome with the parameters fitted to each mask, ``[mask, episode,
             round, outcome]``.
@@ -281,13 +269,12 @@ def _score_player(data: ChoiceData, family: Family, fit: _PlayerFit, player: int
     return FamilyScore(
         key=family.key,
         name=family.name,
-        extends=family.extends,
         memoryless=family.memoryless,
         parameters=fit.parameters,
         link=fit.links[0],
         intervals={},
         at_bound=at_bound,
-        nats=fit.nats / n_choices,
+        nats=fit.nats,
         fitted=fitted,
         losses=losses,
         prefers=prefers,
@@ -373,15 +360,13 @@ def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[Famil
     """
     family = solver.family
     names = [searched.name for searched in family.searched]
-    n_masks = len(data.masks)
-    # Every episode is predicted once per mask, with its player's parameters for this mask.
-    rows = np.tile(np.arange(len(data.episodes)), n_masks)  # index of the episode of each row
-    by_episode = fit.points[data.players]  # [episode, mask, parameter + lapse rate]
-    points_by_mask = by_episode.swapaxes(0, 1)  # [mask, episode, parameter + lapse rate]
-    row_points = points_by_mask.reshape(-1, points_by_mask.shape[-1])
-    p = solver.predict(rows, row_points[:, :-1])  # [row, round, outcome]
-    p_by_mask = p.reshape(n_masks, -1, *p.shape[1:])  # [mask, episode, round, outcome]
-    n_outcomes = p.shape[-1]
+    every_episode = np.arange(len(data.episodes))
+    predictions = []
+    for mask in range(len(data.masks)):
+        points_of_mask = fit.points[data.players, mask]  # [episode, parameter + lapse rate]
+        predictions.append(solver.predict(every_episode, points_of_mask[:, :-1]))
+    p_by_mask = np.stack(predictions)  # [mask, episode, round, outcome]
+    n_outcomes = p_by_mask.shape[-1]
     even = np.full(n_outcomes, 1 / n_outcomes)
     scores = []
     for player in range(data.n_players):
@@ -393,7 +378,7 @@ def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[Famil
         parameters = dict(zip(names, points[0, :-1].tolist(), strict=True))
         player_fit = _PlayerFit(
             parameters=parameters,
-            nats=float(fit.nats[player, 0]),
+            nats=float(fit.nats[player, 0] / data.n_choices[player, 0]),
             links=links,
             p=p_by_mask[:, data.rows(player)],
         )
@@ -488,8 +473,7 @@ class _Search:
         predictions = [self.predict(parameters) for parameters in self.parameters]
         p = np.stack(predictions)  # [mask, episode, round, outcome]
         links = [self._fit_link(p[mask], mask).link for mask in range(len(p))]
-        n_choices = int(self._data.n_choices[0, 0])  # of the only player, in mask 0 (all choices)
-        nats = float(self.nats[0]) * n_choices
+        nats = float(self.nats[0])  # mask 0 is all choices
         return _PlayerFit(parameters=self.parameters[0], nats=nats, links=links, p=p)
 
 
@@ -557,20 +541,20 @@ def _grid_points(family: Family) -> Iterator[Parameters]:
         yield dict(zip(names, values, strict=True))
 
 
-def score_guess(data: ChoiceData, like: Array) -> list[FamilyScore]:
+def score_guess(data: ChoiceData, n_outcomes: int) -> list[FamilyScore]:
     """Score a constant guess for each player: the frequency of each outcome among the player's
     choices, the same in every round.
 
     Args:
         data: the choices of all players.
-        like: an array whose shape is that of predictions, ``[episode, round, outcome]``; its values
-            are not used.
+        n_outcomes: number of outcomes, or of slots if rounds offer different options.
 
     Returns:
         One score per player.
     """
     guess = Family(GUESS, "a guess, the same in every round", make=_no_algorithm, memoryless=True)
-    even = guess_uniformly(like, data.offers)
+    # Uniform predictions are ties, so that the fitted link has the frequencies of the outcomes.
+    even = guess_uniformly((*data.known.shape, n_outcomes), data.offers)
     return [_score_fixed(data, guess, even, player) for player in range(data.n_players)]
 
 
@@ -604,11 +588,10 @@ def _score_fixed(data: ChoiceData, family: Family, p: Array, player: int) -> Fam
     player_p, choices = p[rows], data.choices[rows]
     fit_link_to = partial(fit_link, player_p, choices, tempered=False, offers=data.offers_in(rows))
     link_fits = [fit_link_to(mask[rows]) for mask in data.masks]
-    n_choices = int(data.n_choices[player, 0])
     links = [link_fit.link for link_fit in link_fits]
     # Without parameters, the predictions are the same for all masks.
     p_by_mask = np.repeat(player_p[None], len(link_fits), 0)
-    nats = link_fits[0].nats * n_choices  # mask 0 is all choices
+    nats = link_fits[0].nats  # mask 0 is all choices
     player_fit = _PlayerFit(parameters={}, nats=nats, links=links, p=p_by_mask)
     return _score_player(data, family, player_fit, player)
 

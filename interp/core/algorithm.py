@@ -19,7 +19,6 @@ What these keys are used for, and what an algorithm is not evidence of: docs/met
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
@@ -836,8 +835,7 @@ class Searched:
     def __post_init__(self) -> None:
         """Refuse a grid that is empty or not ascending."""
         grid = self.grid
-        are_numbers = all(isinstance(a, int | float) and math.isfinite(a) for a in grid)
-        is_ascending = are_numbers and list(grid) == sorted(set(grid))
+        is_ascending = list(grid) == sorted(set(grid))
         require(
             grid and is_ascending,
             f"the grid of {self.name!r} must be ascending numbers, got {grid}",
@@ -883,24 +881,20 @@ class Family:
         value.
         """
         make = self.make
-        truth_valued = {
-            parameter.name for parameter in self.searched if {*parameter.grid} <= {0, 1}
-        }
-        known = {parameter.name for parameter in self.searched}
-
-        names = list(inspect.signature(make).parameters)
+        argument_names = list(inspect.signature(make).parameters)
 
         @wraps(make)
         def make_and_check(*args: Any, **parameters: Any) -> Algorithm:
-            values = {**dict(zip(names, args, strict=False)), **parameters}
-            for name in known & values.keys():
-                value = values[name]
+            values = {**dict(zip(argument_names, args, strict=False)), **parameters}
+            for parameter in self.searched:
+                name = parameter.name
+                value = values.get(name, 0)  # a default is not checked
                 if self.vectorised and isinstance(value, np.ndarray):
                     continue  # of many players, which the fit has chosen
-                if name in truth_valued and isinstance(value, bool):
-                    continue
-                bounds = (0, 1) if name in truth_valued else ()
-                check_number(f"{name} of {self.key!r}", value, *bounds)
+                if not {*parameter.grid} <= {0, 1}:
+                    check_number(f"{name} of {self.key!r}", value)
+                elif not isinstance(value, bool):
+                    check_number(f"{name} of {self.key!r}", value, 0, 1)
             return make(*args, **parameters)
 
         object.__setattr__(self, "make", make_and_check)
@@ -928,15 +922,16 @@ def number_elements(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
     """
     n_axes = template.count("#")
 
-    def labels(values: NDArray[Any]) -> tuple[str, ...]:
+    def make_labels(values: NDArray[Any]) -> tuple[str, ...]:
         form = template.replace("#", "{}")
-        texts = []
-        for index in np.ndindex(values.shape[values.ndim - n_axes :]):
+        element_shape = values.shape[values.ndim - n_axes :]
+        labels = []
+        for index in np.ndindex(element_shape):
             counts = [i + 1 for i in index]
-            texts.append(form.format(*counts))
-        return tuple(texts)
+            labels.append(form.format(*counts))
+        return tuple(labels)
 
-    return labels
+    return make_labels
 
 
 def variable_table(
@@ -970,15 +965,16 @@ def variable_table(
         scored: Mapping[str, Equation] | None = None,
     ) -> tuple[Variable, ...]:
         variables = []
-        scores = scored or {}
         for key, equation in equations.items():
-            row: dict[str, Any] = dict(rows.get(f"{algorithm}.{key}") or rows[key])
-            row["parents"] = tuple(row["parents"].split())
-            row["outputs"] = number_elements(row["outputs"]) if row["outputs"] else None
-            n_classes = row.pop("classes")
-            if n_classes:
-                row |= {"kind": "class", "n_classes": classes[n_classes]}
-            variables.append(Variable(key, equation=equation, scored=scores.get(key), **row))
+            fields: dict[str, Any] = {**(rows.get(f"{algorithm}.{key}") or rows[key])}
+            fields["parents"] = tuple(fields["parents"].split())
+            label_template = fields["outputs"]
+            fields["outputs"] = number_elements(label_template) if label_template else None
+            classes_word = fields.pop("classes")
+            if classes_word:
+                fields |= {"kind": "class", "n_classes": classes[classes_word]}
+            rule = scored.get(key) if scored else None
+            variables.append(Variable(key, equation=equation, scored=rule, **fields))
         return tuple(variables)
 
     return make

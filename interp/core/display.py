@@ -87,12 +87,12 @@ def format_machine(machine: Machine) -> str:
     n_weights = sum(parameter.numel() for parameter in machine.parameters())  # type: ignore[attr-defined]
     precision = str(machine.dtype).removeprefix("torch.")
     channels = [f"{channel.name} {list(channel.shape)}" for channel in machine.channels]
+    weights = f"{n_weights:,} weights, {precision} on {machine.device}"
     lines = [
-        f"{machine.name}, a {kind} machine of {machine.layout.task}; {size}",
+        f"{machine.name}, a {kind} machine of {machine.layout.task}; {size}; {weights}",
         f"  carries from round to round: {', '.join(channels)}",
         f"  a round: {_abbreviate(machine.layout.labels)}",
     ]
-    lines[0] += f"; {n_weights:,} weights, {precision} on {machine.device}"
     config = getattr(machine, "config", None)
     for layer, names in enumerate(getattr(config, "head_names", ())):
         labels = []

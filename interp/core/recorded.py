@@ -153,6 +153,6 @@ class RecordedSource:
         return self.episodes.select(rows[:n_episodes]).first(n_rounds)
 
     def _require_sizes(self, sizes: Mapping[str, Any]) -> None:
-        own_sizes = dict(self.sizes)
-        wrong = {name: size for name, size in sizes.items() if own_sizes.get(name, size) != size}
-        require(not wrong, f"the recorded episodes have {own_sizes}, and {wrong} was asked for")
+        recorded = self.sizes
+        wrong = {name: size for name, size in sizes.items() if recorded.get(name, size) != size}
+        require(not wrong, f"the recorded episodes have {recorded}, and {wrong} was asked for")

@@ -14,7 +14,6 @@ are imported at their first call (:func:`interp.support.lazy.lazy`).
 from __future__ import annotations
 
 import keyword
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -432,13 +431,16 @@ class BaseEpisodes:
             parts.append(f"{self.counted.sum():,} of which count")
         if self.participants is not None:
             parts.append(f"{len(np.unique(self.participants))} participants")
-        for name in ("n_experts", "n_states", "n_actions", "n_arms", "n_nodes", "n_edges"):
-            if hasattr(self, name):
-                parts.append(f"{getattr(self, name)} {name[2:]}")
-        if hasattr(self, "regime"):
-            parts.append(f"{self.regime} regime")
-        if getattr(self, "seed", None) is not None:
-            parts.append(f"seed {self.seed}")  # type: ignore[attr-defined]
+        for things in ("experts", "states", "actions", "arms", "nodes", "edges"):
+            n_things = getattr(self, f"n_{things}", None)
+            if n_things is not None:
+                parts.append(f"{n_things} {things}")
+        regime = getattr(self, "regime", None)
+        if regime is not None:
+            parts.append(f"{regime} regime")
+        seed = getattr(self, "seed", None)
+        if seed is not None:
+            parts.append(f"seed {seed}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
@@ -465,10 +467,10 @@ def pad_rounds(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any
         not absent,
         f"give {', '.join(names)}, a list of episodes each; {', '.join(absent)} is not there",
     )
-    has_mask = values.get("missing") is not None
     rows = {name: _list_episodes(name, values[name]) for name in names}
-    if has_mask:
-        rows["missing"] = _list_episodes("missing", values["missing"])
+    mask_of_user = values.get("missing")
+    if mask_of_user is not None:
+        rows["missing"] = _list_episodes("missing", mask_of_user)
     first = names[0]
     lengths = [len(episode) for episode in rows[first]]
     for name, episodes in rows.items():
@@ -480,8 +482,8 @@ def pad_rounds(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any
     n_rounds = max(lengths, default=0)
     missing = np.arange(n_rounds) >= np.array(lengths, int)[:, None]
     arrays = {name: _pad(name, episodes, n_rounds) for name, episodes in rows.items()}
-    if has_mask:
-        mask = arrays.pop("missing")
+    mask = arrays.pop("missing", None)
+    if mask is not None:
         are_truth_values = np.isin(mask, (0, 1)) | np.isnan(mask)
         require(are_truth_values.all(), "missing holds truth values, True or False a round")
         missing |= mask == 1  # NaN after an episode's end, where it is missing already
@@ -491,10 +493,10 @@ def pad_rounds(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any
     first_counted = missing.argmin(1)[:, None]
     source_round = np.where(missing, first_counted, np.arange(n_rounds))
     every_episode = np.arange(len(lengths))[:, None]
-    arrays = {
+    filled = {
         name: np.nan_to_num(array[every_episode, source_round]) for name, array in arrays.items()
     }
-    return {**values, **arrays, "missing": missing}
+    return {**values, **filled, "missing": missing}
 
 
 def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
@@ -636,7 +638,7 @@ def corrupt_one_round(
     """
 
     def build(episodes: Any, round: int) -> tuple[Any, Any]:
-        t = corrupted_round(episodes, round)
+        t = corrupted_round(episodes, round)  # not negative
         changed = get_array(episodes, array).copy()
         changed[:, t] = edit(episodes, t)
         return episodes, make_copy(episodes, **{array: changed})
@@ -747,9 +749,10 @@ class Data:
             if function is not None and not module.startswith("interp."):
                 wrap = convert_errors(f"this task's record does not keep what it says: {name}")
                 set_frozen_fields(self, **{name: wrap(function)})
-        unique_names = Counter(size.name for size in self.sizes)
-        for name, n_sizes in unique_names.items():
-            require(n_sizes == 1, f"two sizes are called {name!r}; give each a name of its own")
+        size_names = [size.name for size in self.sizes]
+        for name in size_names:
+            is_unique = size_names.count(name) == 1
+            require(is_unique, f"two sizes are called {name!r}; give each a name of its own")
 
 
 @dataclass(frozen=True)

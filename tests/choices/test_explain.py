@@ -44,7 +44,6 @@ def explanation(p_values, checks=None, memoryless=("guess",)):
         scores[key] = FamilyScore(
             key=key,
             name=key.title(),
-            extends="",
             memoryless=key in memoryless,
             parameters={"rate": 0.25} if key == "a" else {},
             link=Link(0.0, 1.0, np.array([0.5, 0.5])),

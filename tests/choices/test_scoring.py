@@ -65,7 +65,7 @@ def test_a_guess_is_scored_by_what_was_chosen_in_the_other_folds():
     """Of every fold in turn: (n1 + 1) / (n + 2) of the others, with the lapse that no choice has probability 0."""
     choices = np.array([[0, 0, 0, 1] * 8], float)
     data = ChoiceData(SimpleNamespace(participants=None), choices)
-    (score,) = score_guess(data, like=np.zeros((1, 32, 2)))
+    (score,) = score_guess(data, n_outcomes=2)
     for fold in range(N_FOLDS):
         held_out = data.folds == fold
         others = choices[~held_out]
