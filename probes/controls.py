@@ -256,12 +256,9 @@ def _find_most_frequent(
     y: Int[Array, "episode round k"], used: Bool[Array, "episode round k"]
 ) -> Int[Array, " k"]:
     """Return the most frequent class of each output among the scored entries, ``[output]``."""
-    classes = []
-    for k in range(y.shape[-1]):
-        # at least one count, so that an output without scored entries gets class 0
-        counts = np.bincount(y[used[..., k], k], minlength=1)
-        classes.append(counts.argmax())
-    return np.array(classes)
+    # Used entries of each output; at least one count, so that an output without any gets class 0.
+    entries = [y[used[..., k], k] for k in range(y.shape[-1])]
+    return np.array([np.bincount(classes, minlength=1).argmax() for classes in entries])
 
 
 def _grade(

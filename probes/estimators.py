@@ -27,7 +27,7 @@ from scipy import special
 from interp.support.checks import checked
 from interp.support.errors import require
 from probes.controls import Fitted, Kind, score_predictions
-from probes.values import TargetValues, as_array
+from probes.values import TargetValues, as_array, name_indicators
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -107,52 +107,53 @@ def kind(estimator: BaseEstimator) -> Kind:
 
     Such probes get the same folds and controls as ridge and logistic probes.
     """
+    return Kind(
+        name=type(estimator).__name__,
+        predicts_classes=_is_classifier(estimator),
+        fit=partial(_fit_estimator, estimator),
+    )
 
-    def fit_target(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
-        """Fit the estimator on one target by cross-validation.
 
-        Args:
-            x: activations ``[episode, round, feature]``.
-            target: the target.
-            folds, groups: fold and independent group of each episode.
-        """
+def _fit_estimator(
+    estimator: Any, x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
+) -> list[Fitted]:
+    """Fit and score an estimator on each target by cross-validation.
+
+    Args:
+        estimator: a scikit-learn estimator.
+        x: activations ``[episode, round, feature]``.
+        targets: the targets.
+        folds: fold of each episode.
+        groups: index of the independent group of each episode.
+    """
+    results = []
+    for target in targets:
         y = target.values
         predictions = np.zeros(y.shape)
         for fold in range(int(folds.max()) + 1):
             test = folds == fold
             estimators = _fit_clones(estimator, x[~test], y[~test])
             predictions[test] = predict(estimators, x[test])
+        refit = partial(_refit_estimator, estimator, x, y)
+        results.append(score_predictions(target, predictions, groups, refit))
+    return results
 
-        def refit() -> dict[str, Any]:
-            """Fit the estimator on all episodes, and return the fields of a
-            :class:`~probes.result.ProbeResult` that describe the estimator: {field: value}.
-            """
-            return {
-                "weights": np.zeros((x.shape[-1], 0)),
-                "intercept": np.zeros(0),
-                "estimators": _fit_clones(estimator, x, y),
-                "settings": {"estimator": repr(estimator)},
-            }
 
-        return score_predictions(target, predictions, groups, refit)
+def _refit_estimator(estimator: Any, x: Array, y: Array) -> dict[str, Any]:
+    """Fit an estimator on all episodes, and return the fields of a
+    :class:`~probes.result.ProbeResult` that describe it: name of a field -> value.
 
-    def fit_targets(
-        x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
-    ) -> list[Fitted]:
-        """Fit the targets one after the other; return one probe per target.
-
-        Args:
-            x: activations ``[episode, round, feature]``.
-            targets: the targets.
-            folds, groups: fold and independent group of each episode.
-        """
-        return [fit_target(x, target, folds, groups) for target in targets]
-
-    return Kind(
-        name=type(estimator).__name__,
-        predicts_classes=_is_classifier(estimator),
-        fit=fit_targets,
-    )
+    Args:
+        estimator: a scikit-learn estimator.
+        x: activations ``[episode, round, feature]``.
+        y: values of the target, ``[episode, round, output]``.
+    """
+    return {
+        "weights": np.zeros((x.shape[-1], 0)),
+        "intercept": np.zeros(0),
+        "estimators": _fit_clones(estimator, x, y),
+        "settings": {"estimator": repr(estimator)},
+    }
 
 
 class _Rows(NamedTuple):
@@ -519,16 +520,14 @@ def _describe_refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[
         fits: the cross-validated probe of each output.
     """
     n_classes = fits[0].probabilities.shape[1]
-    columns = list(target.outputs)
+    columns = target.outputs
     if n_classes > 2:
-        columns = []
-        for output in target.outputs:
-            columns += [f"{output}={c}" for c in range(n_classes)]
+        columns = name_indicators(columns, n_classes)
     weights, intercepts, penalties = zip(*(fit.refit for fit in fits), strict=True)
     return {
         "weights": np.concatenate(weights, axis=-1),
         "intercept": np.concatenate(intercepts),
-        "columns": tuple(columns),
+        "columns": columns,
         "settings": {"penalties": list(penalties)},
     }
 

@@ -73,13 +73,11 @@ class _SharedInWindow:
     """What all cells (sites) of one window of rounds share.
 
     Attributes:
-        window: first round of the window, and the round after its last.
         problem: the targets in the window, with their controls.
         digest: hash of everything that a cell's scores depend on, except the site.
         targets_of_copies: the targets in the episodes of the untrained copies.
     """
 
-    window: _Window
     problem: Problem
     digest: str
     targets_of_copies: GroupedTargets
@@ -292,8 +290,9 @@ def sweep(
         copies, joined_targets = untrained_runs(run, values, [], n_untrained, seed)
     fit_settings = (N_FOLDS, ALPHAS, repr(estimator), n_untrained)
     common = (_CACHE_VERSION, model.digest(), seed, fit_settings, inputs, groups)
-    in_windows = _prepare_windows(sample, swept_windows, joined_targets, kind=kind, common=common)
-    shared_by_window = {shared.window: shared for shared in in_windows}
+    shared_by_window = _prepare_windows(
+        sample, swept_windows, joined_targets, kind=kind, common=common
+    )
     folder = None if cache is None else writable(cache)
     stores = {
         window: Finished(folder, {"digest": shared.digest})
@@ -431,7 +430,7 @@ def _prepare_windows(
     *,
     kind: Kind,
     common: tuple[Any, ...],
-) -> list[_SharedInWindow]:
+) -> dict[_Window, _SharedInWindow]:
     """Return, for each window of rounds, what its cells (sites) share.
 
     Args:
@@ -443,7 +442,7 @@ def _prepare_windows(
         common: what scores in every window depend on, for the hash by which finished cells are
             found again.
     """
-    in_windows = []
+    shared_by_window = {}
     for start, stop in windows:
         targets = [value.rounds(start, stop) for value in sample.targets]
         for target in targets:
@@ -455,14 +454,12 @@ def _prepare_windows(
         n_episodes_of_copies = len(targets_of_copies[0].values)
         digest = joblib.hash((common, start, stop, parts, n_episodes_of_copies))
         in_window = replace(sample, targets=targets)
-        shared = _SharedInWindow(
-            window=(start, stop),
+        shared_by_window[start, stop] = _SharedInWindow(
             problem=Problem.of(in_window, kind),
             digest=str(digest),
             targets_of_copies=in_window.extend_to_copy(targets_of_copies),
         )
-        in_windows.append(shared)
-    return in_windows
+    return shared_by_window
 
 
 def _compute_cells(

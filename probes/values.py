@@ -7,6 +7,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -218,10 +219,18 @@ class TargetValues:
         one_hot = np.eye(n_classes)[self.values]
         values = rearrange(one_hot, "episode round k c -> episode round (k c)")
         mask = None if self.mask is None else np.repeat(self.mask, n_classes, axis=-1)
-        outputs: list[str] = []
-        for name in self.outputs:
-            outputs += [f"{name}={c}" for c in range(n_classes)]
-        return replace(self, values=values, outputs=tuple(outputs), mask=mask, kind="real")
+        outputs = name_indicators(self.outputs, n_classes)
+        return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
+
+
+def name_indicators(outputs: Sequence[str], n_classes: int) -> tuple[str, ...]:
+    """Return names of the indicators of each output's classes, such as "label=2".
+
+    Args:
+        outputs: names of the outputs.
+        n_classes: number of classes.
+    """
+    return tuple(f"{name}={c}" for name, c in product(outputs, range(n_classes)))
 
 
 def fill_missing(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:

@@ -132,10 +132,9 @@ def _describe_explanation(explanation: ChoiceExplanation) -> dict[str, Any]:
     family with its parameters, and losses.
     """
     link = explanation.scores[explanation.closest].link
-    parameters = []
-    for name, value in explanation.parameters.items():
-        # Parameters without an interval are shown by their value alone.
-        parameters.append(f"{name} {explanation.intervals.get(name, value)}")
+    # Parameters without an interval are shown by their value alone.
+    shown = {**explanation.parameters, **explanation.intervals}
+    parameters = [f"{name} {value}" for name, value in shown.items()]
     return {
         "verdict": explanation.verdict,
         "closest": explanation.closest,

@@ -188,25 +188,29 @@ class ChoiceExplanation(Result):
         return next(key for key, score in self.scores.items() if score.memoryless)
 
     @property
+    def _closest_score(self) -> FamilyScore:
+        return self.scores[self.closest]
+
+    @property
     def parameters(self) -> Mapping[str, float]:
         """Name of a parameter -> its value, fitted to all choices, for the closest family (lowest
         cross-validated loss).
         """
-        return self.scores[self.closest].parameters
+        return self._closest_score.parameters
 
     @property
     def intervals(self) -> Mapping[str, Interval]:
         """Name of a real-valued parameter -> its 95 % profile likelihood interval, for the closest
         family (lowest cross-validated loss).
         """
-        return self.scores[self.closest].intervals
+        return self._closest_score.intervals
 
     @property
     def bound_sentence(self) -> str:
         """A sentence that names the parameters of the closest family (lowest cross-validated loss)
         that lie at an end of the searched range, with their values; "" if there are none.
         """
-        score = self.scores[self.closest]
+        score = self._closest_score
         at_bound = {name: score.parameters[name] for name in score.at_bound}
         if not at_bound:
             return ""
@@ -281,7 +285,7 @@ class ChoiceExplanation(Result):
             "The choices depend on earlier rounds",
             self.over_floor,
             threshold=_LEAST_GAIN,
-            about=f"{self.scores[self.closest].name}, over the best family without a memory",
+            about=f"{self._closest_score.name}, over the best family without a memory",
             unit="nats a choice",
             is_share=False,
             needs_control=False,
@@ -295,7 +299,7 @@ class ChoiceExplanation(Result):
         these families ignores earlier rounds; or that no family explains the choices.
         """
         names = [self.scores[key].name for key in self.confidence_set]
-        closest = self.scores[self.closest].name
+        closest = self._closest_score.name
         by_verdict = {
             "named": names[0],
             "several": " or ".join(names),
@@ -309,7 +313,9 @@ class ChoiceExplanation(Result):
         """A sentence that says which families of algorithms explain the choices, with the
         parameters of the family with the lowest cross-validated loss.
         """
-        closest = self._describe_family(self.closest)
+        score = self._closest_score
+        parameters = format_parameters(score.parameters)
+        closest = f"{score.name} ({parameters})" if parameters else score.name
         names = [self.scores[key].name for key in self.confidence_set]
         if self.verdict == "none":
             failures = ", ".join(self.checks[self.closest].failures)
@@ -323,11 +329,6 @@ class ChoiceExplanation(Result):
         if self.verdict == "named":
             return f"These choices are predicted best by {closest}; every other family predicts them worse."
         return f"{len(names)} families predict these choices equally well: {join_words(names)}. The best is {closest}."
-
-    def _describe_family(self, key: str) -> str:
-        score = self.scores[key]
-        words = format_parameters(score.parameters)
-        return f"{score.name} ({words})" if words else score.name
 
     def _draw(self, figures: Any) -> Any:
         """Draw how much each family's cross-validated loss exceeds the lowest one; families without
@@ -374,19 +375,23 @@ class ChoiceExplanation(Result):
         losses = self._losses_of(key)  # [unit]
         difference = losses - self.units[:, 0]  # column 0 is the family with the lowest loss
         check = self.checks.get(key)
-        behind = _average_per_choice(difference, self.n_choices)
+        n_choices = self.n_choices
+        nats = float(losses.sum()) / n_choices
+        behind = _average_per_choice(difference, n_choices).columns("behind")
+        passes = check.passes if check else None
+        link = score.link
         return {
             "family": key,
             "name": score.name,
-            "nats": float(losses.sum()) / self.n_choices,
-            **behind.columns("behind"),
-            "standard_error": _standard_error(difference, self.n_choices),
+            "nats": nats,
+            **behind,
+            "standard_error": _standard_error(difference, n_choices),
             "in_set": key in self.confidence_set,
             "p": self.p_values[key],
-            "passes": check.passes if check else None,
+            "passes": passes,
             "memoryless": score.memoryless,
-            "lapse": score.link.lapse,
-            "temperature": score.link.temperature,
+            "lapse": link.lapse,
+            "temperature": link.temperature,
             "parameters": format_parameters(score.parameters),
             "at_bound": ", ".join(score.at_bound),
         }

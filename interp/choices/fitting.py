@@ -9,7 +9,7 @@ defines the divergence for each kind of prediction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -335,10 +335,8 @@ class Distributions:
             algorithm: the member.
             parameters: the parameters that it was made with, by name.
         """
-        changed = []
-        for searched in self.family.searched:
-            if self._last_parameters.get(searched.name) != parameters[searched.name]:
-                changed.append(searched)
+        last = self._last_parameters
+        changed = [s for s in self.family.searched if last.get(s.name) != parameters[s.name]]
         changed_variables = [key for searched in changed for key in searched.used_by]
         stale = algorithm.downstream(changed_variables)
         # An empty `used_by` means that the parameter may enter every equation.
@@ -406,8 +404,23 @@ def fit(
             total += float(nats @ weight)
         return total
 
-    # Parameters of the state change slowest, so that its run serves many values of the others.
-    return search(sorted(family.searched, key=lambda parameter: bool(parameter.used_by)), loss)
+    return search(sort_for_loops(family), loss)
+
+
+def sort_for_loops(family: Family) -> list[Searched]:
+    """Return a family's parameters in the order for nested loops over their grids: those that may
+    affect the carried state come first, so that they change slowest and one run of the states
+    serves many values of the others.
+    """
+    # An empty `used_by` means that the parameter may affect every variable.
+    return sorted(family.searched, key=lambda parameter: bool(parameter.used_by))
+
+
+def list_grid_points(searched: Sequence[Searched]) -> list[tuple[float, ...]]:
+    """Return all combinations of the grid values of some parameters. Each is a tuple with one value
+    per parameter; the last parameter changes fastest.
+    """
+    return list(product(*(parameter.grid for parameter in searched)))
 
 
 def _group_by_shape(family: Family, batches: Sequence[Any]) -> list[list[int]]:
@@ -443,19 +456,17 @@ def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, f
     Returns:
         The least loss found, and name of a parameter -> its value there.
     """
-    grid_losses = {}
-    for point in product(*(parameter.grid for parameter in searched)):
-        grid_losses[point] = loss(_name_values(searched, point))
+    points = list_grid_points(searched)
+    grid_losses = {point: loss(name_values(searched, point)) for point in points}
     leaders = _best_per_choice(searched, grid_losses)
     candidates = [(grid_losses[point], point) for point in leaders[:_STARTS]]
     lowest_on_grid, _ = candidates[0]
     if lowest_on_grid > 0:  # no point can be better than 0
-        for point in leaders[:_STARTS]:
-            candidates.append(_refine_point(loss, searched, point))
+        candidates += [_refine_point(loss, searched, point) for point in leaders[:_STARTS]]
         _, best = min(candidates)
         candidates += _retry_choices(loss, searched, leaders[_STARTS:], best=best)
     lowest, best = min(candidates)
-    return lowest, _name_values(searched, best)
+    return lowest, name_values(searched, best)
 
 
 _Point = tuple[float, ...]
@@ -503,16 +514,22 @@ def _retry_choices(
         for leader_value, best_value, parameter in zip(leader, best, searched, strict=True):
             point.append(leader_value if parameter.kind == "choice" else best_value)
         points.append(tuple(point))
-    points.sort(key=lambda point: loss(_name_values(searched, point)))
+    points.sort(key=lambda point: loss(name_values(searched, point)))
     return [_refine_point(loss, searched, point) for point in points[:_STARTS]]
 
 
-def _name_values(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, float]:
+def name_values(searched: Sequence[Searched], point: Iterable[Any]) -> dict[str, Any]:
+    """Return the values of some parameters by name, as ``Family.make`` takes them.
+
+    Args:
+        searched: the parameters.
+        point: the value of each of them, in the same order.
+    """
     return {parameter.name: value for parameter, value in zip(searched, point, strict=True)}
 
 
 def _refine_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
-    lowest, parameters = minimise_locally(loss, searched, _name_values(searched, point))
+    lowest, parameters = minimise_locally(loss, searched, name_values(searched, point))
     return lowest, tuple(parameters[parameter.name] for parameter in searched)
 
 
@@ -535,24 +552,20 @@ def minimise_locally(
     """
     from scipy import optimize  # a quarter of a second: only where it is used
 
-    free = [
-        parameter for parameter in searched if parameter.kind == "real" and len(parameter.grid) > 1
-    ]
+    free = [parameter for parameter in searched if parameter.is_free]
     if not free:
         return loss(start), dict(start)
     grids = {parameter.name: np.array(parameter.grid) for parameter in free}
     # A parameter is measured in grid steps: 1.5 lies midway between grid values 1 and 2.
-    steps_at_start = []
-    for name, grid in grids.items():
-        steps_at_start.append(np.interp(start[name], grid, np.arange(len(grid))))
-    at_start = np.array(steps_at_start)
+    places = {name: np.arange(len(grid)) for name, grid in grids.items()}  # 0, 1, 2, ...
+    at_start = np.array([np.interp(start[name], grids[name], places[name]) for name in grids])
     last = np.array([len(grid) - 1.0 for grid in grids.values()])
 
     def parameters_at(steps: Array) -> dict[str, float]:
-        values = {}
-        for (name, grid), step in zip(grids.items(), steps, strict=True):
-            values[name] = float(np.interp(step, np.arange(len(grid)), grid))
-        return {**start, **values}
+        values = dict(start)
+        for name, step in zip(grids, steps, strict=True):
+            values[name] = float(np.interp(step, places[name], grids[name]))
+        return values
 
     def loss_at(steps: Array) -> float:
         return loss(parameters_at(steps))

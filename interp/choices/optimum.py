@@ -23,7 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.choices.fitting import Array, OnDemand, affects_prediction_only
+from interp.choices.fitting import (
+    Array,
+    OnDemand,
+    affects_prediction_only,
+    list_grid_points,
+    name_values,
+)
 from interp.choices.link import HALF_CHI2
 from interp.choices.offers import guess_uniformly, restrict_to_offers
 from interp.core.algorithm import Algorithm, Family, Values, missing_rounds
@@ -68,10 +74,8 @@ class RowPredictor:
     def __init__(self, data: Any, family: Family) -> None:
         self.family = family
         self._data = data
-        self._names = [searched.name for searched in family.searched]
-        grids = [searched.grid for searched in family.searched]
-        self.low = np.array([grid[0] for grid in grids], np.float64)
-        self.high = np.array([grid[-1] for grid in grids], np.float64)
+        bounds = np.array([searched.bounds for searched in family.searched], np.float64)
+        self.low, self.high = bounds.reshape(-1, 2).T  # two axes also without parameters
         example = self._make_member(self.low)  # all members read the same inputs
         self._start = example.start(data.episodes)
         self._inputs = example.read(data.episodes)
@@ -128,7 +132,7 @@ class RowPredictor:
             values: values of the family's parameters: ``[parameter]``; or ``[parameter, row]`` or
                 ``[parameter, row, 1]`` if they differ between rows.
         """
-        return self.family.make(**dict(zip(self._names, values, strict=True)))
+        return self.family.make(**name_values(self.family.searched, values))
 
     def _run_states(self, algorithm: Algorithm, rows: Rows) -> Values:
         """Return the algorithm's inputs and states before every round, by key, ``[row, round,
@@ -780,10 +784,7 @@ def contained_points(family: Family, inner: Family) -> list[dict[str, float | st
     shared: dict[str, float | str] = {name: name for name in inner_names if name in names}
     additional = [searched for searched in family.searched if searched.name not in inner_names]
     lacked = [name for name in inner_names if name not in names]
-    points = []
-    for values in product(*(searched.grid for searched in additional)):
-        additional_names = (searched.name for searched in additional)
-        points.append(shared | dict(zip(additional_names, values, strict=True)))
+    points = [shared | name_values(additional, values) for values in list_grid_points(additional)]
     if len(lacked) == 1:
         points.append(shared | {searched.name: lacked[0] for searched in additional})
     return points

@@ -308,11 +308,8 @@ def split_people(episodes: Any, choices: Any) -> list[NDArray[np.int64]]:
     enough = np.flatnonzero(counts >= FEWEST_CHOICES)
     if len(enough) < 2:
         return []
-    parts = []
-    for places in _split_by_choices(counts[enough], at_once=CHOICES_A_PART):
-        is_in_part = np.isin(numbers, enough[places])  # [episode]
-        parts.append(np.flatnonzero(is_in_part))
-    return parts
+    parts = _split_by_choices(counts[enough], at_once=CHOICES_A_PART)
+    return [np.flatnonzero(np.isin(numbers, enough[places])) for places in parts]
 
 
 @checked

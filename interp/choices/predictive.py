@@ -91,8 +91,8 @@ class PredictiveCheck(Result):
         """The names of the statistics in which the player differs from simulated players by more
         than chance explains: those with an absolute z-score above :attr:`most`.
         """
-        scores = {name: statistic.z for name, statistic in self.statistics.items()}
-        return tuple(name for name in scores if abs(scores[name]) > self.most)
+        most = self.most
+        return tuple(name for name, statistic in self.statistics.items() if abs(statistic.z) > most)
 
     @property
     def passes(self) -> bool:
@@ -114,9 +114,10 @@ class PredictiveCheck(Result):
         (mean and standard deviation over simulated players), n_choices (how many choices it
         averages over) and z (observed minus expected, in units of spread).
         """
-        rows = []
-        for name, statistic in self.statistics.items():
-            rows.append({"statistic": name, **statistic._asdict(), "z": statistic.z})
+        rows = [
+            {"statistic": name, **statistic._asdict(), "z": statistic.z}
+            for name, statistic in self.statistics.items()
+        ]
         return pd.DataFrame(rows)
 
 

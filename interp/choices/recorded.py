@@ -204,9 +204,8 @@ def _train(
     for _ in range(steps):
         log_p = _compute_logits(modules, inputs).log_softmax(-1)
         losses = -(log_p * targets).sum(-1)  # [cell, episode, round]
-        means = []
-        for cell_losses, is_used in zip(losses, is_scored, strict=True):
-            means.append(cell_losses[is_used].mean())
+        pairs = zip(losses, is_scored, strict=True)
+        means = [cell_losses[is_used].mean() for cell_losses, is_used in pairs]
         optimizer.zero_grad()
         # The cells share no parameters, so the gradient of the sum is that of each cell alone.
         torch.stack(means).sum().backward()
@@ -270,9 +269,8 @@ def _compute_logits(
     states_after_n = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     episode = torch.arange(len(states))[:, None]
     state_before = states_after_n[episode, inputs.n_before]  # [episode, round, cell, unit]
-    logits = []
-    for module, state in zip(modules, state_before.unbind(2), strict=True):
-        logits.append(module.read(torch.cat([state, inputs.before], -1)))
+    pairs = zip(modules, state_before.unbind(2), strict=True)
+    logits = [module.read(torch.cat([state, inputs.before], -1)) for module, state in pairs]
     return torch.stack(logits).masked_fill(~inputs.offered, _LOGIT_NOT_OFFERED)
 
 

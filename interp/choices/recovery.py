@@ -196,9 +196,8 @@ def recovery(
             truth += [_draw_member(player, bounds, rng) for _ in range(players_a_family)]
     design: dict[str, Any] = {"n_episodes": 2, "n_rounds": 100, "regime": "reversal", **played}
     seeds = rng.integers(2**31, size=len(truth)).tolist()
-    batches = []
-    for player_seed, algorithm in zip(seeds, truth, strict=True):
-        batches.append(sample(**design, seed=player_seed, player=algorithm))
+    seeded = zip(seeds, truth, strict=True)
+    batches = [sample(**design, seed=its_seed, player=player) for its_seed, player in seeded]
     episodes = _join_players(batches)
     explained = explain_each(episodes, episodes.choices, families=families, seed=seed)
     return Recovery(tuple(truth), explained)

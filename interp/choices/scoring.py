@@ -8,7 +8,7 @@ turn. A fit tries a grid first; a local optimiser then improves the best point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.choices.fitting import Array, Distributions, minimise_locally
+from interp.choices.fitting import (
+    Array,
+    Distributions,
+    list_grid_points,
+    minimise_locally,
+    name_values,
+    sort_for_loops,
+)
 from interp.choices.link import HALF_CHI2, FittedLink, Link, fit_link, interpolate_profile_ends
 from interp.choices.offers import guess_uniformly, offers_of, restrict_to_offers, slots_of
 from interp.choices.optimum import Fit, PlayerFits, contained_points
@@ -291,10 +298,10 @@ def _list_at_bound(family: Family, parameters: Parameters) -> tuple[str, ...]:
     """
     names = []
     for searched in family.searched:
-        low, high = searched.grid[0], searched.grid[-1]
+        low, high = searched.bounds
         value = parameters[searched.name]
         distance = min(value - low, high - value)
-        if _is_free(searched) and distance <= 1e-3 * (high - low):  # up to the precision of a fit
+        if searched.is_free and distance <= 1e-3 * (high - low):  # up to the precision of a fit
             names.append(searched.name)
     return tuple(names)
 
@@ -359,7 +366,6 @@ def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[Famil
         A list with each player's score.
     """
     family = solver.family
-    names = [searched.name for searched in family.searched]
     every_episode = np.arange(len(data.episodes))
     predictions = []
     for mask in range(len(data.masks)):
@@ -371,11 +377,10 @@ def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[Famil
     scores = []
     for player in range(data.n_players):
         points = fit.points[player]  # [mask, parameter + lapse rate]
-        links = []
-        for lapse in points[:, -1]:
-            # A vectorised family has the temperature among its parameters, so the link's is 1.
-            links.append(Link(lapse=float(lapse), temperature=1.0, tied=even))
-        parameters = dict(zip(names, points[0, :-1].tolist(), strict=True))
+        # A vectorised family has the temperature among its parameters, so the link's is 1.
+        lapses = points[:, -1].tolist()
+        links = [Link(lapse=lapse, temperature=1.0, tied=even) for lapse in lapses]
+        parameters = name_values(family.searched, points[0, :-1].tolist())  # of all choices
         player_fit = _PlayerFit(
             parameters=parameters,
             nats=float(fit.nats[player, 0] / data.n_choices[player, 0]),
@@ -491,8 +496,9 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
     searches = {}
     for key, family in families.items():
         searches[key] = _Search(data, family)
-        for point in _grid_points(family):
-            searches[key].try_point(point)
+        searched = sort_for_loops(family)
+        for point in list_grid_points(searched):
+            searches[key].try_point(name_values(searched, point))
     lowest = min(float(search.nats[0]) for search in searches.values())
     n_choices = data.n_choices[0, 0]
     # In nats per choice, as the losses are.
@@ -521,24 +527,9 @@ def _try_contained(search: _Search, inner: _Search) -> None:
                 value = point[searched.name]
                 if isinstance(value, str):  # the name of a parameter of the simpler family
                     value = inner_parameters[value]
-                low, high = searched.grid[0], searched.grid[-1]
+                low, high = searched.bounds
                 parameters[searched.name] = min(max(value, low), high)
             search.try_point(parameters)
-
-
-def _in_run_order(family: Family) -> list[Searched]:
-    """Return a list of the family's parameters, in which those that affect only the prediction come
-    last. In loops over grids they then change fastest, so that states are computed less often.
-    """
-    return sorted(family.searched, key=lambda searched: bool(searched.used_by))
-
-
-def _grid_points(family: Family) -> Iterator[Parameters]:
-    """Yield all combinations of the grid values of the family's parameters, by name."""
-    searched = _in_run_order(family)
-    names = [parameter.name for parameter in searched]
-    for values in product(*(parameter.grid for parameter in searched)):
-        yield dict(zip(names, values, strict=True))
 
 
 def score_guess(data: ChoiceData, n_outcomes: int) -> list[FamilyScore]:
@@ -625,11 +616,6 @@ def add_intervals(
     return {player: _add_grid_intervals(data, family, score) for player, score in scores.items()}
 
 
-def _is_free(searched: Searched) -> bool:
-    """Return whether the parameter is a real number that the family does not fix."""
-    return searched.kind == "real" and len(searched.grid) > 1
-
-
 def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
     """Return values of a parameter at which its loss is computed for an interval, ``[2, n_steps]``.
     They run from the best value to the lower bound, and from the best value to the upper bound.
@@ -642,8 +628,7 @@ def _values_around(searched: Searched, best: float, n_steps: int) -> Array:
         n_steps: number of values on each side.
     """
     shares = np.linspace(0, 1, n_steps) ** 2  # of the way to the bound; squares are dense near 0
-    low, *_, high = searched.grid
-    return np.array([best + (bound - best) * shares for bound in (low, high)])
+    return np.array([best + (bound - best) * shares for bound in searched.bounds])
 
 
 def _add_profiles(
@@ -657,17 +642,17 @@ def _add_profiles(
         family: a vectorised family.
         scores: index of a player -> the player's score.
     """
-    free = [place for place, searched in enumerate(family.searched) if _is_free(searched)]
-    low_and_high = (0, -1)  # positions of the bounds in a parameter's grid
-    sought_ends = list(product(scores, free, low_and_high))  # (player, place of a parameter, bound)
+    free = [place for place, searched in enumerate(family.searched) if searched.is_free]
+    # (player, index of a parameter, 0 for its lower bound and 1 for its upper one)
+    sought_ends = list(product(scores, free, (0, 1)))
     if not sought_ends:
         return dict(scores)
     best = []
     bounds = []
-    for player, place, bound in sought_ends:
+    for player, place, side in sought_ends:
         score = scores[player]
         best.append([*score.parameters.values(), score.link.lapse])
-        bounds.append(family.searched[place].grid[bound])
+        bounds.append(family.searched[place].bounds[side])
     points = np.array(best)  # [end, parameter + lapse rate]
     players, places, _ = np.transpose(sought_ends)
     profile = partial(PlayerFits(data, family).profiles, players, points, places)
@@ -733,26 +718,24 @@ def _add_grid_intervals(data: ChoiceData, family: Family, score: FamilyScore) ->
         score: the player's score.
     """
     search = _Search(data, family)
-    searched = _in_run_order(family)
-    n_free = sum(map(_is_free, searched))
+    searched = sort_for_loops(family)
+    n_free = sum(parameter.is_free for parameter in searched)
     grids = []
     for parameter in searched:
         best = score.parameters[parameter.name]
-        is_free = _is_free(parameter)
         n_a_side = _N_VALUES_A_SIDE.get(n_free, 3)
-        values = _values_around(parameter, best, n_a_side) if is_free else [best]
+        values = _values_around(parameter, best, n_a_side) if parameter.is_free else [best]
         grids.append(np.unique(values).tolist())
     may_lapse = score.link.lapse > 0
-    names = [parameter.name for parameter in searched]
     losses = []
     for point in product(*grids):
-        parameters = dict(zip(names, point, strict=True))
+        parameters = name_values(searched, point)
         losses.append(search.loss(parameters, mask=0, may_lapse=may_lapse))
     grid_shape = [len(grid) for grid in grids]  # one axis per parameter
     nats = np.reshape(losses, grid_shape) * data.n_choices[0, 0]
     intervals = {}
     for axis, (parameter, grid) in enumerate(zip(searched, grids, strict=True)):
-        if not _is_free(parameter):
+        if not parameter.is_free:
             continue
         other_axes = tuple(i for i in range(len(grids)) if i != axis)
         profile = nats.min(other_axes)

@@ -769,8 +769,7 @@ def _compute(
             except InputError:
                 raise
             except Exception as error:
-                parents = [parent for parent in variable.parents if parent in values]
-                sizes = [f"{parent} {np.shape(values[parent])}" for parent in parents]
+                sizes = [f"{parent} {np.shape(values[parent])}" for parent in variable.parents]
                 read = ", ".join(sizes) or "nothing"
                 raise InputError(
                     f"the equation of {key!r} raised {type(error).__name__}: {error}; it reads {read}"
@@ -840,6 +839,18 @@ class Searched:
             grid and is_ascending,
             f"the grid of {self.name!r} must be ascending numbers, got {grid}",
         )
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest value that a fit may choose: the ends of the grid."""
+        return self.grid[0], self.grid[-1]
+
+    @property
+    def is_free(self) -> bool:
+        """True for a real number that a fit may choose between bounds; False for a choice among
+        the values of the grid, and for a grid of a single value.
+        """
+        return self.kind == "real" and len(self.grid) > 1
 
 
 @dataclass(frozen=True)

@@ -143,8 +143,8 @@ class Cache(dict[str, Any]):
 
     def __repr__(self) -> str:
         lines = [f"{len(self)} activations, [episode, round, ...]"]
-        for name, value in list(self.items())[:_MAX_ROWS]:
-            lines.append(f"  {name}  {list(getattr(value, 'shape', ()))}")
+        shapes = [(name, getattr(value, "shape", ())) for name, value in self.items()]
+        lines += [f"  {name}  {list(shape)}" for name, shape in shapes[:_MAX_ROWS]]
         n_more = len(self) - _MAX_ROWS
         if n_more > 0:
             lines.append(f"  ... and {n_more} more")
