@@ -540,7 +540,9 @@ class PlayerFits:
         shape = (data.n_players, len(data.masks))
         n_parameters = len(self.family.searched)
         no_fit = Fit(np.zeros((*shape, n_parameters + 1)), np.full(shape, np.inf))
-        without_lapse: dict[float, Fit] = {}  # value of the first parameter -> best fit with it
+        without_lapse: dict[
+            tuple[float, ...], Fit
+        ] = {}  # value of the first parameter -> best fit with it
         with_lapse = no_fit
         rows = np.arange(len(data.episodes))
         for point, p in self.predict.predict_grid(rows):
@@ -554,7 +556,7 @@ class PlayerFits:
                 if lapse:
                     with_lapse = with_lapse.take_better(fit)
                 else:
-                    first_value = point[0]
+                    first_value = tuple(point[:1])  # () for a family without parameters
                     best = without_lapse.get(first_value, no_fit)
                     without_lapse[first_value] = best.take_better(fit)
         return list(without_lapse.values()), with_lapse

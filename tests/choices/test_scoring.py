@@ -19,6 +19,7 @@ from interp.choices.scoring import (
     score_guess,
     score_predictions,
 )
+from interp.core.algorithm import Family
 from interp.tasks import bandit, experts
 from interp.tasks.bandit.algorithms import (
     choice_kernel,
@@ -301,3 +302,19 @@ def test_a_parameter_with_one_value_is_fixed():
         sought = [nats_of_learner(*of_episode, rate, rate, 0.0, beta) for of_episode in rounds]
         assert score.parameters["rate"] == rate
         assert score.nats * data.known.sum() == pytest.approx(sum(sought))
+
+
+def test_a_family_without_parameters_is_scored_as_one_that_is_not_vectorised():
+    played = play(rescorla_wagner(rate=0.3, inverse_temperature=4), n_episodes=8)
+    data = ChoiceData(played, played.choices.astype(float))
+    losses = []
+    for vectorised in (True, False):
+        family = Family(
+            "fixed",
+            "fixed",
+            lambda: rescorla_wagner(0.3, 4.0),
+            tempered=True,
+            vectorised=vectorised,
+        )
+        losses.append(score_families(data, {"fixed": family})["fixed"][0].losses)
+    assert np.allclose(*losses)
