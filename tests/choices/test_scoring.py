@@ -317,4 +317,4 @@ def test_a_family_without_parameters_is_scored_as_one_that_is_not_vectorised():
             vectorised=vectorised,
         )
         losses.append(score_families(data, {"fixed": family})["fixed"][0].losses)
-    assert np.allclose(*losses)
+    assert np.allclose(*losses, atol=1e-3)  # the lapse rates of folds are searched in two ways
