@@ -91,8 +91,9 @@ class PredictiveCheck(Result):
         """The names of the statistics in which the player differs from simulated players by more
         than chance explains: those with an absolute z-score above :attr:`most`.
         """
-        most = self.most
-        return tuple(name for name, statistic in self.statistics.items() if abs(statistic.z) > most)
+        threshold = self.most
+        scores = {name: abs(statistic.z) for name, statistic in self.statistics.items()}
+        return tuple(name for name, score in scores.items() if score > threshold)
 
     @property
     def passes(self) -> bool:
