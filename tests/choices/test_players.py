@@ -88,9 +88,9 @@ def test_an_episode_without_a_choice_is_no_unit():
     episodes = replace(played, participants=["ann"] * 10)
     choices = played.choices.astype(float)
     choices[1::2] = np.nan
-    asked = [FAMILIES["fixed_bias"], FAMILIES["win_stay"]]
-    with_empty = explain_each(episodes, choices, families=asked).found["ann"]
-    alone = explain_choices(episodes, choices, families=asked)
+    candidates = [FAMILIES["fixed_bias"], FAMILIES["win_stay"]]
+    with_empty = explain_each(episodes, choices, families=candidates).found["ann"]
+    alone = explain_choices(episodes, choices, families=candidates)
     assert with_empty.nats == alone.nats
     assert with_empty.p_values == alone.p_values
 
