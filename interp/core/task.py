@@ -431,10 +431,10 @@ class BaseEpisodes:
             parts.append(f"{self.counted.sum():,} of which count")
         if self.participants is not None:
             parts.append(f"{len(np.unique(self.participants))} participants")
-        for things in ("experts", "states", "actions", "arms", "nodes", "edges"):
-            n_things = getattr(self, f"n_{things}", None)
-            if n_things is not None:
-                parts.append(f"{n_things} {things}")
+        for name in ("n_experts", "n_states", "n_actions", "n_arms", "n_nodes", "n_edges"):
+            size = getattr(self, name, None)
+            if size is not None:
+                parts.append(f"{size} {name[2:]}")
         regime = getattr(self, "regime", None)
         if regime is not None:
             parts.append(f"{regime} regime")
