@@ -124,9 +124,14 @@ class Target:
 
 
 _ROUND_VARIABLE = Variable(
-    "round_index", "t", "the number of rounds before this one", "rounds", "input"
+    key="round_index",
+    symbol="t",
+    meaning="the number of rounds before this one",
+    units="rounds",
+    role="input",
 )
-_ROUND_TARGET = Target(_ROUND_VARIABLE.key, "", _ROUND_VARIABLE)
+# No task: every task has this target.
+_ROUND_TARGET = Target(key=_ROUND_VARIABLE.key, task="", variable=_ROUND_VARIABLE)
 
 
 @checked

@@ -86,10 +86,11 @@ class BesideMachine:
         One condition supplies the number and the verdict: the first that is false; otherwise, the
         first that is undecided; otherwise, the first of the list.
         """
+        # The three have no claims of their own; `conjoin` gives them one together.
         over_memoryless = Measure(
-            "beside",
-            "",
-            self.over_floor,
+            key="beside",
+            claim="",
+            number=self.over_floor,
             threshold=_LEAST_GAIN,
             about="saved over the best family without a memory",
             unit="nats a choice",
@@ -99,9 +100,9 @@ class BesideMachine:
         not_run = f"{NOT_RUN}: give an untrained copy's predictions"
         has_untrained = not np.isnan(self.over_untrained.low)
         over_untrained = Measure(
-            "beside",
-            "",
-            self.over_untrained,
+            key="beside",
+            claim="",
+            number=self.over_untrained,
             threshold=_LEAST_GAIN,
             about="saved over an untrained copy",
             unit="nats a choice",
@@ -110,9 +111,9 @@ class BesideMachine:
             unless={} if has_untrained else {"undecided": not_run},
         )
         remaining = Measure(
-            "beside",
-            "",
-            self.left,
+            key="beside",
+            claim="",
+            number=self.left,
             threshold=_MOST_LEFT,
             side="below",
             about="left to the best family",
@@ -281,9 +282,9 @@ class ChoiceExplanation(Result):
         above 0.
         """
         return Measure(
-            "memory",
-            "The choices depend on earlier rounds",
-            self.over_floor,
+            key="memory",
+            claim="The choices depend on earlier rounds",
+            number=self.over_floor,
             threshold=_LEAST_GAIN,
             about=f"{self._closest_score.name}, over the best family without a memory",
             unit="nats a choice",

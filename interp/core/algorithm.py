@@ -1049,11 +1049,11 @@ def algorithm_builder(
             return {state: zeros(episodes, state) for state in states}
 
         return Algorithm(
-            key,
-            name,
-            task,
-            parameters,
-            variables,
+            key=key,
+            name=name,
+            task=task,
+            parameters=parameters,
+            variables=variables,
             inputs=read_inputs,
             initial=start,
             distribution=distribution,

@@ -143,9 +143,8 @@ class Machine(Protocol):
     layout: Any  # RoundLayout: the task, the positions of a round, and where the prediction is read
     origin: Mapping[str, Any]  # how to build this machine again
     channels: tuple[Channel, ...]
-    points: Mapping[
-        str, Component
-    ]  # by key, in the order in which a round computes them; "latent" is always among them
+    # By key, in the order in which a round computes them; "latent" is always among them.
+    points: Mapping[str, Component]
     is_handwired: bool  # if True, read_state decodes the algorithm's state exactly
     device: torch.device
     dtype: torch.dtype
