@@ -433,6 +433,7 @@ def _standard_error(sums: Array, n_choices: int) -> float:
             ``[unit]``.
         n_choices: number of choices of all units together.
     """
+    # Units are independent, so the variance of their total is the sum of their variances.
     error_of_total = sums.std(ddof=1) * np.sqrt(len(sums))
     return float(error_of_total) / n_choices
 

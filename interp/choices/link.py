@@ -162,6 +162,7 @@ class ChoiceLikelihood:
         n_outcomes = p.shape[-1]
         is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
         tied_counts = np.bincount(choices[is_tied], minlength=n_outcomes)
+        # Laplace's rule of succession, so that no outcome gets probability 0.
         self.tied = (tied_counts + 1.0) / (is_tied.sum() + n_outcomes)
         self.tied_nats = -float(tied_counts @ np.log(self.tied))
         untied_p = p[~is_tied]

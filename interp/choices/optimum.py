@@ -395,6 +395,7 @@ def minimise(
         gradient[improved] = new_gradient[is_lower]
         information[improved] = new_information[is_lower]
         damping[active] *= np.where(is_lower, 1 / _DAMPING_FACTOR, _DAMPING_FACTOR)
+        # To first order, a step changes the loss by its product with the gradient.
         expected_gain = -(gradient[active] * step).sum(1)
         is_done = np.where(is_lower, gain, expected_gain) < _SMALL_GAIN
         active = active[~is_done]

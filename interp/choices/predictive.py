@@ -213,6 +213,7 @@ def expected_mean(
     mean_squares = (q * np.square(values)).sum(-1)
     variances = np.maximum(mean_squares - np.square(means), 0)  # rounding may be below 0
     n_choices = int(use.sum())
+    # Simulated choices are independent, since each sees the recorded rounds: variances add up.
     spread = float(np.sqrt(variances[use].sum())) / n_choices
     if participants is not None:
         differences = ((observed_values - means) * use).sum(1)  # [episode]
