@@ -89,6 +89,7 @@ class AttentionView:
     kind: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
+        """Refuse patterns whose shape does not fit the names, or that are not finite."""
         n_layers, n_named_layers = len(self.patterns), len(self.heads)
         require(n_layers == n_named_layers, f"{n_layers} layers, names for {n_named_layers}")
         n_positions = len(self.labels)

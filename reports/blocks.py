@@ -367,6 +367,7 @@ def _write_interval(value: Interval, spec: str | None) -> str:
     if 1e-5 < width < math.inf:
         # The first digit of the width is at 10^floor(log10(width)): one more decimal, 0 to 5 in all.
         decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
+    # Numbers so small that fixed decimals would show only zeros.
     if spec is None and 0 < max(map(abs, numbers)) < _FIXED_POINT_FROM:
         texts = [format_number(x) for x in numbers]
     else:

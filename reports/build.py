@@ -236,6 +236,7 @@ def _compute_report(context: Context, show_progress: Callable[[str], None]) -> R
         show_progress(part.title + time_of_previous)
         began = perf_counter()
         context.measures[part.key] = _call(context, part, "summary", Sequence[Measure]) or ()
+        # The page begins with the sentence of the first part that has one.
         context.sentence = context.sentence or _call(context, part, "sentence", str) or ""
         time_of_previous = f" ({part.title}: {perf_counter() - began:.1f} s)"
         _free_memory()

@@ -225,8 +225,9 @@ def _explain_together(name: str, player: Player, gru_units: int, seed: int) -> _
     rows, drawn = draw_people(player.episodes, player.choices, seed)
     episodes = player.episodes.select(rows)
     people, _ = participants_of(episodes)
-    sources: dict[str, Any] = {}
-    rivals = {}  # name -> the predictions of a rival and of its control, [episode, round, arm]
+    sources: dict[str, Any] = {}  # name -> a model whose phase portrait the page draws
+    # Name -> (predictions of a rival, those of its untrained copy), each [episode, round, arm].
+    rivals = {}
     if gru_units and len(people) > 1:  # a GRU predicts participants that it was not fitted to
         gru = fit_cell(episodes, units=gru_units, seed=seed)
         untrained_predictions = predictor(gru.machine.untrained(seed))(episodes)

@@ -109,7 +109,7 @@ def _show_findings(comparison: Comparison) -> Section:
         Prose(f"**Which algorithm.** {comparison.algorithm}"),
     ]
     full = Budget()
-    sizes = ("known", "test", "scored", "edits")
+    sizes = ("known", "test", "scored", "edits")  # a quick budget has fewer of each
     is_quick = any(comparison.settings[size] < getattr(full, size) for size in sizes)
     resolutions = json.loads(_RESOLUTION.read_text("utf-8"))  # by task and budget
     of_task = resolutions.get(_find_task(comparison).key, {})
@@ -202,7 +202,7 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         title = str(name).capitalize()
         has_intervals = {"number", "number_low", "number_high"} <= set(shown)
         if has_intervals and key not in _PICTURES:
-            _, ascending = pick_number_column(shown)
+            _, ascending = pick_number_column(shown)  # the rows, the lowest number first
             lowest = ascending.head(_MOST_DRAWN)
             measures = [_measure_row(row) for row in lowest.to_dict("records")]
             note = f" The lowest {_MOST_DRAWN} of {len(shown)}." if len(shown) > _MOST_DRAWN else ""

@@ -215,6 +215,7 @@ def _count_verdicts(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
     for block in blocks:
         if not isinstance(block, Measures):
             continue
+        # Not strict: measures outside of an overview name no sections.
         for measure, (slug, _) in zip(block.measures, block.sections, strict=False):
             counts[slug, measure.verdict, colour(measure)] += 1
     words: dict[str, list[tuple[str, str]]] = defaultdict(list)

@@ -104,6 +104,7 @@ class EpisodeSource:
     """
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
+        """Look up the task with its goal, and bring the bounds of the sizes into order."""
         self.config = config
         self.layout = layout
         self.task = catalog.get(config.task)
@@ -299,6 +300,7 @@ class RoundsLoss(nn.Module):
         for t in range(batch.n_rounds):
             fed_round = fed.take_round(t)
             targets = batch.targets[:, t]
+            # A transformer is trained on its logits, by a function that may be compiled.
             if self.is_transformer:
                 tokens, values = fed_round.tokens, fed_round.values
                 logits, update = self.forward_round(tokens, values, carried, layout)
@@ -331,7 +333,7 @@ class RoundsLoss(nn.Module):
         payloads = None if layout.payload is None else values
         resid = model.embed_round(tokens, latents, payloads)
         # The first position that `normed` has is that of the prediction; its last ones, from the
-        # update's on, decide the new state.
+        # update's on, decide the new state. With "target", the tokens hold the right choice already.
         if layout.choice_position is None or self.commit == "target":
             normed = model.ln_final(model.run_from(resid, n_read=layout.n_from_prediction))
             logits = model.unembed(normed[:, 0])[:, : layout.n_outputs]

@@ -263,6 +263,8 @@ class TrainingConfig:
     eval_rounds: int = 100
 
     def __post_init__(self) -> None:
+        """Complete the fields ``machine``, ``sizes`` and ``stages``, and refuse wrong values."""
+        # The class is frozen, so fields are set by object.__setattr__.
         if self.machine:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
             self._check_machine()

@@ -75,6 +75,7 @@ class Muon(torch.optim.Optimizer):
                     self._update(parameter, group["lr"], group["weight_decay"])
 
     def _update(self, parameter: nn.Parameter, lr: float, weight_decay: float) -> None:
+        """Decay a stack of matrices, and move it along its orthogonalised momentum, in place."""
         gradient = parameter.grad
         state = self.state[parameter]
         if not state:

@@ -176,6 +176,7 @@ def write_state(
     for key, buffer in _list_buffers(model).items():
         tensors[f"buffer.{key}"] = buffer
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # As JSON reads it back, with tuples as lists: the digest is compared with that of the file read.
     header = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
     state = json.dumps({**header, "digest": _digest(header, tensors)})
     write_atomic(

@@ -166,6 +166,9 @@ class TrainingLoop:
         accelerator: Accelerator,
         keep_every: int = 0,
     ) -> None:
+        """Settle the precision, make the model with its initial weights, the loss and the
+        optimizers, and refuse stages that wait for a number which is not evaluated.
+        """
         self.folder = folder
         self.keep_every = keep_every
         self.accelerator = accelerator
@@ -173,7 +176,7 @@ class TrainingLoop:
         precision, self.precision_because = self._settle_precision(config)
         config = replace(config, precision=precision)
         self.config = config
-        torch.manual_seed(config.seed)
+        torch.manual_seed(config.seed)  # the initial weights of a transformer are drawn from it
         self.model = runs.make_model(config, name)
         self.source = EpisodeSource(config, self.model.layout)
         if config.start:
@@ -425,7 +428,7 @@ class TrainingLoop:
         config = self.config
         progress.step += 1
         progress.stage_step += 1
-        progress.epoch_loss += loss / config.epoch_steps
+        progress.epoch_loss += loss / config.epoch_steps  # at the end of an epoch its mean loss
         is_done = progress.stage_step >= config.curriculum[progress.stage].steps
         if progress.stage_step % config.epoch_steps == 0:
             has_gained = progress.epoch_loss < progress.best_epoch_loss - config.min_gain

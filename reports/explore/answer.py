@@ -331,7 +331,7 @@ def _make_write_hooks(bench: Bench, view: View, whole: bool) -> list[_WriteHook]
     writes: list[_WriteHook] = []
     for edit in view.edits:
         written = edit.make_written(bench) if whole or edit.kind == "move" else None
-        if written is not None:
+        if written is not None:  # its values are by round
             writes += [_WriteHook(written, t, bench.layout) for t in written.values]
     return writes
 
@@ -407,7 +407,7 @@ def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
     # The same episode several times, and its run without edits.
     episodes = bench.episodes.select([view.episode] * _N_CONTROLS)
     clean = bench.run_episode(view.episode).select([0] * _N_CONTROLS)
-    propagate = not view.hold
+    propagate = not view.hold  # with hold, an edit has no effect on later rounds
     run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
     return _predict(bench, run)
 
@@ -455,6 +455,7 @@ def _mask_movable(bench: Bench, site: Site, values: Tensor) -> Tensor:
         mask = carried_mask(bench.model)[latents].reshape(values.shape[1:])
         return mask.to(values.device, torch.float64)
     is_movable = values.isfinite()  # masked attention scores are infinite
+    # Outside of vectors at positions, a 0 is taken for padding or for a masked weight.
     if axes and not axes.startswith("pos"):
         is_movable &= values != 0
     return is_movable.double()

@@ -84,7 +84,7 @@ def _find_state_number(answer: Answer) -> _StateNumber | None:
     key = max(ranks, key=lambda key: float(ranks[key].max()))
     index = int(ranks[key].argmax())
     noun = answer.bench.algorithm.variable(key).noun.removeprefix("the ")
-    name = answer.bench.name_numbers(key)[index]
+    name = answer.bench.name_numbers(key)[index]  # such as "counts: e_1", with the key "counts"
     return _StateNumber(
         name=name.replace(key, noun),
         key=key,
@@ -178,6 +178,7 @@ def _draw_moves(axes: Axes, answer: Answer, reference: Answer | None) -> None:
     if reference is not None:
         axes.plot(reference.differences()["machine"], color=_GREEN)
     axes.set_ylabel("moved by edits")
+    # The axis does not magnify changes that are too small to be visible.
     smallest_top = VISIBLE if answer.bench.predicts_classes else 0.0
     axes.set_ylim(0, max(axes.get_ylim()[1], smallest_top))
 
@@ -208,7 +209,7 @@ def _describe_edits(answer: Answer) -> str:
     subject = f"{len(edits)} edits change"
     if len(edits) == 1:
         edit = edits[0]
-        names = dict(_list_inputs(answer.bench))
+        names = dict(_list_inputs(answer.bench))  # "what value" of an edit of inputs -> its name
         default_name = f"{edit.what}: {KINDS[edit.kind]}"
         name = names.get(f"{edit.what} {edit.value}", default_name)
         subject = f"edit ({name}) changes"
@@ -261,9 +262,10 @@ def template_variables(answer: Answer, reference: Answer | None) -> dict[str, An
     choices = _list_choices(bench)
     state = _list_state(answer)
     tiles = []
-    for row, (what, _) in zip(state, choices["state"], strict=True):
-        key, _, _ = what.partition(".")  # "counts.1" is a number of the variable "counts"
-        tiles.append({**row, "what": what, "key": key})
+    # Both lists have the numbers of the decoded state, in the same order.
+    for row, (address, _) in zip(state, choices["state"], strict=True):
+        key, _, _ = address.partition(".")  # "counts.1" is a number of the variable "counts"
+        tiles.append({**row, "what": address, "key": key})
     edited_rounds: set[int] = set()
     for edit in answer.view.edits:
         edited_rounds.update(edit.rounds(bench))
@@ -370,6 +372,7 @@ def _list_choices(bench: Bench) -> dict[str, Any]:
             state += zip(bench.list_addresses(key), bench.name_numbers(key), strict=True)
     model = bench.model
     layout = bench.layout
+    # Below, None makes one site for all positions together.
     places = ["latent", *map(str, sites(model, layout, ["latent"]))]
     points = [key for key in model.points if key != "latent"]
     if points:
@@ -420,7 +423,7 @@ def _prepare_edited_run(answer: Answer) -> tuple[Rollout, Hooks]:
         this round, without those on the latents, which have these edits already.
     """
     # A run has the latents that it carried, without the edits of these latents.
-    latents = answer.after.latents.clone()
+    latents = answer.after.latents.clone()  # [episode, round + 1, ...]: no round reads the last
     latents[:, :-1] = answer.read_latents
     latent_hook = answer.bench.model.points["latent"].hook
     hooks = answer.hooks.get(answer.view.round, ())

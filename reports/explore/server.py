@@ -105,6 +105,7 @@ class Explorer:
             result = answer(bench, view)
             if reference is None:
                 return result, None
+            # The reference gets the edits of inputs and of the decoded state only.
             return result, answer(reference, view, whole=False)
 
     @lru_cache(maxsize=4)  # noqa: B019
@@ -122,6 +123,7 @@ class Explorer:
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
         n_rounds = rounds or limit_rounds(model, task.cap_rounds(_MOST_ROUNDS))
+        # Half 1 of recorded participants: decoders are fitted on half 0.
         episodes = task.for_half(1).sample_for(model, N_EPISODES, n_rounds, seed, regime)
         reference = None
         if self.reference is not None:
@@ -346,7 +348,12 @@ def _make_app(explorer: Explorer, token: str) -> Any:
         return HTMLResponse(text, status, headers=_HEADERS)
 
     def guard(respond: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """Return ``respond`` for requests whose address has the token of this run. Others are
+        refused, as are addresses that say a part of the view twice.
+        """
+
         def respond_to_token(request: Request) -> Response:
+            """Check the token and the query, and respond."""
             # Compared in constant time, so that its duration tells nothing of the token.
             sent = str(request.path_params["token"])
             if not hmac.compare_digest(sent.encode(), token.encode()):
@@ -452,6 +459,7 @@ class Served:
     view: View
 
     def __post_init__(self) -> None:
+        """Choose the opening view, reserve the port, and make the server, without starting it."""
         with convert_errors(_MISSING_EXTRA, of=ImportError):
             import uvicorn
             from uvicorn.protocols.http.auto import AutoHTTPProtocol

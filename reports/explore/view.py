@@ -73,6 +73,9 @@ class Bench:
         seed: int,
         reference: Bench | None = None,
     ) -> None:
+        """Store the episodes, which were sampled in a regime with a seed, and choose how decoders of
+        the state are fitted.
+        """
         self.model = model
         self.origin = origin
         self.episodes = episodes
@@ -84,6 +87,7 @@ class Bench:
         self.algorithm = self.task.explains(model)
         self.layout = model.layout.fit(episodes)
         self.predicts_classes = self.layout.kind == "classes"
+        # The state of a handwired machine can be read exactly: no penalty, and fewer rounds.
         self.ridge = 0.0 if model.is_handwired else RIDGE
         n_fitted_rounds = _N_EXACT_ROUNDS if model.is_handwired else _N_FITTED_ROUNDS
         self.n_decoder_episodes = math.ceil(n_fitted_rounds / self.n_rounds)
@@ -181,6 +185,7 @@ class Bench:
         require_known("giver of a memory", giver, _GIVERS)
         run = self.run
         if giver == "start":
+            # The initial latents, with the padding and lengths that this round expects.
             return keep_padding(run.latents[:, 0], run, round)
         return write_memory(self.read_reference_state(round), self.model, run)
 
@@ -491,6 +496,7 @@ class Edit:
                 return None
             decoded = bench.read_reference_state(self.round).state
             episode = self.get_source_episode(bench)
+            # Values are [episode, 1, ...]: those of one episode are [1, ...], as in the state.
             return {**state, **{key: values[episode] for key, values in decoded.items()}}
         # What is left: the algorithm's own state of an episode, before the first round or this one.
         is_start = kind == "memory"

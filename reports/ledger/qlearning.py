@@ -232,6 +232,7 @@ def _claim_agreement(
         phase: rounds of the episodes that count, such as "late" or "all".
         key, claim, about: fields of the measure; ``about`` is the model's name.
     """
+    # "untied" is the share of agreement in steps without ties, "_gamma0" that of the other table.
     without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
     return Measure(
         key=key,

@@ -41,6 +41,9 @@ def attention(paper: str = "") -> Part:
     """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
+        """Return the blocks of the section: its text, and the view with a caption that names the
+        strongest attention.
+        """
         weight, layer, head, query, key = _find_strongest(view)
         caption = _TEXTS["attended"].format(
             round=context.detailed_round,
@@ -130,8 +133,8 @@ def _show_wiring(circuit: Circuit, context: Context) -> list[object]:
         "The wiring: an arrow means that one head reads what another head wrote. Its "
         "colour shows the input (query, key or value)."
     )
-    heads = f"The heads, in the order of computation. {_FORMULAS}"
-    blocks: list[object] = [Table(_list_heads(circuit), heads, collapsed=True)]
+    title = f"The heads, in the order of computation. {_FORMULAS}"
+    blocks: list[object] = [Table(_list_heads(circuit), title, collapsed=True)]
     if circuit.edges:
         blocks.append(_draw_wiring(circuit, "Which head reads the output of which", caption))
         edges = _list_edges(circuit)

@@ -57,14 +57,19 @@ def _compute(context: Context) -> _Tables:
     also learn subspaces of a learned model.
 
     These sites are those of the circuit for a handwired model, otherwise those that the task names.
+
+    Returns:
+        The table of interchange, and the table of learned subspaces or None.
     """
     model = context.model
     bases, sources = context.pairs
     t, seed = context.detailed_round, context.seed
-    claims = list_wired_claims(context.circuit) if context.is_compiled else None  # None: the task's
+    # Which sites should carry which variable; None stands for the claims of the task.
+    claims = list_wired_claims(context.circuit) if context.is_compiled else None
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims)
     algorithm = context.task.explains(model)
     carried["noun"] = [algorithm.variable(key).noun for key in carried["variable"]]
+    # ``aligned`` lists (variable, site at which its subspace is learned); a task may have none.
     if model.is_handwired or context.quick or not context.task.analysis.aligned(model):
         return carried, None
     return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
@@ -236,6 +241,7 @@ def _draw_subspaces(aligned: pd.DataFrame) -> list[object]:
     if aligned.empty:
         return [text]
     is_learned = aligned["condition"] == "learned"
+    # Ranks may be floats, since refused rows had none: written as "2", not "2.0".
     ranks = aligned["rank"].astype("Int64").astype(str)
     names = places[aligned.index] + ", rank " + ranks
     names = names.where(is_learned, aligned["condition"])  # controls: the name of the control

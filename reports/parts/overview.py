@@ -34,6 +34,7 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
     """
 
     def heading(context: Context) -> tuple[str, str]:
+        """Return the title and the introduction of the page; those of the task if they fit."""
         task = context.task
         usual = f"A model of {task.name}: {task.what}."
         if title and context.is_compiled:
@@ -103,7 +104,7 @@ def describe_episodes(context: Context) -> str:
     episodes = context.episodes
     words = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds"]
     words += [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
-    recorded = context.task.recorded
+    recorded = context.task.recorded  # facts on recorded episodes and a fitted algorithm, if used
     if "episodes" in recorded:
         rounds = f"{recorded['rounds']:,} rounds of {recorded['episodes']} episodes"
         players = f"{recorded['participants']} participants played"
@@ -162,7 +163,7 @@ def _draw_commands(computed: None, context: Context) -> Section:
 def _write_command(context: Context) -> str:
     """Return the shell command that writes this report."""
     sizes, arguments = context.sizes_and_arguments
-    recorded = context.task.recorded
+    recorded = context.task.recorded  # facts on recorded episodes and a fitted algorithm, if used
     options: dict[str, Any] = {
         **sizes,
         "set": _write_pairs(arguments),

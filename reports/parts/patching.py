@@ -71,6 +71,7 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
         """
         model = context.model
         layout, t = model.layout, context.detailed_round
+        # (What is changed, in words; key of the corruption; metric, "" for the default).
         chosen = list(differences) or _list_corruptions(context)
         n_patched = n_episodes
         if context.quick:
@@ -113,6 +114,9 @@ def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
+    """Return the blocks of the section: for each kind of corruption a picture and a table of what
+    patching restores, or a sentence if the corruption changes too little.
+    """
     has_no_heads = bool(describe_lacking(context.model, *_HEATMAP_TITLES))
     texts = [_TEXTS["text"]]
     if has_no_heads:
@@ -166,6 +170,7 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
         result: the results of patching, site by site.
         heads: names of the heads by layer.
     """
+    # Row of a grid, a layer or the address of a head -> its displayed name, in the order of rows.
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
     for layer_heads in heads:
         for address, text in layer_heads.items():

@@ -59,6 +59,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         return keys[:n_claimed] if context.quick else keys
 
     def compute(context: Context) -> list[ProbeResult]:
+        """Fit a probe for each target that varies over the episodes."""
         varying = []
         for key in choose_targets(context):
             target, moment = parse_target(key, context.task)
@@ -76,6 +77,9 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         )
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
+        """Return the blocks of the section: a text, which lists the targets without a probe, and
+        the scores.
+        """
         text = _TEXTS["text"]
         if results and results[0].site != "latents":
             text += _TEXTS["part"].format(site=results[0].site)
@@ -87,7 +91,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
                 text += f"\n\n**Left out:** {noun} (no variation over these episodes)."
         if not results:
             return [Prose(text)]
-        measures = [measure for result in results for measure in result]
+        measures = [result.measure for result in results]
         numbers = pd.concat([result.scores() for result in results], ignore_index=True)
         return [
             Prose(text),
@@ -214,6 +218,7 @@ def state(
         return _read_memory(context) if context.has_exact_state else _decode_memory(context, probed)
 
     def draw(trajectory: Trajectory, context: Context) -> list[object]:
+        """Return the blocks of the section: how the state was read, and its picture."""
         text = decoded
         if context.has_exact_state:
             text = (
@@ -257,6 +262,7 @@ def _read_memory(context: Context) -> Trajectory:
     key = algorithm.memory
     variable = algorithm.variable(key)
     episode = context.drawn_episode
+    # [round + 1, ...]: before the first round and after each.
     state = context.model.read_state(context.run.latents)[episode].numpy(force=True)
     values = algorithm.run(context.episodes)  # [episode, round, ...] by key
     start = values[key][episode, :1]  # before the first round
@@ -287,6 +293,7 @@ def _decode_memory(context: Context, key: str) -> Trajectory:
     r2 = None
     if target.kind == "real":
         r2 = result.score.estimate
+        # A poor fit may only lack data. No more can be sampled of recorded episodes.
         if r2 < ROUGH and not context.task.recorded:
             decoded = _decode_by_more_episodes(context, result)
             r2 = score_decoder(target.values, decoded)

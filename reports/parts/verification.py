@@ -56,6 +56,9 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     """
 
     def compute(context: Context) -> VerificationResult:
+        """Compare predictions and state only, at the report's own size, if variables inside the
+        machine cannot be checked; otherwise compare every variable at all sizes.
+        """
         n_run = min(n_episodes, context.n_episodes)
         if _describe_lack(context):
             return verify_machine(

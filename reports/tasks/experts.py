@@ -110,10 +110,12 @@ def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measur
     fewer_mistakes = scored["majority_vote"].beyond_model
     vote_regret = scored["majority_vote"].scores.get("regret").estimate
     bayes_regret = scored["bayes"].scores.get("regret").estimate
+    # The control: by how much an untrained copy is better than a majority vote.
     distribution = context.model.layout.distribution(context.untrained_run.predictions)
     untrained_predictions = make_distributions(distribution)[..., 1]  # P(y=1), [episode, round]
     untrained_regret = scoring.regret(untrained_predictions, context.episodes)[:, -1].mean()
     unless = {}
+    # Where a vote is as good as the Bayes predictor, no model can be better: it does not fail.
     if fewer_mistakes.estimate <= 0 and vote_regret <= bayes_regret:
         unless = dict.fromkeys(("no", "undecided"), _NO_BETTER)
     words = {"n_rounds": context.n_rounds}
@@ -139,6 +141,7 @@ def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
     rows = []
     for key, player in scored.items():
+        # In this order; losses are infinite for a predictor that was certain and wrong.
         accuracy, regret, loss, excess = player.scores.numbers.values()
         row = {"predictor": player.name, "accuracy": accuracy, "regret": regret}
         row[_PAIRED_COLUMN] = None if key == "model" else player.beyond_model

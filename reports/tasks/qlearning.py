@@ -39,6 +39,7 @@ def _score_agreement(context: Context) -> tuple[Scores, Scores]:
     """
     table = reference_table(context.model)
     chosen = predictions_of(context.run)  # probabilities of actions, [episode, round, action]
+    # An untrained copy may predict numbers that are no probabilities.
     untrained_chosen = make_distributions(predictions_of(context.untrained_run))
     episodes, seed = context.episodes, context.seed
     return (
@@ -59,7 +60,9 @@ def _measure_agreement(results: tuple[Scores, Scores], context: Context) -> list
     """
     result, untrained_result = results
     n_steps = result.beside["disputed", "all"]["n_steps"]
-    # Of the many steps without ties, only the disputed ones separate the two tables.
+    # Of the many steps without ties, only the disputed ones separate the table from the one with a
+    # discount of 0. With few of them, ``why`` explains an open verdict on the gain, and keeps open
+    # the verdict on bootstrapping.
     is_too_few = n_steps < _FEWEST_STEPS
     why = f"{FEW}: {n_steps} disputed steps, where {_FEWEST_STEPS} decide"
     gain = result.get("untied_gain", "all")

@@ -55,6 +55,7 @@ def _compute(context: Context) -> _Answers:
         and one that changes this set in the latents.
     """
     model, seed = context.model, context.seed
+    # They are fitted on other episodes, 8 times as many, unless they are exact.
     read, write = measured.make_reader_and_writer(model, seed, 8 * context.n_episodes)
     frames = []
     for regime in measured.REGIMES:

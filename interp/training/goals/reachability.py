@@ -133,8 +133,9 @@ def _start_matching(model: HookedLatentTransformer) -> None:
         _copy_what_matches(block.attn)
         if block.mlp is not None:
             block.mlp.W_out.mul_(_SMALL)
+    # A node's logit is the product of the residual stream and the node's own embedding.
     model.unembed.weight.copy_(_get_node_embeddings(model).T)
-    if model.config.write_map:
+    if model.config.write_map:  # write the residual stream itself, scaled down
         _get_write_weights(model).copy_(_WRITTEN * torch.eye(model.config.d_model))
 
 
@@ -168,11 +169,12 @@ def _start_factored(model: HookedLatentTransformer) -> None:
 
     for position, label in enumerate(model.layout.max_layout.labels):
         role, _, number = label.partition("_")
+        # A label with a number but no group of its own is an end of the edge with this number.
         if label in _GROUPS or number:
             role_code = get_code(role)
             group = _GROUPS.get(label, f"edge {number}")
             model.W_pos[position] = _ROLE * role_code + get_code(group)
-        if label == "<z>":
+        if label == "<z>":  # the latent's position matches the root and the question
             model.W_pos[position] = get_code("root") + get_code("question")
 
 
@@ -191,6 +193,7 @@ def _start_apart(model: HookedLatentTransformer) -> None:
     _empty_half(model.latents.table, places)
     _empty_half(model.W_pos, content)
     _start_matching(model)
+    # Of these weights, those of the heads are replaced: a head reads one half only.
     for block in model.blocks:
         attn = block.attn
         for head in range(model.config.n_heads):
@@ -199,7 +202,7 @@ def _start_apart(model: HookedLatentTransformer) -> None:
             matched = places if head < n_by_place else content
             nn.init.orthogonal_(attn.W_Q[head, matched])
             nn.init.orthogonal_(attn.W_V[head, content])
-        _copy_what_matches(attn)
+        _copy_what_matches(attn)  # keys and outputs from the new queries and values
     if model.config.write_map:
         _get_write_weights(model)[places] = 0.0
 
