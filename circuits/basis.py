@@ -316,17 +316,19 @@ class Coordinates:
         >>> builder(2, positions="sinusoidal"), list(inspect.signature(builder).parameters)
         ('2, sinusoidal', ['size', 'positions', 'n_lines', 'seed', 'rotation'])
         """
-        signature, fields = inspect.signature(build), inspect.signature(cls).parameters
-        parameters = dict(signature.parameters)
+        own_signature, fields = inspect.signature(build), inspect.signature(cls).parameters
+        parameters = dict(own_signature.parameters)
         del parameters["coordinates"]
-        signature = signature.replace(parameters=[*parameters.values(), *fields.values()])
+        signature = own_signature.replace(parameters=[*parameters.values(), *fields.values()])
 
         @wraps(build)
         def builder(*args: Any, **arguments: Any) -> _T:
+            """Gather the fields of the coordinates among the arguments, and call ``build``."""
             passed = signature.bind(*args, **arguments).arguments
             passed_fields = {name: passed.pop(name) for name in fields if name in passed}
             return build(**passed, coordinates=cls(**passed_fields))
 
+        # What `inspect.signature` and `checked` see in place of (*args, **arguments).
         builder.__signature__ = signature  # type: ignore[attr-defined]
         return checked(builder)
 

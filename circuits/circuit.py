@@ -473,8 +473,9 @@ class Circuit(Result):
     float64_only: str = ""
 
     def __post_init__(self) -> None:
+        """Refuse unknown variables, and locations of a variable that share a name or differ in size."""
         for key, locations in self.sites.items():
-            self.algorithm.variable(key)
+            self.algorithm.variable(key)  # refuses a key that the algorithm does not have
             names = [location.name for location in locations]
             require(
                 len(set(names)) == len(names),

@@ -247,12 +247,13 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
     basis.positions.margin`` at other keys.
     """
     code, pos = basis.positions, basis["pos"]
-    if not code.lines:
+    if not code.lines:  # one-hot: each position asks for the one that is `offset` earlier
         n_pairs = len(code.labels) - offset
         pairs = zip(code.labels[offset:], code.labels[:n_pairs], strict=True)
         return tuple((pos[later], pos[earlier]) for later, earlier in pairs)
     terms: list[Term] = []
-    # R^l turns the plane of each frequency omega by the angle omega * l.
+    # R^l turns the plane of each frequency omega by the angle omega * l: cos and sin of the sum of
+    # two angles, by the addition theorem.
     for k, omega in enumerate(code.lines, 1):
         c, s = math.cos(omega * offset), math.sin(omega * offset)
         cos, sin = pos[f"cos_{k}"], pos[f"sin_{k}"]

@@ -258,6 +258,7 @@ def _select_write_slot(
         return latents[:, :, 0]
     carried = f"{n_latents} rows"
     refusal = _WRITES_ALL.format(word=word, name=run.settings.get("model"), carried=carried)
+    # Slots count the layout's latents; a machine that carries other rows writes all of them at once.
     require(n_latents == run.layout.n_latents, refusal)
     slots = run.slots[..., None, None].expand(-1, -1, 1, width)  # [episode, round, 1, d_model]
     return latents.gather(2, slots).squeeze(2)

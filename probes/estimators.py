@@ -397,7 +397,7 @@ class _LogisticFit:
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 regression.fit(rows[:, :-1], labels)
             fitted = np.column_stack([regression.coef_, regression.intercept_])
-        if len(classes) == 2:
+        if len(classes) == 2:  # one row was fitted, of class 1; the logit of class 0 is always 0
             fitted = np.vstack([np.zeros_like(fitted), fitted])
         return _Regression(classes, fitted.T)
 

@@ -342,7 +342,7 @@ def _fit_run(
     options = model_settings | options
     results: dict[int, ProbeResult] = {}
     for when, array in activations.items():
-        # here: of the targets that are read at this moment
+        # "here" means: of the targets that are read at this moment
         indices = [i for i, target in enumerate(targets) if target.when == when]
         targets_here = [targets[i] for i in indices]
         targets_of_copies_here = (
@@ -350,6 +350,7 @@ def _fit_run(
         )
         its_copies = list(copies)
         for run_of_copy in untrained_copies:
+            # None: the copy runs on the same episodes, and has their targets.
             targets_of_copy: Sequence[TargetValues] | None = targets_of_copies_here
             absent_in_copy = None if where.hook is None else find_absent(run_of_copy(), where)
             # Beyond this share its NaN activations stay, and fit_targets drops the copy.

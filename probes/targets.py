@@ -282,6 +282,7 @@ def _compute_values(
         current = algorithm.variable(variable.key)
         if moment == "after" and (scoring is current or scoring.scored is None):
             scoring = current
+            # The rule of the state reads the state's keys: there it must find the next state.
             after = {state: computed[NEXT + state] for state in algorithm.of_the_state}
             computed = {**computed, **after}
         if scoring.scored is not None:

@@ -537,6 +537,7 @@ def _grade_subject(
         part["cpu_seconds"] += time.process_time() - started
         finished.save(file, dict[str, Any], part)
         part["refusals"] += failed  # not kept: a method that is mended is asked again
+    # The stored scores may also be of methods that an earlier run had, and this one has not.
     wanted = {(method.question, method.key) for method in methods}
     for key in ("rows", "refusals"):
         part[key] = [row for row in part[key] if (row["question"], row["method"]) in wanted]

@@ -232,6 +232,7 @@ def _make_variant(
         The changed model; and a function that converts directions of the residual stream,
         ``[d_model, rank]``, from the old model to the new one, or None if they stay the same.
     """
+    # The stream is a row x, and the new one x @ columns; directions are columns: columns.T @ them.
     if variant == "rotated":
         turn = _draw_rotation(model, seed)
         return rotate_residual_stream(model, seed), turn.T.double().matmul

@@ -392,13 +392,15 @@ class Material:
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 
         def make() -> Readout:
+            """Run one circuit per candidate edge: all edges without this one."""
+            # A scorer needs a metric; here only the readouts are used, which do not depend on it.
             scorer = CircuitScorer(self.pair(corruption, t), _METRICS["prediction"], ablation)
             # In order of destination, since circuits that run as a batch start at the first layer
             # that any of them cuts.
             order = sorted(self.candidates, key=lambda edge: edge[1])
             circuits = []
             for edge in order:
-                kept_edges = scorer.graph.mask()
+                kept_edges = scorer.graph.mask()  # all edges, [source, destination]
                 kept_edges[edge] = False
                 circuits.append(kept_edges)
             readouts = dict(zip(order, scorer.run(circuits), strict=True))

@@ -391,7 +391,7 @@ def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> Algorit
     )
     if not cells:
         return part
-    worst = cells[0]
+    worst = cells[0]  # cells are sorted, the least similar first
     family = part.family if worst.alike.low >= ARRIVES else None
     return replace(part, response=worst, family=family)
 
@@ -415,7 +415,8 @@ def _measure_remainder(
         alone leaves the smallest share, in words.
     """
     fitted_on, scored_on = zip(*sets.values(), strict=True)
-    # Errors [episode, round, outcome], slopes [episode, round, outcome, change].
+    # Errors [episode, round, outcome], slopes [episode, round, outcome, change]. All sets have
+    # equally many episodes, by the same participants; their rounds are concatenated.
     errors, slopes, names = _compute_errors_and_slopes(predict, algorithm, fitted_on)
     scored_errors, scored_slopes, _ = _compute_errors_and_slopes(predict, algorithm, scored_on)
     participants = participants_of(scored_on[0])  # the same in every set
@@ -424,6 +425,7 @@ def _measure_remainder(
         """Regress errors on the effects of these changes, and return the share of the squared error
         that remains where the regression was not fitted.
         """
+        # One row for each number that is predicted, one column for each change.
         effects = slopes[..., changes].reshape(errors.size, -1)
         weights, *_ = np.linalg.lstsq(effects, errors.ravel(), rcond=_SMALLEST_SINGULAR_VALUE)
         rest = scored_errors - scored_slopes[..., changes] @ weights
@@ -458,6 +460,8 @@ def _compute_errors_and_slopes(
     for episodes in batches:
         p = checked_distributions(predict(episodes), episodes)
         q, slopes_of_batch, names = _differentiate_by_update(algorithm, episodes)
+        # An outcome of small probability p has about the variance p. The sum of both predictions
+        # weighs an error in either alike; a factor of all errors does not matter.
         deviation = np.sqrt(p + q + _LEAST_VARIANCE)
         missed.append((p - q) / deviation)
         slopes.append(slopes_of_batch / deviation[..., None])
@@ -484,7 +488,7 @@ def _differentiate_by_update(algorithm: Algorithm, episodes: Any) -> tuple[Array
             directions = _list_directions(values[key], values[NEXT + key], inputs)
             additions[key] = _DERIVATIVE_STEP * np.stack(list(directions.values()))
             names = list(directions)
-    n_changes = max(len(names), 1)
+    n_changes = max(len(names), 1)  # without real-valued state, one copy that does not change
     # From here on axis 0 is the change: one copy of the state for each.
     state = {key: np.repeat(values[key][None, :, 0], n_changes, 0) for key in algorithm.state}
     repeated = {key: np.broadcast_to(x, (n_changes, *x.shape)) for key, x in inputs.items()}

@@ -205,6 +205,7 @@ def compare_tables(
         first.positions == second.positions,
         f"tables must be of the same positions, got {first.positions} and {second.positions}",
     )
+    # [resample, episode]; in the first, every episode counts once, which gives the estimate.
     weights = resample_weights(
         len(first.lost), _N_RESAMPLES, seed, plain_first=True, participants=participants
     )
@@ -315,12 +316,15 @@ def _measure_reading(
     Returns:
         Sums of squares ``[episode, head, kind, pos]``.
     """
+    # The hook's axes are [episode, round, head, query, key]; here the query comes before the head.
     patterns = plain.seen[Site("pattern", layer)].transpose(2, 3)
-    values = plain.seen[Site("v", layer)]
+    values = plain.seen[Site("v", layer)]  # [episode, round, key, head, d_head]
     by_query = []
-    for attention in patterns.unbind(2):
+    for attention in patterns.unbind(2):  # of one query, [episode, round, head, key]
+        # What each head moves from each key to this query, [episode, round, key, head, d_head].
         inputs = attention.mT[..., None] * values
         by_query.append(_measure_write_norm(inputs - inputs.mean((0, 1)), model, layer))
+    # [kind, query] @ [episode, head, query, key]: summed over the queries of each kind.
     return by_kind.T @ np.stack(by_query, 2)
 
 
@@ -483,6 +487,7 @@ def compare_circuits(compared: Compared) -> CircuitPart:
     algorithm = reference.task.explains(reference.model)
     tables = []
     for participant in (reference, subject, *compared.untrained):
+        # All latents, unless the algorithm has a state that can be decoded from them.
         state = Outcome("latents")
         if algorithm.state:
             state = Outcome("state", participant.decoder(algorithm, algorithm.memory))

@@ -111,6 +111,7 @@ def _score_algorithms(model: Machine, episodes: Any) -> pd.DataFrame:
     (the same for the model with its latents reset in every round).
     """
     task = tasks.of(model)
+    # `cut` puts the initial latents before every round.
     forgetful_run = rollout(model, episodes, fwd_hooks=[cut(model)])
     forgetful = model.layout.distribution(forgetful_run.predictions).numpy(force=True)
     predictions = {
@@ -158,6 +159,7 @@ def draw(measures: pd.DataFrame, algorithms: pd.DataFrame, shown: Sequence[str])
     loss, probed, near = figure.subplots(1, 3)
     is_excess = measures["key"] == "excess"
     seeds = "seed " + measures["seed"].astype(str)
+    # Checkpoints between two evaluations repeat the number of the last one: only the first is drawn.
     evaluated = measures[is_excess].drop_duplicates(["seed", "number"])
     _draw_lines(loss, evaluated.assign(label=seeds), "number")
     claims = measures[~is_excess].assign(label=measures["key"])

@@ -286,6 +286,7 @@ class Participant:
 
         def sum_errors(penalty: float) -> float:
             decoder = fit_crossfitted_writer(self, algorithm, (key,), penalty).decoder
+            # Latents before each round, as the values are; after the last round there is no value.
             decoded = decoder(latents[:, :-1]).numpy(force=True)
             return float(((np.diff(decoded, axis=1) - steps) ** 2).sum())
 
@@ -513,6 +514,7 @@ def remove_irrelevant_constants(algorithm: Algorithm, episodes: Any) -> Algorith
             continue
         # With a constant added before the round, the same constant must be added after it, and
         # nothing else may change.
+        # The state after the round, and the values of all variables in it.
         after, shifted = algorithm.step({**state, key: before + 1.0}, inputs)
         expected = {k: values[NEXT + k] for k in algorithm.state}
         expected[key] = expected[key] + 1.0

@@ -207,16 +207,16 @@ def _measure_machine_responses(edits: Edits, model: Machine) -> Array:
     for t in range(last):
         parts = [part for part in edits.parts if part.round == t]
         encoded = [base.layout.encode(part.episodes.select(part.rows)) for part in parts]
-        fed = EncodedRounds.join([model.prepare(rounds) for rounds in encoded])
+        fed = EncodedRounds.join([model.prepare(rounds) for rounds in encoded])  # changed inputs
         rows = np.concatenate([part.rows for part in parts])
         experiment = Experiment(
             model,
             base.select(rows),
-            edits={"input": [Edit(None, fed)]},
+            edits={"input": [Edit(place=None, value=fed)]},  # no place: it replaces the inputs
             rounds=[t],
             horizon=last - t,
-            reads="each",
-            update=False,
+            reads="each",  # the prediction of every round from t on
+            update=False,  # nothing after the last prediction is read
         )
         # Of the only edit: [row, round from t on, outcome].
         effects = run(experiment).effects[0].numpy(force=True)
@@ -512,6 +512,7 @@ def _compute_response_part(compared: Compared) -> ResponsePart:
     every_edit, next_round = np.arange(len(edits.round)), edits.round + 1
     # [edit, outcome], one round after each edit.
     our_next, their_next = ours[every_edit, next_round], theirs[every_edit, next_round]
+    # NaN: at a tie, where noise alone changes the prediction.
     is_known = ~np.isnan(our_next + their_next).any(-1)
     episode, n_episodes = edits.episode[is_known], len(edits.episodes)
     product = (our_next * their_next).sum(-1)[is_known]

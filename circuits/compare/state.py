@@ -338,6 +338,8 @@ class _Receiver:
         scale = float(np.var(expected)) if _find_kind(target) == "mean" else 1.0
         clean = pool_runs(target).latents[:, budget.at]
         noise = torch.randn(clean.shape, generator=generator).to(clean)
+        # Where so small a noise changes predictions, the run hangs on a tie, and says nothing about
+        # what is stored: such starts do not count.
         shift = _TIE_NOISE * clean.std(0) * noise
         shaken = [
             _measure_divergence(target, clean + sign * shift, expected=expected, budget=budget)

@@ -180,7 +180,7 @@ class UpdatePart(Result):
                 decoded="decoded R2",
                 nonlinear="non-linear R2",
                 r2="number",
-                untrained="",
+                untrained="",  # left out: here only the best copy is reported
             )
             best_copy = merge_copies(score.untrained).number
             rows.append({"name": "step R2", **row, "untrained": best_copy})

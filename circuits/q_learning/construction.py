@@ -435,6 +435,7 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     "lin", they also look up Q-values.
     """
     ids, states, sink, move = wiring.ids, wiring.states, wiring.sink, wiring.move
+    # Head 2.1 copies the name s_t from an action token beside the current state to buf1 of Select.
     # The candidate of the current state scores 2: it is an action, and has the tag Qcurr.
     to_current = ((ids["Select"], ids["Qcurr"] + wiring.any_action),)
     state = move(states, "id", "buf1")
@@ -443,6 +444,8 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     )
     if wiring.variant != "lin":
         return [fetch]
+    # A query names its state s in buf2. The column of action a, a latent, holds Q(s, a) in buf1[s]:
+    # this is its score, and the head writes it to buf2[a] at the query.
     same_state = wire.match(wiring.basis, states, "buf2", "buf1")
     value = move(wiring.actions, "id", "buf2")
     following, only_update = move(states, "buf2", "buf2"), wiring.constant - ids["Update"]
@@ -482,10 +485,10 @@ def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
         sharpness = wiring.beta or wiring.hardness or 1.0
         bonus = _reward_drawn_action(wiring, choice_rule, sharpness)
         choice_scores = (*choice_scores, *bonus)
-    if wiring.variant == "lin":
-        maximum = move(states, "buf3", "buf3")
+    if wiring.variant == "lin":  # actions hold their column of the Q-table in buf3
+        maximum = move(states, "buf3", "buf3")  # the whole column; layer 4 takes Q(s', a) from it
         column = move(states, "buf3", "buf1")
-    else:
+    else:  # actions hold their column in buf1, and Q(s', a) in buf2[Qnext]
         maximum = ((wiring.buf2["Qnext"], wiring.buf2["Select"]),)
         column = move(states, "buf1", "buf1")
     action = move(actions, "id", "id")
@@ -536,7 +539,7 @@ def _make_selection(
         action_index = action_index + float(k) * ids[action]
     # 0 at candidates, which are actions next to s' (Qnext); at most -gate elsewhere.
     to_candidates = (select, gate * (ids["Qnext"] + wiring.any_action - 2.0 * constant))
-    if wiring.variant != "lin":
+    if wiring.variant != "lin":  # a candidate's coordinate buf2[Qnext] holds Q(s', a)
         by_value = (sharpness * select, buf2["Qnext"] - tau * action_index)
         return rule, (by_value, to_candidates, (gate * (constant - select), wiring.sink))
     # In "lin", head 2.2 wrote the values of all actions to Select; a candidate has its own name.
@@ -650,6 +653,7 @@ def _make_fetching_heads(wiring: _Wiring) -> list[wire.Head]:
     """
     ids, sink, move = wiring.ids, wiring.sink, wiring.move
     update, to_taken = ids["Update"], wiring.to_taken_action
+    # The coordinate Qcurr holds -Q(s_t, a_t) at the taken action, and the block "id" its state s_t.
     current = (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
     reward, best = move(("r",), "buf1", "buf2"), move(("Select",), "buf2", "buf2")
     of_reward, of_select = ((update, ids["r"]),), ((update, ids["Select"]),)
@@ -669,8 +673,8 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     erase coordinates that are no longer needed.
 
     For each state s two neurons add ``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)`` to Q(s,
-    a_t). The coordinate ``buf2[s]`` is 1 if s is s_t and 0 otherwise, and D bounds ``|d|``: the sum
-    is d for s_t and 0 for other states.
+    a_t), which ``buf1[s]`` holds. The coordinate ``buf2[s]`` is 1 if s is s_t and 0 otherwise, and D
+    bounds ``|d|``. For s_t the sum is ``relu(d) - relu(-d) = d``; for other states both terms are 0.
     """
     buf1, buf2 = wiring.buf1, wiring.buf2
     # r - Q(s_t, a_t) + gamma max Q(s', a): the coordinate Qcurr holds -Q(s_t, a_t), and Select the
@@ -681,7 +685,7 @@ def _make_adding_neurons(wiring: _Wiring) -> list[wire.Neuron]:
     D = wiring.alpha * wiring.bound * (2 + wiring.gamma)
     neurons = []
     for state in wiring.states:
-        for sign in (1.0, -1.0):
+        for sign in (1.0, -1.0):  # the first and the second relu; layer 3 counts from 0
             read, write = sign * d + D * buf2[state], sign * buf1[state]
             neurons.append(
                 wire.Neuron("4.4 add TD error", layer=3, read=read, bias=-D, write=write)
@@ -731,6 +735,7 @@ def _sample_episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int
     transitions = np.concatenate([part.transitions for part in parts])
     rewards = np.concatenate([part.rewards for part in parts])  # in [0, 1]
     mdps = MDPs(transitions, low + (high - low) * rewards)
+    # It explores in half of the rounds, so that the episodes visit states off the greedy path.
     learner = tabular.QLearner(epsilon=0.5, alpha=arguments["alpha"], gamma=arguments["gamma"])
     return tabular.run(learner, mdps, n_rounds, seed)
 

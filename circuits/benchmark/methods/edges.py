@@ -99,6 +99,7 @@ def _score_by_attention(subject: KnownMachine, material: Material) -> Answer:
     over episodes and over the positions that are read.
     """
     t = material.effort.round
+    # Both are runs of clean episodes; that of the pair has what each source writes in round t.
     run, graph, scores = material.run(), material.graph, {}
     clean = material.pair(material.corruptions[0]).clean
     sizes = graph.contributions(clean, t).norm(dim=-1)  # [source, episode, position]

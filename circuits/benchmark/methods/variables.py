@@ -128,7 +128,8 @@ def _answer_directions(
     subspaces = {}
     for key, site in material.items("subspace"):
         fitted, _ = _probe_site(material, site, within_round=False)[key]
-        # The covariance of the probe's outputs, [output, output].
+        # The covariance of the probe's outputs, [output, output]: A^T C A, with slopes A and the
+        # covariance C of the activations; `along` is A^T C.
         variances, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
         varying = axes[:, variances > 1e-9 * variances.max()].flip(1)  # the largest first
         columns = fitted.along.T if of_activations else fitted.slopes
@@ -153,10 +154,14 @@ def _probe_site(
     """
 
     def make() -> dict[str, tuple[Affine, float]]:
+        """Fit one map to the values of all variables side by side, and split it by variable, which
+        gives the same as one fit for each.
+        """
         model, run = material.subject.model, material.run(1, material.effort.fits)
         place = Site.parse(site, model)
 
         def replay_site() -> Tensor:
+            """Run the rounds once more to get the activations of the hook."""
             _, _, cache = replay(model, run, names_filter=[place.hook])
             return cache[place.hook].double()
 
@@ -173,7 +178,7 @@ def _probe_site(
         fitted, errors = _fit_probe(x, torch.cat(values, -1), within_round)
         probes, start = {}, 0
         for name, value in zip(names, values, strict=True):
-            columns = slice(start, start + value.shape[-1])
+            columns = slice(start, start + value.shape[-1])  # the outputs of this variable
             start = columns.stop
             probe = Affine(
                 centre=fitted.centre,
@@ -194,6 +199,7 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
     The score is the cosine between the actual effects on an output and those that the algorithm
     predicts for a swap of the variable. The better of the outputs "prediction" and "state" counts.
     """
+    # A handwired model says itself where its latents hold the state; of others it is decoded.
     decode = None
     if not subject.model.is_handwired:
         decode = material.compute_once(
@@ -215,7 +221,7 @@ def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
             )
             effect, wanted = result.effect, result.wanted
             size = float(np.linalg.norm(effect) * np.linalg.norm(wanted))
-            along = float((effect * wanted).sum())
+            along = float((effect * wanted).sum())  # inner product over all episodes and numbers
             cosines.append(along / size if size > 1e-9 else 0.0)
         scores[key, site] = max(cosines)
     return Answer(scores)
@@ -258,7 +264,7 @@ def _answer_das(question: str, subject: KnownMachine, material: Material) -> Ans
         )
         if isinstance(result, AlignmentResult):
             results[key, site] = result
-        else:
+        else:  # the error with which the alignment was refused
             refusal = result
     require(
         results or not items,
