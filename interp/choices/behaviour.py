@@ -219,6 +219,14 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
 def _explain_group(
     members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
 ) -> PlayerBehaviour:
+    """Return the behaviour of one group of runs. Its algorithms are searched only if it has at
+    least :data:`FEWEST_RUNS` runs.
+
+    Args:
+        members: the runs of the group.
+        seed: seed of the bootstraps and of the untrained copies of ``machines``.
+        machines: models with which the group's choices are compared.
+    """
     model, condition, regime = members[0].group  # which all members share
     explained = None
     if len(members) >= FEWEST_RUNS:
@@ -236,11 +244,21 @@ def _explain_group(
 def _explain_runs(
     members: Sequence[LLMRun], regime: str, seed: int, machines: Sequence[Machine]
 ) -> ChoiceExplanation:
+    """Find the families of algorithms that explain the predictions of one group of runs.
+
+    Args:
+        members: the runs of the group, one per instance (episode to play).
+        regime: regime of their episodes.
+        seed: seed of the bootstrap and of the untrained copies of ``machines``.
+        machines: models with which the group is compared.
+    """
     episodes = episodes_of(members, regime)
     choices = np.full((len(episodes), episodes.n_rounds), np.nan)
-    # The order of `episodes_of`; rounds that were not played stay NaN.
+    # In the order of `episodes_of`, that of the index; rounds that were not played stay NaN.
     for row, run in enumerate(sorted(members, key=lambda run: run.index)):
         choices[row, : run.rounds] = run.predictions
+    # Name of a machine -> (its predictions, those of a copy with random weights). The copy is the
+    # control: what it predicts equally well is not due to the machine's training.
     beside = {}
     for machine in machines:
         untrained = machine.untrained(seed)
@@ -260,8 +278,8 @@ def _measure_agreement(members: Sequence[LLMRun], seed: int) -> Interval:
     equal_by_episode, known_by_episode = [], []
     for run in members:
         n_equal, n_known = 0, 0
-        for further in run.again:
-            # The rounds that both runs played.
+        for further in run.again:  # the predictions of one further run, by round
+            # One of the two may have ended earlier: only rounds that both played are compared.
             first = run.predictions[: len(further)]
             second = further[: run.rounds]
             n_equal += int((first == second).sum())

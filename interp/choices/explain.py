@@ -506,12 +506,13 @@ def scores_of_players(data: ChoiceData, families: Mapping[str, Family]) -> list[
     guesses = score_guess(data, n_outcomes=any_score.fitted.shape[-1])
     columns = [*by_family.values(), guesses]
     by_player = [list(scores) for scores in zip(*columns, strict=True)]  # [player][family]
+    # Index of each player's best score: that of a family, or the last one, which is the guess's.
     best_places = []
     for scores in by_player:
         held_out_losses = [score.losses.sum() for score in scores]
         best_places.append(int(np.argmin(held_out_losses)))
     for place, family in enumerate(families.values()):
-        best_scores = {}  # of the players whose best family is this one
+        best_scores = {}  # player -> score, for the players whose best family is this one
         for player, best_place in enumerate(best_places):
             if best_place == place:
                 best_scores[player] = by_player[player][place]
@@ -638,7 +639,7 @@ def explanation_of(
     p_values = {score.key: float(p) for score, p in zip(ranked, confidence.p_values, strict=True)}
     checks = {}
     for score in ranked:
-        if p_values[score.key] >= 1 - LEVEL:
+        if p_values[score.key] >= 1 - LEVEL:  # the family is in the confidence set
             checks[score.key] = check_player(data, player, score.fitted)
     closest = ranked[0]
     algorithm = None
@@ -731,9 +732,11 @@ def _compare_with_machine(
     floor = next(score for score in ranked if score.memoryless)
 
     def score_machine(predictions: Any) -> FamilyScore:
+        """Check the predictions of the machine or its copy, and score them like a family's."""
         p = checked_distributions(predictions, episodes)[rows]
         n_outcomes = p.shape[-1]
         n_expected = floor.fitted.shape[-1]
+        # With offers, a family predicts only the offered options: its last axis has other entries.
         require(
             data.offers is not None or n_outcomes == n_expected,
             f"predictions of a machine must be of the task's {n_expected} outcomes, got {n_outcomes}",

@@ -170,6 +170,7 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
         entropies = (special.entr(p) + special.entr(q)) / 2
         divergences = (special.entr((p + q) / 2) - entropies).sum(-1)  # [episode, round]
         by_episode = divergences.mean(1)
+    # Equal predictions give 0 exactly, not what rounding makes of it.
     return np.asarray(np.where(by_episode < _ROUNDING, 0.0, by_episode))
 
 
@@ -337,11 +338,13 @@ class Distributions:
         """
         last = self._last_parameters
         changed = [s for s in self.family.searched if last.get(s.name) != parameters[s.name]]
+        # `used_by`: keys of the variables whose equations have the parameter.
         changed_variables = [key for searched in changed for key in searched.used_by]
         stale = algorithm.downstream(changed_variables)
         # An empty `used_by` means that the parameter may enter every equation.
         enters_all = any(not searched.used_by for searched in changed)
         next_states = {NEXT + key for key in algorithm.state}
+        # A stale next state changes the states of all later rounds, so the rounds are run again.
         if not self._values or enters_all or stale & next_states:
             self._values = self._run_states(algorithm)
         else:
@@ -397,6 +400,9 @@ def fit(
         weights.append(np.concatenate(of_batches) / len(batches))
 
     def loss(parameters: Mapping[str, float]) -> float:
+        """Return the divergence of the family's member with these parameters, averaged over
+        batches.
+        """
         algorithm = family.make(**parameters)
         total = 0.0
         for predict, target, weight in zip(predict_groups, targets, weights, strict=True):
@@ -458,7 +464,9 @@ def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, f
     """
     points = list_grid_points(searched)
     grid_losses = {point: loss(name_values(searched, point)) for point in points}
+    # One for each combination of the categorical parameters, the lowest loss first.
     leaders = _best_per_choice(searched, grid_losses)
+    # Pairs (loss, point), of which `min` is the best.
     candidates = [(grid_losses[point], point) for point in leaders[:_STARTS]]
     lowest_on_grid, _ = candidates[0]
     if lowest_on_grid > 0:  # no point can be better than 0

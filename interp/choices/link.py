@@ -71,7 +71,7 @@ class Link:
             offers: index of the option in each slot (position in the list of offered options),
                 ``[..., slot]``; negative in empty slots. None if all options are offered.
         """
-        guess = guess_uniformly(p.shape, offers)
+        guess = guess_uniformly(p.shape, offers)  # 0 in empty slots
         if self.temperature == 0:
             without_lapse = take_likeliest(p)
         else:
@@ -81,6 +81,8 @@ class Link:
             weights = np.power(ratios, 1 / self.temperature) * is_offered
             without_lapse = weights / weights.sum(-1, keepdims=True)
         q = self.lapse * guess + (1 - self.lapse) * without_lapse
+        # Temperature and lapse leave a uniform prediction uniform. There, `tied` is used: how often
+        # the player chose each outcome in such ties.
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
     def raise_lapse(self, n_choices: int) -> Link:
@@ -159,6 +161,9 @@ class ChoiceLikelihood:
     """
 
     def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool, guess: Array) -> None:
+        """Divide the choices into ties, which have a loss that no temperature changes, and the
+        others, of which the methods need only a few numbers for each choice.
+        """
         n_outcomes = p.shape[-1]
         is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
         tied_counts = np.bincount(choices[is_tied], minlength=n_outcomes)
@@ -173,6 +178,7 @@ class ChoiceLikelihood:
         log_ratios = log_p - np.take_along_axis(log_p, chosen, -1)
         # Log of p(outcome) / p(choice), [choice, outcome]; options that are not offered never count.
         self._log_ratios = np.where(untied_guess > 0, log_ratios, -np.inf)
+        # Probability of each choice at temperature 0; 0 if another outcome was the likeliest.
         self._chances_at_zero = np.take_along_axis(take_likeliest(untied_p), chosen, -1)[:, 0]
         self.always_likeliest = bool(self._chances_at_zero.all())
         largest_p = untied_p.max(-1, initial=0)
@@ -393,7 +399,8 @@ def interpolate_profile_ends(
         temperature: temperature of the choices.
     """
     limit = _LIMIT_AT_ZERO if temperature == 0 else HALF_CHI2
-    # Near the minimum the root of the rise is a straight line, which can be interpolated.
+    # Near the minimum the loss rises like a square, so the root of the rise is a straight line,
+    # which can be interpolated.
     root_rise = np.sqrt(profile - profile.min())
     root_limit = float(np.sqrt(limit))
     inside = np.flatnonzero(root_rise <= root_limit)

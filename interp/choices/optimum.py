@@ -262,6 +262,7 @@ class Problems:
         Returns:
             The same arrays as :meth:`derivatives`.
         """
+        # For each row: the episode it copies, its problem, and which rounds are fitted to.
         rows, places, is_fitted = self._list_rows(chosen)
         p, slopes = self._differentiate(rows, places, points)
         guess = guess_uniformly(p.shape, self.data.offers_in(rows))
@@ -276,6 +277,7 @@ class Problems:
         for i, slope in enumerate(slopes):
             slope_of_log_q = self.data.select_chosen(slope, rows) / chosen_q  # [row, round]
             gradient[:, i] = _sum_by_problem(-slope_of_log_q * is_fitted, places)
+            # Fisher information of a choice: sum over outcomes of dq/d_i * dq/d_j / q.
             scaled = slope * is_fitted[..., None] / q
             for j in range(i, n_slopes):
                 products = np.einsum("rtk,rtk->rt", scaled, slopes[j])  # summed over outcomes
@@ -395,7 +397,8 @@ def minimise(
         gradient[improved] = new_gradient[is_lower]
         information[improved] = new_information[is_lower]
         damping[active] *= np.where(is_lower, 1 / _DAMPING_FACTOR, _DAMPING_FACTOR)
-        # To first order, a step changes the loss by its product with the gradient.
+        # A problem is done once its steps gain nearly nothing. For a step that was refused, what
+        # counts is what it promised: to first order, minus its product with the gradient.
         expected_gain = -(gradient[active] * step).sum(1)
         is_done = np.where(is_lower, gain, expected_gain) < _SMALL_GAIN
         active = active[~is_done]
@@ -427,6 +430,7 @@ def _newton_step(
     is_free = ~is_held
     both_free = is_free[:, :, None] & is_free[:, None, :]
     diagonal = np.einsum("nii->ni", information)
+    # `_TINY` keeps the matrix invertible if the information about a parameter is 0.
     damping_term = (damping[:, None] + _TINY) * diagonal + _TINY
     # The row and the column of a parameter at a bound become those of the identity, so that its step
     # is 0.
@@ -519,6 +523,8 @@ class PlayerFits:
         without_lapse = self._minimise(
             near_whole, omits_fold, most_lapse=0.0, most_steps=_FEW_STEPS
         )
+        # `with_lapse` has starts of the grid and of the simpler family so far. The best points
+        # without a lapse rate are starts, too, once they are given a small one.
         for lapse in _SMALL_LAPSES:
             points = without_lapse.points.copy()
             points[..., -1] = lapse
@@ -541,9 +547,8 @@ class PlayerFits:
         shape = (data.n_players, len(data.masks))
         n_parameters = len(self.family.searched)
         no_fit = Fit(np.zeros((*shape, n_parameters + 1)), np.full(shape, np.inf))
-        without_lapse: dict[
-            tuple[float, ...], Fit
-        ] = {}  # value of the first parameter -> best fit with it
+        # (value of the first parameter,) -> best fit with this value
+        without_lapse: dict[tuple[float, ...], Fit] = {}
         with_lapse = no_fit
         rows = np.arange(len(data.episodes))
         for point, p in self.predict.predict_grid(rows):

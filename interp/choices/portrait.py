@@ -70,7 +70,7 @@ def phase_portrait(
         "a round moves the logit of the next one, so episodes need 2 rounds or more",
     )
     names = [f"arm_{i + 1}" for i in range(episodes.n_arms)]
-    paid_masks = _reward_masks(episodes)
+    paid_masks = _reward_masks(episodes)  # name of a reward -> mask of the rounds that paid it
     has_logit = episodes.counted & episodes.offered[..., arm]
     # Arrays of rounds below leave out the last round, after which there is no logit.
     both_have_logit = has_logit[:, :-1] & has_logit[:, 1:]
@@ -144,7 +144,7 @@ def _iter_bins(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, 
         # Least squares: the line from the logit before a round to its change.
         x = before[rows] - mean_before
         y = change[rows] - mean_change
-        slope = (x @ y) / (x @ x or 1.0)
+        slope = (x @ y) / (x @ x or 1.0)  # 0 if all logits of the bin are equal
         residual = y - x * slope
         yield {
             "logit": mean_before,

@@ -219,6 +219,7 @@ def expected_mean(
         differences = ((observed_values - means) * use).sum(1)  # [episode]
         by_participant = np.bincount(participants, differences)
         n_participants = len(by_participant)
+        # Standard error of a sum of n independent terms: sqrt(n) times their standard deviation.
         error_of_total = by_participant.std(ddof=1) * np.sqrt(n_participants)
         spread = max(spread, float(error_of_total) / n_choices)
     observed = float(observed_values[use].mean())

@@ -236,13 +236,14 @@ class _Inputs(NamedTuple):
 def _read_inputs(layout: RoundLayout, episodes: Any) -> _Inputs:
     """Return what a recurrent cell with ``layout`` reads in recorded episodes."""
     counted = torch.from_numpy(episodes.counted)
-    reader = Said(layout)
+    reader = Said(layout)  # turns the tokens of a round into a vector
     rounds = layout.fit(episodes).encode(episodes)
     in_floats = replace(rounds, values=rounds.values.float())
     rows = in_floats.map_tensors(lambda part: part.flatten(0, 1))  # axes: [episode and round, ...]
     after = reader.after(rows).unflatten(0, counted.shape)
     before = reader.before(rows).unflatten(0, counted.shape)
-    order = (~counted).int().argsort(dim=1, stable=True)  # missing rounds last
+    # Missing rounds go last, so that a cell's state after n heard rounds is its n-th state.
+    order = (~counted).int().argsort(dim=1, stable=True)
     episode = torch.arange(len(counted))[:, None]
     after_in_order = after[episode, order]
     n_before = counted.cumsum(1) - counted.int()
@@ -263,6 +264,7 @@ def _compute_logits(
         modules: the modules of the cells.
         inputs: what the cells read.
     """
+    # Each cell's own embedding of the rounds, [episode, round, cell, input].
     heard = torch.stack([module.hear(inputs.after) for module in modules], 2)
     states = _run_side_by_side([module.core for module in modules], heard)
     # A cell starts from zeros: entry n is its state after n rounds, [episode, n, cell, unit].

@@ -116,6 +116,9 @@ class ChoiceData:
         first_asked: int = 0,
         players: NDArray[np.int64] | None = None,
     ) -> None:
+        """Number the units, folds and masks of all choices. Only scored rounds are kept, so every
+        round index counts from ``first_asked``.
+        """
         scored_choices = choices[:, first_asked:]
         self.episodes = episodes
         self.first_asked = first_asked
@@ -135,7 +138,8 @@ class ChoiceData:
             self.units[rows] = number_units(self.known[rows], names)
         self.folds = self.units % N_FOLDS
         """Index of the fold in which each choice is held out, ``[episode, round]``."""
-        # A cell is a fold of a player; the cells are numbered player by player.
+        # By which `sum_by_mask` sums. A cell is a fold of a player; the cells are numbered player
+        # by player.
         cells = self.players[:, None] * N_FOLDS + self.folds
         self._cell_of_choice = cells[self.known]
         training = [self.known & (self.folds != fold) for fold in range(N_FOLDS)]
@@ -267,6 +271,7 @@ def _score_player(data: ChoiceData, family: Family, fit: _PlayerFit, player: int
         # A choice that the other folds make impossible still has a finite loss.
         with_lapse = link.raise_lapse(n_training)
         q[held_out] = with_lapse.probabilities(p, offers)[held_out]
+        # Index of the likeliest outcome; -1 where several are likeliest.
         prefers[held_out] = link.find_likeliest(p)[held_out]
     n_choices = int(data.n_choices[player, 0])
     losses = np.where(known, -np.log(data.select_chosen(q, rows)), 0.0)
@@ -332,19 +337,19 @@ def score_families(
     """
     scores: dict[str, list[FamilyScore]] = {}
     fits: dict[str, Fit] = {}
-    searched = {key: family for key, family in families.items() if not family.vectorised}
+    one_by_one = {key: family for key, family in families.items() if not family.vectorised}
     for family in _simplest_first(families):
         if not family.vectorised:
             continue
         solver = PlayerFits(data, family)
-        inner = None
+        inner = None  # (simpler family, its fit), from which this one starts
         if family.extends in fits:
             inner = families[family.extends], fits[family.extends]
         fits[family.key] = solver.solve(inner)
         scores[family.key] = _score_players(data, solver, fits[family.key])
-    if searched:
+    if one_by_one:
         require(data.n_players == 1, "families that are not vectorised are fitted to one player")
-        for key, fit in _search_families(data, searched).items():
+        for key, fit in _search_families(data, one_by_one).items():
             scores[key] = [_score_player(data, families[key], fit, player=0)]
     return {key: scores[key] for key in families}
 
@@ -373,6 +378,7 @@ def _score_players(data: ChoiceData, solver: PlayerFits, fit: Fit) -> list[Famil
         predictions.append(solver.predict(every_episode, points_of_mask[:, :-1]))
     p_by_mask = np.stack(predictions)  # [mask, episode, round, outcome]
     n_outcomes = p_by_mask.shape[-1]
+    # Where the family predicts all outcomes equally, its prediction is kept as it is.
     even = np.full(n_outcomes, 1 / n_outcomes)
     scores = []
     for player in range(data.n_players):
@@ -499,6 +505,7 @@ def _search_families(data: ChoiceData, families: Mapping[str, Family]) -> dict[s
         searched = sort_for_loops(family)
         for point in list_grid_points(searched):
             searches[key].try_point(name_values(searched, point))
+    # The lowest loss of all families on the grid, with all choices (mask 0).
     lowest = min(float(search.nats[0]) for search in searches.values())
     n_choices = data.n_choices[0, 0]
     # In nats per choice, as the losses are.

@@ -329,10 +329,12 @@ def command(
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, time_limit: float, **values: Any) -> None:
+            """Group the values of options, and call the command's function with them."""
             say = Say(command_name, as_json, quiet)
-            if values.pop("plan", False):
+            if values.pop("plan", False):  # --plan stands for a shard of this name
                 values["shard"] = PLAN
             duration = _describe_duration(command_name, values)
+            # A parameter such as ``sizes`` gets the values of several options, as a mapping.
             for holder, options in options_by_holder.items():
                 option_values = {name: values.pop(option.name) for name, option in options.items()}
                 # Without a value, the default of the inner function counts.

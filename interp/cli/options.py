@@ -177,6 +177,7 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
     columns = parse_settings(recorded[1:], "--recorded")
     parameters = dict(inspect.signature(reader).parameters)
     parameters.pop("path", None)
+    # A reader with ``columns`` takes any names; otherwise names are those of its parameters.
     if "columns" not in parameters:
         names_of_module = getattr(inspect.unwrap(reader), "__globals__", {})
         for name, value in columns.items():

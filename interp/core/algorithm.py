@@ -196,7 +196,7 @@ class Variable:
 
     def __post_init__(self) -> None:
         """Check that only round variables have an equation, and only class variables have
-        ``n_classes``.
+        ``n_classes``. An empty ``noun`` is filled in from the key.
         """
         is_computed = self.role == "round"
         has_equation = self.equation is not None
@@ -292,7 +292,7 @@ class Algorithm:
         object.__setattr__(self, "_by_key", known)
         for name in (self.memory, self.written):
             if name:
-                self.variable(name)
+                self.variable(name)  # refuses a key that no variable has
 
     # The table of variables.
 
@@ -374,7 +374,7 @@ class Algorithm:
         """
         do = {} if do is None else do
         for key in do:
-            self.variable(key)
+            self.variable(key)  # refuses a key that no variable has
         state = self._check_values("the state", state, self.state)
         inputs = self._check_values("inputs", inputs, self._inputs)
         values = _compute(self.variables, state, inputs, do)
@@ -766,7 +766,7 @@ def _compute(
         else:
             try:
                 values[key] = np.asarray(variable.equation(values))
-            except InputError:
+            except InputError:  # its message says what is wrong
                 raise
             except Exception as error:
                 sizes = [f"{parent} {np.shape(values[parent])}" for parent in variable.parents]
@@ -896,6 +896,7 @@ class Family:
 
         @wraps(make)
         def make_and_check(*args: Any, **parameters: Any) -> Algorithm:
+            """Check the values of the searched parameters, then make the algorithm."""
             values = {**dict(zip(argument_names, args, strict=False)), **parameters}
             for parameter in self.searched:
                 name = parameter.name
@@ -975,8 +976,10 @@ def variable_table(
         equations: Mapping[str, Equation | None],
         scored: Mapping[str, Equation] | None = None,
     ) -> tuple[Variable, ...]:
+        """Return the variables of one algorithm, each from its row of the file and its equation."""
         variables = []
         for key, equation in equations.items():
+            # A row of its own for this algorithm, if there is one, replaces the shared row.
             fields: dict[str, Any] = {**(rows.get(f"{algorithm}.{key}") or rows[key])}
             fields["parents"] = tuple(fields["parents"].split())
             label_template = fields["outputs"]
@@ -1038,7 +1041,9 @@ def algorithm_builder(
         more: Mapping[str, Callable[[Any], NDArray[Any]]] = MappingProxyType({}),
         **parameters: Any,
     ) -> Algorithm:
-        inputs = {**read, **more}
+        """Return an algorithm of the task; :func:`algorithm_builder` describes the arguments."""
+        inputs = {**read, **more}  # key of an input -> function that reads it from episodes
+        # Inputs come first, with None for an equation, since equations may read them.
         variables = table(key if rows is None else rows, {**dict.fromkeys(inputs), **equations})
 
         def read_inputs(episodes: Any) -> dict[str, NDArray[Any]]:

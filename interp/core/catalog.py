@@ -127,7 +127,7 @@ def register(task: Task) -> Task:
     taken = {known.key for known in list_tasks()}
     key = task.key
     require(key not in taken, f"a task {key!r} is registered already; choose another key")
-    _REGISTERED[key] = task
+    _REGISTERED[key] = task  # before the check, which looks tasks up by their key
     try:
         entry("task_checks").check_task(task)
     except BaseException:

@@ -51,6 +51,9 @@ class RecordedSource:
     """
 
     def __init__(self, episodes: Any, sizes: Mapping[str, int]) -> None:
+        """Number the participants and count the rounds, by which batches are drawn later. Without
+        participants, every episode counts as one.
+        """
         self.kind = "participants"
         if episodes.participants is None:
             self.kind = "episodes"
@@ -65,6 +68,7 @@ class RecordedSource:
             f"one half of the {self.kind} is fitted and the other scored, and there is {len(self.names)}",
         )
         self.counts = counted_rounds(episodes).sum(1)  # [episode]
+        # The number of rounds that only about a tenth of the episodes falls short of.
         self.n_rounds = int(np.quantile(self.counts, _MAX_SHORT_SHARE, method="higher"))
         self._warnings: set[str] = set()
 

@@ -241,7 +241,7 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     selection: Any = index
     if not isinstance(index, slice):
         selection = array_of("the selection of episodes", index)
-        if not selection.size:
+        if not selection.size:  # an empty list becomes floats, by which nothing can be selected
             selection = selection.astype(np.int64)
     with convert_errors(
         f"cannot select {index!r} from {size} episodes: {{error}}",
@@ -300,6 +300,9 @@ class BaseEpisodes:
     reading: Any = None
 
     def __post_init__(self) -> None:
+        """Check the mask of missing rounds, the participants and the other fields. A mask without
+        a missing round becomes None.
+        """
         if self.missing is not None:
             mask = array_of("missing", self.missing)  # first: what is no array is refused
             shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
@@ -311,7 +314,7 @@ class BaseEpisodes:
             )
             set_frozen_fields(self, missing=missing if missing.any() else None)
         if self.participants is not None:
-            number_participants(self.participants, len(self))
+            number_participants(self.participants, len(self))  # refuses a wrong number of names
             set_frozen_fields(self, participants=np.asarray(list(self.participants)))
         check_fields(self)
 
@@ -740,12 +743,15 @@ class Data:
     halves: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
+        """Check the numbers and the names of sizes. Functions of a user are wrapped, so that what
+        they raise becomes an InputError.
+        """
         integer("rounds", self.rounds, 0)
         integer("first_asked", self.first_asked, 0)
         for name in ("layout", "sample", "losses", "sample_options", "interaction", "read"):
             function = getattr(self, name)
             module = getattr(function, "__module__", "")
-            # Errors of a user's function name the record's field; ours are checked already.
+            # The error then names the field; functions of this package raise clear errors already.
             if function is not None and not module.startswith("interp."):
                 wrap = convert_errors(f"this task's record does not keep what it says: {name}")
                 set_frozen_fields(self, **{name: wrap(function)})
@@ -971,6 +977,7 @@ class Task:
         """
         sizes = dict(sizes or {})
         self._refuse_unknown_sizes(sizes)
+        # Later ones win: sizes that were asked for replace the model's.
         options = self.sizes_of(model.layout) | dict(self.data.sample_options(model)) | sizes
         if regime:
             options["regime"] = regime
@@ -1012,6 +1019,7 @@ class Task:
             rounds=source.n_rounds,
             sample_options=lambda model: {},
         )
+        # Without test sets: those are generated, and would be no recorded data.
         algorithms = replace(self.algorithms, battery=None)
         recorded = {**self.recorded, **source.describe()}
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
@@ -1050,9 +1058,11 @@ class Task:
         key = algorithm.key
         require(task == self.key, f"{key!r} is of {task!r}, not of {self.key!r}")
         named = replace(algorithm, name=with_parameters(algorithm))
-        first = AlgorithmRecord(key, named.name, algorithm.name, lambda: named)
+        first = AlgorithmRecord(
+            key=key, name=named.name, short_name=algorithm.name, make=lambda: named
+        )
         records = {**self.algorithm_records()}
-        records.pop(key, None)
+        records.pop(key, None)  # the same algorithm with other parameters
         algorithms = replace(
             self.algorithms,
             hypothesis=lambda model: named,
@@ -1091,6 +1101,7 @@ class Task:
             for key, record in records.items():
                 memoryless = not record.make().state
                 families[key] = Family(key, record.name, record.make, memoryless=memoryless)
+        # A family may extend only one that extends none: those are fitted first, then the others.
         for family in families.values():
             if family.extends:
                 extended = families.get(family.extends)

@@ -360,6 +360,11 @@ class ScriptedAgent:
     write: Callable[[str, Evidence, _Counts, int], str]
 
     def __call__(self, messages: Sequence[Message]) -> str:
+        """Return the agent's reply to a conversation, as JSON text.
+
+        Args:
+            messages: the conversation; its last message of the user is the request.
+        """
         bodies = [read_message(message) for message in messages if message["role"] == "user"]
         # A message that asks again for an answer only repeats the request before it.
         *earlier, request = [body for body in bodies if body["turn_type"] != "retry"]
@@ -369,6 +374,7 @@ class ScriptedAgent:
         if not evidence.rounds:  # the conversation says more than the note, where there is one
             evidence = evidence_in(last_note, len(votes))
         if request["turn_type"] == "feedback":
+            # The round is over: the agent writes a note with what it showed.
             label = _read_label(request)
             new_note = self.write(last_note, evidence.add(votes == label), votes, label)
             return json.dumps({"note": new_note})

@@ -66,6 +66,7 @@ class Client(backend.Backend):
     """
 
     def __init__(self, settings: backend.Settings, connection: backend.Connection):
+        """Open a client with the server's key. Nothing is sent yet."""
         if find_spec("httpx") is None:
             raise InputError(
                 "asking a server needs the httpx package; install the extra: pip install 'latent-context-interp[llm]'"
@@ -77,6 +78,7 @@ class Client(backend.Backend):
         self.address = connection.base_url
         self.concurrency = connection.concurrency
         key = connection.key()
+        # Removed from all that is recorded; a short one, such as "x", would be found in any text.
         self._secret = key if len(key) >= _SHORTEST_SECRET else None
         headers = {"Accept-Encoding": "gzip, deflate"}
         if key:
@@ -89,7 +91,7 @@ class Client(backend.Backend):
             trust_env=not connection.is_local,
         )
         self._url = f"{connection.base_url.rstrip('/')}/chat/completions"
-        self._seconds_between = 0.0
+        self._seconds_between = 0.0  # between the starts of two requests
         if connection.requests_per_minute:
             self._seconds_between = 60 / connection.requests_per_minute
         self._next_start = 0.0
@@ -274,6 +276,7 @@ class Client(backend.Backend):
         """
         words = self.scrub(words)
         is_overflow = _OVERFLOW_MESSAGE.search(words) is not None
+        # Some servers report an error with a status of success.
         if status < 300 and not is_overflow:
             return _TransientError(f"what it sent is not a chat completion: {words}")
         if status in _TRANSIENT_STATUSES or status >= 500:
@@ -281,6 +284,7 @@ class Client(backend.Backend):
         if is_overflow and (status < 300 or status in (400, 413)):
             return backend.ContextOverflowError(words)
         refusal = f"the server refused the request ({status}): {words}"
+        # About this request alone: the run goes on with others. Any other status stops the run.
         if status in (400, 403, 413, 422):
             return backend.RefusedError(refusal)
         where_key = f"for {self.connection.host}"

@@ -180,6 +180,7 @@ class LocalBackend(Backend):
     """
 
     def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
+        """Refuse settings that have no effect here, and load the model."""
         require_known(
             "response format of a model in this process",
             settings.response_format,
@@ -303,6 +304,7 @@ class LocalBackend(Backend):
             rows, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
         )
         pairs = out.logits[0][:, list(deciding_ids)]  # of the first new token, [request, outcome]
+        # Temperature and noise, as for generated text: with noise, the larger logit is a sample.
         for process in self._make_processors(batch):
             pairs = process(None, pairs)
         is_one = pairs[:, 1] > pairs[:, 0]

@@ -448,10 +448,12 @@ class _Conversations:
     """
 
     def __init__(self, opened: Opened, episodes: ExpertEpisodes) -> None:
+        """Begin a session for each episode, with an empty cache."""
         self.opened = opened
         self.condition = opened.condition
         self.tokenizer = opened.tokenizer
         self.kv_cache = opened.make_cache() if opened.can_use_cache else None
+        # Token ids of each conversation that the cache holds.
         self.cached_ids: list[list[int]] = [[] for _ in episodes.advice]
         self.n_experts = episodes.n_experts
         # Both answers begin with the same tokens; the next token decides between them.
@@ -490,6 +492,7 @@ class _Conversations:
         for session, probability in zip(self.sessions, probabilities.tolist(), strict=True):
             outcome = int(probability > 0.5)
             session.feed(self.texts[outcome])
+            # The model writes no notes: each has the true counts of right votes.
             if self.condition.has_note:
                 n_rounds = len(session.predictions)
                 is_right = session.advice[:n_rounds] == session.labels[:n_rounds, None]
@@ -522,7 +525,8 @@ class _Conversations:
                 "prompt stand at other positions; choose another framing (online) or model",
             )
             places = self._find_places(prompt, kind)
-            # All tokens of the word from the first that differs on.
+            # All tokens of the word from the first that differs on. Places are negative: counted
+            # from the end, as the last token of the word is in `places`.
             first_changed = count_common_start(prompt.ids, changed.ids) - len(prompt.ids)
             n_tokens = 1 + places[expert] - first_changed
             patched_places.append([places[expert] - back for back in range(n_tokens)])
@@ -535,6 +539,7 @@ class _Conversations:
         before = self._compute_logit_difference(logits)
         full = self._compute_logit_difference(changed_logits) - before
         effects = []
+        # The control adds the same difference at the tokens of another expert.
         for changed_places in (patched_places, control_places):
             changes = []
             for name in names:

@@ -212,6 +212,7 @@ class TraceFile:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
+        """Open and lock the file, drop an incomplete last line, and write or check the header."""
         self.path = path
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with self._convert_errors():

@@ -129,7 +129,7 @@ def _converter_for(kind: Any) -> _Converter:
         return _make_mapping_converter(origin, typing.get_args(kind))
     if origin in (np.ndarray, Callable):
         return _make_class_converter(origin)
-    if type(kind) in (type, ABCMeta):
+    if type(kind) in (type, ABCMeta):  # an ordinary class; jaxtyping and protocols have their own
         return _make_class_converter(kind)
     return _make_instance_converter(kind)
 
@@ -238,16 +238,20 @@ def _make_list_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
     is_fixed_tuple = origin is tuple and parts[-1] is not ...
 
     def convert(value: Any, finite: bool) -> Any:
+        """Return the converted elements of ``value`` as a tuple or list, or :data:`MISFIT`. Where no
+        tuple is expected, a sequence in which nothing is converted is returned itself.
+        """
         if type(value) is not tuple:
-            value = _convert_row(value)
+            value = _convert_row(value)  # a one-dimensional array as a list
             if isinstance(value, range) and origin is not tuple:
-                # A range holds integers only: 0 stands for all, so that a long range costs nothing.
+                # A range holds integers only: if 0 fits, all do, so a long range is not walked.
                 return value if converters[0](0, True) is not MISFIT else MISFIT
             # A text is a sequence, too; an array that is still one here has no or several axes.
             if isinstance(value, str | bytes) or hasattr(value, "ndim"):
                 return MISFIT
             if not isinstance(value, Sequence | set | frozenset):
                 return _check_iterable(origin, converters[0], value)
+        # One for each element: a fixed tuple has a type for each, any other sequence one for all.
         element_converters = converters if is_fixed_tuple else converters[:1] * len(value)
         if len(element_converters) != len(value):
             return MISFIT
@@ -300,6 +304,7 @@ def _make_mapping_converter(origin: Any, parts: tuple[Any, ...]) -> _Converter:
     convert_key, convert_item = map(_converter_for, parts)
 
     def convert(value: Any, finite: bool) -> Any:
+        """Return ``value`` with converted keys and values, or :data:`MISFIT`."""
         if not isinstance(value, origin):
             return MISFIT
         fitting = {}
@@ -823,11 +828,12 @@ def checked(function: _F) -> _F:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if _INSIDE.get():
+        """Check the arguments, unless another decorated function is running, and call it."""
+        if _INSIDE.get():  # a decorated function called this one, with arguments of its own making
             return function(*args, **kwargs)
         token = _INSIDE.set(True)
         try:
-            signature, kinds = _parameters(function)
+            signature, kinds = _parameters(function)  # kinds: name -> (type, default)
             with convert_errors(f"{function.__qualname__}: {{error}}", of=TypeError):
                 bound = signature.bind(*args, **kwargs)
             for name, (kind, default) in kinds.items():

@@ -248,6 +248,8 @@ def _remove_left_behind(folder: Path) -> None:
     """Remove temporary files and folders that ended processes of this machine left in ``folder``."""
     for temporary in folder.glob(".*~*"):
         match = _TEMPORARY_NAME.match(temporary.name)
+        # The groups of the match are the machine and the process that made the file. Processes of
+        # another machine cannot be asked.
         if match is None or match[1] != _MACHINE_ID:
             continue
         try:

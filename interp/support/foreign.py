@@ -216,6 +216,7 @@ def _escape_names(figure: Any) -> dict[str, Any]:
         return {}
     for artist in artists:
         artist.set_parse_math(False)
+    # Without formulas, powers such as $10^3$ would be drawn as written: plain numbers instead.
     for axis in axes:
         if isinstance(axis.get_major_formatter(), LogFormatterSciNotation):
             axis.set_major_formatter(LogFormatter())

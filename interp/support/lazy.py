@@ -193,6 +193,8 @@ def defer_import(*packages: str) -> None:
             if isinstance(statement, ast.ImportFrom) and statement.module:
                 home = "." * statement.level + statement.module
                 homes.update({alias.name: home for alias in statement.names if not alias.asname})
+        # A module of which only the docstring and `homes` are known; `_Deferred` does the rest on
+        # the first access of an attribute.
         module = sys.modules[package] = module_from_spec(spec)
         module.__dict__.update(_homes=homes, __doc__=ast.get_docstring(source, clean=False))
         module.__class__ = _Deferred

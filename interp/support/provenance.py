@@ -47,7 +47,7 @@ def git_revision() -> str:
         ["ls-files", "--error-unmatch", place.name],  # fails for a file of no checkout
         ["describe", "--always", "--dirty", "--abbrev=12"],
     )
-    answer = ""
+    answer = ""  # what the last command prints; the first one only has to succeed
     try:
         for words in commands:
             command = ["git", "-C", str(place.parent), *words]
@@ -68,7 +68,7 @@ def replaced_tasks() -> dict[str, Any]:
     """
     try:
         return _REPLACED_TASKS.get()
-    except LookupError:  # a thread that inherited no context
+    except LookupError:  # a thread that inherited no context: fine unless `using` is open elsewhere
         keys = ", ".join(sorted(set(_OPEN_KEYS)))
     require(
         not keys,
