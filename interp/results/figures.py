@@ -698,6 +698,7 @@ def _draw_arrow(
         is_far: True for a strong bend, past the boxes of the layers in between.
     """
     (_, y0), (_, y1) = start, end
+    # A positive bend pushes an arrow to the right downwards: away from the middle in the lower half.
     direction = 1 if y0 + y1 <= 0 else -1
     bend = direction * (0.25 if is_far else 0.04)
     arrow = FancyArrowPatch(

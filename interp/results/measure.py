@@ -301,7 +301,8 @@ class Measure:
         # The end of the interval that is nearer to the controls.
         near_end = self.number.low if self.side == "above" else self.number.high
         name = self.strongest
-        # Without a known number among these controls, self.strongest is not one of them.
+        # If none of these controls has a number, self.strongest is empty or a control that does not
+        # count.
         if name in counted and not _is_clear(
             near_end, counted[name].number, side=self.side, is_share=self.is_share
         ):
@@ -475,6 +476,7 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         words: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> Measure:
+        """Return the measure of one claim of the table, as :func:`claims` describes it."""
         fields_of_claim = fixed_fields[key]
         # Without a number, a measure has no threshold and no phrases.
         if "lacking" in changes:
@@ -482,6 +484,7 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         values: dict[str, Any] = {"key": key, "number": number}
         for name, value in fields_of_claim.items():
             values[name] = value.format(**words or {}) if isinstance(value, str) else value
+        # A list in a TOML file.
         values["rests_on"] = tuple(values.get("rests_on", ()))
         return Measure(**values | changes)
 

@@ -89,6 +89,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     opening, body = svg.split(">", 1)  # the opening tag, and all the rest
     opening = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", opening)
     inches = float(width) / 72  # from points
+    # On a narrow page the picture shrinks, but only until its smallest text is still legible.
     least_inches = inches * _find_least_share(body)
     style = f"width:{inches:.3f}in;max-width:100%;min-width:{least_inches:.3f}in"
     style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"

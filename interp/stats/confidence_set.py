@@ -76,6 +76,8 @@ def model_confidence_set(
     require(0 < level < 1, f"level must be between 0 and 1, got {level}")
     representative = _find_representatives(table)
     weights = resample_weights(n_units, n_resamples, seed)
+    # Test whether all remaining models are equally good, remove the worst one, and repeat. A removed
+    # model's p-value is the largest of the tests so far; the last model keeps 1.
     p_values = np.ones(n_models)
     remaining = np.unique(representative)
     p_value = 0.0
@@ -102,6 +104,7 @@ def _find_representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
         # Largest difference from each model up to this one, which differs from itself by 0.
         distances = np.abs(losses[:, : model + 1] - losses[:, [model]]).max(0)
         first_equal = np.argmax(distances <= tolerance)
+        # Its own representative, so that a chain of nearly equal models is one group.
         representative[model] = representative[first_equal]
     return representative
 

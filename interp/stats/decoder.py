@@ -98,6 +98,7 @@ class Affine:
             # long for 19,200 outputs.
             inverse = torch.linalg.pinv(features, rtol=RANK)
             slopes = inverse @ outputs
+        # Covariance of each decoded output with each feature, for `steps`.
         decoded = features @ slopes
         along = decoded.T @ features / max(len(features), 1)
         return cls(centre, middle, slopes, along)
@@ -132,11 +133,12 @@ def _fit_ridge(
     n_samples = len(features)
     unit = units(features)
     scaled = features / unit
-    if is_wide(features):
+    if is_wide(features):  # the dual form has one equation per sample
         slopes = scaled.T @ solve_ridge(scaled @ scaled.T, outputs, n_samples, ridge)
         return slopes / unit.unsqueeze(1)
     fitted = scaled @ solve_ridge(scaled.T @ scaled, scaled.T @ outputs, n_samples, ridge)
-    # Slopes with the fitted outputs, by least squares: 0 along directions that never varied.
+    # Slopes divided by the units would have the same fitted outputs, but need not be 0 along
+    # directions in which the features never varied. The least-squares slopes are.
     return torch.linalg.pinv(features, rtol=RANK) @ fitted
 
 
@@ -273,6 +275,7 @@ class Decoder:
             last_axes == shape,
             f"this decoder's states have shape {shape}, got a change of shape {tuple(change.shape)}",
         )
+        # One map for all latents, or one per latent; each has its part of the state.
         slopes = maps[0].slopes
         by_map = change.to(slopes).reshape(*leading_axes, len(maps), slopes.shape[1])
         parts = by_map.unbind(-2)  # one [*batch, output] per map

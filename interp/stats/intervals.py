@@ -341,7 +341,7 @@ def ratio_interval(
         return NO_NUMBER
     if weights is None:
         weights = resample_weights(len(parts), seed=seed, participants=participants)
-    sums = weights @ parts  # [resample, 2]
+    sums = weights @ parts  # [resample, 2], divided by the size of the resample
     has_ratio = sums[:, 1] != 0  # a ratio over 0 is none
     resampled_numerators, resampled_denominators = sums[has_ratio].T
     ratios = resampled_numerators / resampled_denominators

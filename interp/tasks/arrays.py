@@ -96,7 +96,7 @@ class SeriesEpisodes(BaseEpisodes):
             f"inputs, outcomes and rewards are [episode, round], got {inputs.shape}, {outcomes.shape} and "
             f"{rewards.shape}",
         )
-        if not (outcomes % 1).any():
+        if not (outcomes % 1).any():  # whole numbers, which may be indices of outcomes
             outcomes = outcomes.astype(np.int64)
         set_frozen_fields(self, inputs=inputs, outcomes=outcomes, rewards=rewards)
         super().__post_init__()
@@ -141,6 +141,9 @@ class _Round(RoundLayout):
         return self.names or super().outcomes
 
     def fit(self, episodes: Any) -> _Round:
+        """Refuse episodes of another task, and inputs or outcomes that this layout has no names for;
+        return the layout itself.
+        """
         input_names, are_vectors = self.heard, self.numbers
         n_inputs = len(input_names)
         input_shape = (n_inputs,) if are_vectors else ()
@@ -163,14 +166,14 @@ class _Round(RoundLayout):
         place, token_ids = self.position, self.token_ids
         tokens = self.make_blank_tokens(*outcomes.shape)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        first_input = token_ids[f"in {self.heard[0]}"]
-        if self.numbers:
+        first_input = token_ids[f"in {self.heard[0]}"]  # tokens of the other inputs follow it
+        if self.numbers:  # the input is a vector
             x_positions = slice(2, place("p?"))  # after <w> and <z>
             tokens[..., x_positions] = first_input + torch.arange(len(self.heard))
             values[..., x_positions] = inputs
         else:
             tokens[..., place("x")] = first_input + inputs
-        if self.names:
+        if self.names:  # the outcome is one of several
             tokens[..., place("y")] = token_ids[f"out {self.names[0]}"] + outcomes
         else:
             values[..., place("y")] = outcomes
@@ -271,13 +274,14 @@ def series(
     def draw(
         n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0
     ) -> SeriesEpisodes:
+        """Call the user's function, check its arrays, and return them as episodes of the task."""
         integer("n_episodes", n_episodes, 1)
         integer("n_rounds", n_rounds, 1)
         require_known("regime", regime, ["own"])
         sampler = f"the sampler of {key!r}"
         drawn: Any = convert_errors(sampler)(sample)(n_episodes, n_rounds, seed)
         is_list = isinstance(drawn, tuple | list)
-        n_arrays = 3 if pays else 2
+        n_arrays = 3 if pays else 2  # inputs, outcomes and, if the task pays, rewards
         received = len(drawn) if is_list and len(drawn) else format_value(drawn)
         require(received == n_arrays, f"{sampler} must give {n_arrays} arrays, got {received}")
         rewards = drawn[2] if pays else np.zeros((n_episodes, n_rounds))

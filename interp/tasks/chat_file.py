@@ -108,6 +108,7 @@ def _read_rounds(
         elif is_answer and rounds:  # a note on the round that has just ended
             rounds[-1][str(note_key)] = str(written_note)
         is_end = not end_keys.isdisjoint(fields)
+        # An outcome before any field or answer, such as an example in the instructions, ends no round.
         if is_end and (open_round or is_answered):
             rounds.append({**fields, **open_round})
             open_round = {}

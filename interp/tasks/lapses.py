@@ -53,6 +53,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
             waiting = _append_newest(v, f"waiting_{input_key}", input_key)  # [..., lag + 1]
             due[input_key] = waiting[..., 0]
         inputs = _snap_to_classes(algorithm, v, due)
+        # The state after a round with these inputs.
         learned = algorithm.advance(v, inputs, keys=(state,))
         # In the first rounds the queue still has the zeros that it began with.
         is_due = v[_CLOCK] >= lag
@@ -131,9 +132,11 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
         key, name: key and name of the variant; by default those of the algorithm with a suffix.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
+    # For each state, what its update starts from, and the variables that it computes from there.
     updates = {state: _trace_update(algorithm, state) for state in algorithm.state}
 
     def learn(state: str, v: Values) -> _Array:
+        # The original update, from faded states.
         start_keys, computed = updates[state]
         values = {k: decay * v[k] if k in algorithm.state else v[k] for k in start_keys}
         for variable in computed:
@@ -196,6 +199,10 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
     input_keys = _list_inputs_read(algorithm)
 
     def relearn(state: str, v: Values) -> _Array:
+        """Return the value of a state variable that is learned from the rounds of the window alone.
+        The slots of the window are the last ``n_slots`` rounds, of which the oldest may count in
+        part.
+        """
         learned: _Array = np.zeros((), np.int64)  # the state before the first round
         for slot in range(n_slots):  # the oldest round first
             recent = {k: v[f"recent_{k}"][..., slot] for k in input_keys}
@@ -443,7 +450,7 @@ def _replace_updates(
     for state in states:
         parents = states_and_inputs if reads is None else reads[state]
         changes[NEXT + state] = (parents, partial(learn, state))
-    written = algorithm.written
+    written = algorithm.written  # key of the variable that a round writes into a latent
     keys = [variable.key for variable in algorithm.variables]
     if written in keys and written.removeprefix(NEXT) not in states:
         # It is part of the original update, such as Q-learning's next_column, and lacks the lapse.

@@ -68,11 +68,11 @@ class Model:
     """
 
     def __init__(self, machine: Machine) -> None:
-        algorithm = catalog.of(machine).explains(machine)
+        algorithm = catalog.of(machine).explains(machine)  # with which it is compared
         self.memory, self.written = algorithm.memory, algorithm.written
         self._state = algorithm.state
         self._labels = machine.layout.labels
-        # Only transformers have both points.
+        # Only transformers have both of these kinds of activation site.
         self.has_layers = not describe_lacking(machine, "embed", "resid_post")
         self.last_layer = machine.points["resid_post"].n_layers - 1 if self.has_layers else 0
         self.layers_before_last = range(self.last_layer)

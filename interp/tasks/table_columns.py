@@ -158,7 +158,7 @@ def _check_named_columns(
         names = list_column_names(columns)
         is_given = columns is None or bool(names)
         require(is_given, f"{role}= names no column; leave it out to have it found by its name")
-        if names != (NONE,):
+        if names != (NONE,):  # "none" says that no column has the role
             _check_names(table, role, names, taken={})
         named_columns[role] = names
     return named_columns
@@ -213,7 +213,7 @@ def _guess_columns(
         return tuple(matches[:1]) or _find_gain_and_loss(unused_names)
     if role == "session" or takes_all:
         return tuple(matches)
-    if role in ("choice", "action"):
+    if role in ("choice", "action"):  # "response" may also be the name of reaction times
         plausible = [name for name in matches if not is_measurement_like(table.cells[name])]
         matches = plausible or matches
     return tuple(matches[:1])

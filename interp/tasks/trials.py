@@ -397,7 +397,8 @@ class TrialTable:
             f"{place} must hold two {kind}s or more, got {str(labels)[:80]}; name another column",
         )
         number_of_label = {label: i for i, label in enumerate(labels)}
-        # The first frame has what happened (choices, states); others have offers or next states,
+        # For the report, which counts the trials with each label. The first frame has what happened
+        # (choices, states); others have offers or next states,
         # which would count the same trials again.
         self._labels_and_cells[kind] = labels, frames[0]
         coded = []
@@ -466,6 +467,7 @@ class TrialTable:
         )
         require(n_labels <= limit, f"{place} holds {n_labels} {kind}s, more than {limit}; {remedy}")
         what = f"{n_trials:,} trials with {n_labels:,} {kind}s"
+        # Bytes of the arrays that readers and fits make with an axis of labels.
         refuse_beyond_machine(what, 160.0 * n_trials * n_labels)
 
     # Rewards.
@@ -576,7 +578,7 @@ class TrialTable:
         if "participant" not in columns:
             return pd.Series("all", index=self.cells.index)
         name = columns.get_first("participant")
-        names = _strip_written_fractions(self._read_filled(name))
+        names = _strip_written_fractions(self._read_filled(name))  # 1.0 becomes 1
         if self.options.lookalikes == "same":
             names = names.replace(_merge_spellings(names.unique()))
         different = names.unique()
@@ -653,6 +655,7 @@ class TrialTable:
         hint = ""
         for column in reversed(self.columns.unused):  # so that the first such column is named
             with_column = rows[trial_keys].assign(more=self.cells[column])
+            # A column that tells the repeated rows apart may be that of sessions.
             if not with_column.duplicated().any():
                 hint = f", such as {column!r},"
         repeated = rows.index[rows.duplicated(trial_keys)]
@@ -1056,6 +1059,7 @@ def _describe_counting(cells: pd.Series, people: pd.Series) -> str:
     if len(values) < 8 or not is_whole.all():  # too few rows to tell, or no count
         return ""
     changes = values.groupby(people).diff().dropna()
+    # A table that is not in the order of trials shows a count only when it is sorted.
     changes_if_sorted = values.sort_values().groupby(people).diff().dropna()
     if not len(changes):
         return ""

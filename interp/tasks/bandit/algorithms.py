@@ -461,13 +461,15 @@ def _log_chances_of_largest(mean: _Array, deviation: _Array, offered: _Array) ->
     # The largest draw is at least as large as each arm's: below `low` it has hardly any mass.
     low = np.where(is_rival, mean - 6 * deviation, -np.inf).max(-1, keepdims=True)
     high = np.where(is_rival, mean + 6 * deviation, -np.inf).max(-1, keepdims=True)
-    # Values of the largest draw, [..., point]; the arrays below are [..., point, arm].
+    # Values of the largest draw, [..., point], from nodes in [-1, 1]; the arrays below are
+    # [..., point, arm].
     points = low + (high - low) * (1 + _QUADRATURE_NODES) / 2
     z = (points[..., None] - mean[..., None, :]) / deviation[..., None, :]
     # Probability that an arm's draw is below the point; not 0, since it is a divisor.
     p_below = np.where(is_rival[..., None, :], np.maximum(special.ndtr(z), 1e-100), 1.0)
     p_all_below = p_below.prod(-1, keepdims=True)
-    # Factors that all arms share are left out: the softmax over arms cancels them.
+    # p_all_below / p_below is the product over the other arms. Factors that all arms share are left
+    # out: the softmax over arms cancels them.
     density = np.exp(-np.square(z) / 2) / deviation[..., None, :]
     integral = (_QUADRATURE_WEIGHTS[:, None] * density * p_all_below / p_below).sum(-2)
     log_chances: _Array = np.log(integral + 1e-100)
@@ -574,6 +576,7 @@ def families() -> tuple[Family, ...]:
     forgets = (_FEW_RATES, _FORGETS, _FEW_TEMPERATURES)
     repeats = (_FEW_RATES, _STAYS, _FEW_TEMPERATURES)
     ucb = (_BONUS, _UNITLESS_TEMPERATURE)
+    # Key, name, function, parameters that a fit searches, and key of the family that it extends.
     learners = (
         ("rescorla_wagner", rw, rescorla_wagner, rate_and_temperature, ""),
         ("two_rates", f"{rw} with two rates", _two_rates, rates, "rescorla_wagner"),

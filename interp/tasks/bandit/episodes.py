@@ -160,6 +160,7 @@ def _check_offers(episodes: BanditEpisodes) -> _Array:
     probabilities over its offers are numbers.
     """
     largest = episodes.n_arms - 1
+    # Index of the arm in each slot; -1 for an empty slot.
     offers = episode_array(
         "offers", episodes.offers, "episode, round, slot", -1, largest, whole=True
     )

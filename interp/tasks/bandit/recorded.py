@@ -167,7 +167,8 @@ def _list_offered_labels(
         members[pair] = _list_pair_arms(table, pair, choices[pairs == pair], sides)
     different_members = set(members.values())
     if len(different_members) == 1 < len(members):  # several pairs of the same arms
-        equal = ", ".join(*different_members)
+        (only_members,) = different_members
+        equal = ", ".join(only_members)
         raise InputError(
             f"{column!r} of {table.file} says what was on offer, and the choices are {equal} in each of its "
             "pairs: they say a side. Give options=, the columns of what stood there; or sides=, what the choice of "
@@ -175,7 +176,8 @@ def _list_offered_labels(
         )
     listed = [f"{pair}: {' or '.join(labels)}" for pair, labels in members.items()]
     table.remarks.append(f"On offer, by {column!r}: {'; '.join(listed[:8])}.")
-    slots = pd.DataFrame.from_dict(members, orient="index")
+    slots = pd.DataFrame.from_dict(members, orient="index")  # one row per pair
+    # From each trial's pair, one row per trial.
     offered = slots.reindex(pairs).set_axis(pairs.index)
     return offered.rename(columns=lambda slot: f"{column} {slot + 1}")
 
@@ -196,6 +198,7 @@ def _list_pair_arms(
     chosen = set(choices.dropna().unique())
     parts = tuple(part for part in re.split(r"[^\w.]+|_", pair) if part)
     characters = tuple(pair)
+    # Choices that are sides, such as "left", are none of the pair's labels.
     for candidate in (parts, characters):
         if len(candidate) > 1 and (chosen <= set(candidate) or sides):
             return candidate

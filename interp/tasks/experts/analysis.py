@@ -93,6 +93,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     """
     model = Model(machine)
     memory = model.memory
+    # Some algorithms carry counts of hits from which they compute their memory, such as log-odds.
     counts = model.pick_state("counts", memory)
     if not model.has_layers:
         return Place(memory), Place(counts, outcome="state")
@@ -111,7 +112,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         Place("label", ("embed@p?",), outcome="state", control=True),
         Place("match", (last_at_update,), outcome="state"),
     ]
-    if model.replaces_latents:
+    if model.replaces_latents:  # otherwise an update writes only the change
         state_places.append(Place(model.written, (last_at_update,), outcome="state"))
     return (*prediction_places, *state_places)
 

@@ -184,6 +184,7 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 
     base = algorithms.bayes()
     changes = {"log_odds": (("counts", "elapsed"), log_odds)}
+    # The accuracies are left out, since the new log-odds do not read them.
     variables = tuple(v for v in base.variables if v.key != "accuracies")
     return base.make_variant(
         "sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables
@@ -324,6 +325,7 @@ def families() -> tuple[Family, ...]:
 
 def _list_bayes_families() -> tuple[Family, ...]:
     """Return the family of the Bayes predictor, followed by the families that extend it."""
+    # `used_by`: the variables whose equations read the parameter.
     plain = (
         Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), used_by=("accuracies",)),
         Searched("room", (0.2, 0.4, 0.6, 0.8, 1.0), used_by=("accuracies",)),
@@ -340,6 +342,7 @@ def _list_bayes_families() -> tuple[Family, ...]:
     windowed = add_lapse(window, bayes)
     delayed = add_lapse(late, bayes)
     ended = add_lapse(stopped, bayes)
+    # Key, name, function, and parameters that a fit searches.
     extensions = (
         ("bayes_mixture", "Bayes predictor of two intervals", bayes_mixture, mixed),
         ("bayes_fading", "Bayes predictor of fading counts", bayes_fading, (_DECAY, _LOW, _ROOM)),
@@ -365,6 +368,7 @@ def _list_majority_families() -> tuple[Family, ...]:
     windowed_gain = replace(_GAIN, used_by=("log_weights",))
     stopped_majority = add_lapse(stopped, algorithms.weighted_majority, "stopped_majority")
     name = "Weighted Majority"
+    # Key, name, function, and parameters that a fit searches.
     extensions = (
         ("fading_majority", f"{name} that forgets", fading_majority, (_GAIN, _DECAY)),
         ("fixed_share", "fixed share", fixed_share, (_GAIN, _ALPHA)),

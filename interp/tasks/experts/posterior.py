@@ -191,6 +191,8 @@ def _log_interval_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     if is_tiny.any():
         p, r, upper = beta.p[is_tiny], beta.r[is_tiny], beta.upper[is_tiny]
         density = special.xlogy(p, upper) + special.xlog1py(r, -upper)
+        # Log of the upper tail's factor. The mass is this factor times F(upper) - factor F(lower), in
+        # which F is 2F1, one more than the sums in `series`.
         at_edge = density - np.log(p) - special.betaln(p, r)
         factor, series = beta.compute_tail_terms()
         result[is_tiny] = at_edge + np.log(1 - factor + series)
@@ -212,7 +214,8 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     is_tiny = beta.is_tiny
     ratio = beta.compute_mass(beta.p + 1) / np.where(is_tiny, 1.0, beta.mass)
     if is_tiny.any():
-        # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
+        # The tail of Beta(p + 1, r) is that of Beta(p, r) without the first term, 1, of its series
+        # 2F1. Both masses have the upper tail's factor, which cancels.
         factor, series = beta.compute_tail_terms()
         ratio[is_tiny] = series / (1 - factor + series)
     mean = beta.p / (beta.p + beta.r) * ratio
@@ -344,6 +347,7 @@ def average_orders(
     hits, misses = count_records(episodes)
 
     def average(block: slice) -> _Predictions:
+        """Return the predictions for a block of episodes."""
         k, m = hits[block], misses[block]
         # Evidence and means are [episode, round, expert, kind]; the posterior, and the
         # log-probabilities of the advice if the label is 0 or 1, are [episode, round, order].
@@ -382,10 +386,12 @@ def filter_switches(
     )
     kinds, orders = _list_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]  # [order, expert]
+    # Log-probability that an expert is right, or wrong, [order, expert].
     hit, miss = np.log(clip_accuracies(accuracies)), np.log(clip_accuracies(1 - accuracies))
     rotate = _compute_rotations(orders)
 
     def predict(block: slice) -> _Predictions:
+        """Return the predictions for a block of episodes."""
         posterior = _compute_beliefs(episodes.correct[block], hit, miss, rotate, every)
         says_one = episodes.advice[block, :, None] == 1  # [episode, round, 1, expert]
         if_zero = np.where(says_one, miss, hit).sum(axis=-1)

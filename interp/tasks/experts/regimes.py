@@ -78,7 +78,8 @@ class ExpertRegime:
             0 <= correlation <= 1,
             f"{regime}: correlation {correlation} is not in [0, 1]",
         )
-        departures = [switch_every, drift_std, correlation or None]
+        # What makes a regime differ from experts with constant accuracies who err independently.
+        departures = [switch_every, drift_std, correlation or None]  # a correlation of 0 is none
         require(
             departures.count(None) >= 2,  # of the three, at most one has an effect
             f"{regime}: give only one of switch_every, drift_std and correlation",

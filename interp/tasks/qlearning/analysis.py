@@ -90,6 +90,8 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     pair_index = states * n_actions + actions
     pairs = np.eye(n_states * n_actions)[pair_index]
     with_products = np.concatenate([tokens_and_reward, pairs, pairs * rewards], axis=-1)
+    # Without the rewards: most are real numbers that differ between MDPs, so that no kind would occur
+    # in two episodes.
     kinds = np.stack([states, actions, next_states], axis=-1)
     return RoundInputs(features=(tokens_and_reward, with_products), kinds=kinds)
 
@@ -131,7 +133,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         Place("reward", ("embed@<BOS>",), outcome="state", control=True),
         Place("change", (last_at_update,), outcome="state"),
     ]
-    if model.replaces_latents:
+    if model.replaces_latents:  # otherwise an update writes only the change
         places.append(Place("next_column", (last_at_update,), outcome="state"))
     return tuple(places)
 

@@ -427,7 +427,7 @@ def _check_rounds(
         "next_states": n_states - 1,
         "actions": n_actions - 1,
         "greedy": n_actions - 1,
-        "noise": n_actions,
+        "noise": n_actions,  # 0 is no random action, and a + 1 is action a
     }
     checked_arrays: dict[str, NDArray[Any]] = {}
     for name, values in arrays.items():

@@ -207,6 +207,7 @@ def acting(
         n_actions = tied.shape[-1]
         return np.eye(n_actions)[tied.argmax(-1)]
 
+    # These replace the learner's own policy; rows of variables.csv describe them.
     equations = {"acting_values": acting_values, "policy": policy}
     variables = [variable for variable in algorithm.variables if variable.key not in equations]
     parameters = {"temperature": temperature, "shared_ties": shared_ties, "after": after}
@@ -261,6 +262,7 @@ def _make_learner(
         parents = tuple(variable.key for variable in variables)  # all that are computed before
         next_value = _make_pair_variable(NEXT + state, parents=parents, equation=update)
         variables.append(next_value)
+    # What a model's update writes into a latent: the column of the action that was taken.
     write = {"next_column": lambda v: bellman.take_columns(v["next_table"], v["action"])}
 
     def start_at_zero(episodes: Any) -> dict[str, _Array]:

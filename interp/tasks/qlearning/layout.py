@@ -124,6 +124,7 @@ class QLearningRound(SizedRound):
             tokens[..., place("n")] = token_ids["greedy"] + _get_noise(episodes)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., place("r")] = torch.from_numpy(episodes.rewards)
+        # The update writes into the latent of the action that was taken.
         return EncodedRounds(tokens, values, slots=actions)
 
     @checked

@@ -135,7 +135,7 @@ class Interaction:
         draws = np.where(self._explores, self._random_actions + 1, 0)
         # Each round has the draw for the next round's action, and the last round has 0.
         self._noise = np.pad(draws[:, 1:], ((0, 0), (0, 1)))
-        self._agents_explore = told
+        self._agents_explore = told  # they are told these draws, and carry them out themselves
         self._transition_draws = stream(seed, "transition").random(shape)
         self._reward_draws = stream(seed, "reward").random(shape)
         total = mdps.transitions.cumsum(-1)  # [episode, state, action, next state]
@@ -239,6 +239,7 @@ class Interaction:
         return self._record(0, self.round, regime)
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
+        """Return rounds ``start`` to ``stop - 1`` as episodes of the regime called ``regime``."""
         rounds, after = slice(start, stop), slice(start + 1, stop + 1)
         tables = self._tables[:, start : stop + 1].copy()  # before each round, and after the last
         next_states = self._states[:, after].copy()

@@ -102,6 +102,7 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     # The root's row of each adjacency matrix, [episode, round, node].
     children = np.take_along_axis(matrix, roots[..., None, None], -2)[..., 0, :]
     with_children = np.concatenate([plain, children], -1)
+    # Graphs and candidates hardly ever repeat: with them, each episode would be a kind of its own.
     return RoundInputs(features=(plain, with_children), kinds=roots[..., None])
 
 
@@ -128,7 +129,7 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         *model.list_places_before_last("frontier", "w?", outcome="state"),
         Place("root", ("embed@p?",), outcome="state", control=True),
     ]
-    if model.replaces_latents:
+    if model.replaces_latents:  # otherwise an update writes only the change
         places.append(Place("next_reached", (model.name_last_residual("w?"),), outcome="state"))
     return tuple(places)
 

@@ -86,8 +86,8 @@ class ReachabilityEpisodes(BaseEpisodes):
             "the candidates of an episode must differ; at least one episode has the same node twice",
         )
         super().__post_init__()
-        # Ties are meant in sampled regimes such as "uniform", and in corrupted episodes, whose
-        # rounds differ.
+        # Ties (both candidates equally far from the root) are meant in sampled regimes such as
+        # "uniform", and in corrupted episodes, whose rounds differ.
         if self.regime == "custom" and not self.arrays_by_round:
             self._refuse_ties()
 
@@ -304,6 +304,7 @@ def join_batches(parts: Sequence[ReachabilityEpisodes], regime: str) -> Reachabi
         len(sizes) == 1,
         f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}",
     )
+    # Without numbers, the joined episodes are numbered anew.
     arrays: dict[str, Any] = {"participants": None, "numbers": None}
     for name in _AXES_IF_EQUAL:
         arrays[name] = np.concatenate([getattr(part, name) for part in parts])

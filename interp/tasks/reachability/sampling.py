@@ -196,6 +196,7 @@ def _draw_parent_scores(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray
     is_below_first[:, 0], is_below_first[:, 1] = True, False  # the two roots
     # Only descendants of the first root may have a parent from the other side.
     crossing = np.where(is_below_first[:, None, :], np.log(_CROSSING_ODDS), -np.inf)
+    # Log-odds by which a parent is preferred to the node before it. The limit is for 28 nodes.
     recency = _MOST_RECENCY * (28 / n_nodes) * rng.random((n_graphs, 1, 1))
     is_same_side = is_below_first[:, :, None] == is_below_first[:, None, :]
     log_weights = np.where(is_same_side, 0.0, crossing) + recency * node[:, None]
@@ -318,6 +319,7 @@ def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -
     edge_of_slot = _repeat_edges(uneven, n_different)
     edges = np.take_along_axis(grown, edge_of_slot[..., None], 1)
     is_sink = graphs.adjacency(edges, n_nodes).sum(-1) == 0  # [graph, node]
+    # A root is the source of the first edge or, in some graphs, a node without outgoing edges.
     wants_edges = rng.random(n_graphs) > _SHARE_WITHOUT_EDGES
     has_edges = wants_edges | ~is_sink.any(1)
     # The largest of random numbers at the sinks.
@@ -499,7 +501,8 @@ def _draw_depths(
         new_batches = _select_depths(record, rng, grown, n_nodes=sizes[0], wanted=wanted)
         batches += new_batches
         n_taken = sum(len(batch.roots) for batch in new_batches)
-        is_slow = 100 * n_taken <= n_missing  # what comes one by one would take for ever
+        # Depths that are found too rarely, several times in a row, are given up.
+        is_slow = 100 * n_taken <= n_missing
         n_slow = n_slow + 1 if is_slow else 0
         if n_slow == _MOST_SLOW_ATTEMPTS:
             _replace_rare_depths(wanted, has_some=bool(batches), record=record, sizes=sizes)
