@@ -261,6 +261,7 @@ class _HeldRound:
         nearby[torch.arange(n_numbers, 2 * n_numbers), index] -= self.delta
         after = self.run_from(nearby.unflatten(1, state.shape)).flatten(1)[:, index]
         differences = after[:n_numbers] - after[n_numbers:]  # [number before, number after]
+        # Both are in the state's own units, which cancel: slopes are the same between points.
         slopes = differences / (2 * self.delta)
         return np.asarray(slopes.T.double().numpy(force=True))
 
@@ -381,6 +382,14 @@ def _tabulate(
     eigenvalues: Complex[np.ndarray, "point number"],
     visited: Float[np.ndarray, "state number"],
 ) -> pd.DataFrame:
+    """Return the table of :class:`FixedPoints`, one row per point.
+
+    Args:
+        points: the points, with their speeds and the shares of starts that end there.
+        eigenvalues: those of the round's Jacobian at each point, ``[point, number]``; the largest
+            is first.
+        visited: the states of the run, flattened as the points are.
+    """
     modulus = np.abs(eigenvalues)
     distances = np.linalg.norm(points.points[:, None] - visited, axis=-1)
     is_leaving = modulus > 1 + _MODULUS_TOLERANCE

@@ -495,7 +495,8 @@ def check_content(trial: Trial) -> Measure:
     initial = measure_worth(trial, Change.INITIAL).share
     worth = measure_worth_of_content(trial)
     note = _describe_effect(worth)
-    # Then it is no information that a round needs, only some state that is not the initial one.
+    # Only the initial state costs answers, other states without information do not: a round needs
+    # no information, only some state that is not the initial one.
     if initial.low >= THRESHOLDS["worth"].value > worth.share.high:
         note += " It is a pause: the initial state costs answers, other states do not."
     return _make_measure(
@@ -602,7 +603,7 @@ def _describe_decay(trial: Trial) -> str:
     effect = measure_influence(trial, ALL, Change.DONOR).effect
     parts = []
     for lag in _LAGS[1:]:  # the first is 0, the round that reads the changed state
-        if lag >= trial.shape[1] - trial.writes[0]:
+        if lag >= trial.shape[1] - trial.writes[0]:  # after the last round, for every change
             continue
         later = effect[..., lag]
         # The first effect of the same changes: those of late rounds have no later one, but NaN.

@@ -99,7 +99,8 @@ def cut(model: Machine) -> Hook:
     layout = model.layout.max_layout
 
     def read_first(latents: Tensor, hook: Any) -> Tensor:
-        initial = model.initial(len(latents), layout)
+        """Return the initial latents of as many episodes and rows as ``latents`` has."""
+        initial = model.initial(len(latents), layout)  # of the largest round: the most rows
         return initial[:, : latents.shape[1]]
 
     return "hook_latents", read_first

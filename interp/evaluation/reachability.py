@@ -163,13 +163,14 @@ def _make_discrete(read: Read, write: Write, seed: int) -> Hook:
     path: dict[str, Tensor] = {}  # "known": the nodes kept so far, which later calls read
 
     def commit(latents: Tensor, hook: Any) -> Tensor:
+        """Return the latents with the kept nodes only: those of earlier calls, and one new node."""
         reached = read(latents) > 0.5
         known = path.get("known", torch.zeros_like(reached))
         new = reached & ~known
         random_keys = torch.rand(new.shape, generator=generator).to(latents.device)
         # The largest random number among new nodes; if there are none, the first, masked below.
         drawn = random_keys.masked_fill(~new, -1.0).argmax(-1)
-        # The first thought holds the root as well; a chain starts there.
+        # The root is one of the new nodes of the first thought, and may be drawn.
         is_drawn = torch.nn.functional.one_hot(drawn, new.shape[-1]).bool()
         path["known"] = known | (is_drawn & new)
         return write(latents, path["known"].to(latents.dtype))
@@ -352,6 +353,7 @@ def measure_moved_sets(
             t: index of the round.
             wanted: the set of nodes to write, ``[episode, node]``.
         """
+        # A target t steps away is first known in round t: only there is the set changed.
         is_due = torch.from_numpy(depths == t).to(latents.device)[:, None, None]
         state = torch.from_numpy(wanted).to(latents)
         return torch.where(is_due, write(latents, state), latents)
@@ -475,6 +477,8 @@ def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> Rea
     layout = model.layout
     n_rounds = 5  # replaced below, when the depths are known
     drawn = sample(n_episodes, n_rounds, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
+    # The farthest target is reached in the round with the index of its depth: one more to count
+    # from 0, and one further round.
     return replace(drawn, n_rounds=int(drawn.depths.max()) + 2)
 
 

@@ -69,6 +69,7 @@ class CircuitScorer:
     def __init__(
         self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample"
     ) -> None:
+        """Run the clean and the corrupted round once, and store what every circuit needs of them."""
         round, read_round = fit("pair", pair, Pair).round, pair.read_round
         require(
             read_round == round,
@@ -83,11 +84,12 @@ class CircuitScorer:
         self.graph = graph
         clean_written = graph.contributions(clean, round)
         corrupted_written = graph.contributions(pair.corrupted, round)
-        self.ablated = _ablate_outputs(corrupted_written, ablation)
+        self.ablated = _ablate_outputs(corrupted_written, ablation)  # what cut edges carry
         layers = range(graph.model.config.n_layers)
         names = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
         _, _, cache = replay(model, clean, rounds=round, names_filter=names)
-        # What sources write, and the residual stream before each layer (index 0: the only round).
+        # In the clean run: what sources write, and the residual stream before each layer. A circuit
+        # without a cut before some layer starts there. (Index 0: the only round.)
         self.clean = clean_written, [cache[name][:, 0] for name in names]
         self.participants = participants_of(pair.clean_episodes)
         self.settings = provenance(
@@ -97,6 +99,7 @@ class CircuitScorer:
             ablation=ablation,
             granularity="edges between heads, MLPs and exits, at all positions",
         )
+        # Caches: a circuit, as bytes -> its run; a run -> the metric in each episode.
         self._readouts: dict[bytes, Readout] = {}
         self._measured: dict[Readout, Float[np.ndarray, " episode"]] = {}
 

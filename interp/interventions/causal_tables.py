@@ -425,7 +425,7 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     steering = make_steering()
     algorithm = task.explains(model)
     memory = algorithm.run(base.episodes)[algorithm.memory]  # [episode, round, ...]
-    change = steering.change(memory.shape[2:])
+    change = steering.change(memory.shape[2:])  # of the memory of one episode and round, at dose 1
     result = steer(
         model,
         base,

@@ -111,6 +111,9 @@ class EdgeGraph:
     """
 
     def __init__(self, model: Machine) -> None:
+        """List the sources and destinations in the order of computation, with the times at which
+        they write and read; the times decide which pairs are edges.
+        """
         self.model = require_heads(model, "edges")
         config = self.model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or
@@ -138,7 +141,7 @@ class EdgeGraph:
             if config.d_mlp:
                 self.readers[f"{block}.hook_mlp_in"] = _add_nodes(destinations, [mlp], before_mlp)
                 self.writers[f"{block}.hook_mlp_out"] = _add_nodes(sources, [mlp], after_mlp)
-        _add_nodes(destinations, EXITS, 2 * n_layers)
+        _add_nodes(destinations, EXITS, 2 * n_layers)  # read after the last layer
         self.sources, self.destinations = list(sources), list(destinations)
         write_times = np.array(list(sources.values()))
         read_times = np.array(list(destinations.values()))
@@ -412,8 +415,8 @@ def make_shift_hooks(
     """
 
     def sum_shifts(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:
-        """Return the weighted sum of shifts for some destinations, where a row is an episode of a
-        circuit.
+        """Return what is added to the inputs of some destinations of one hook: the sums of shifts,
+        weighted by the edges. A row is an episode of a circuit.
         """
         # Destinations of one hook have the same sources: the first ones, in order of computation.
         n_sources = int(graph.exists[:, destinations[0]].sum())
@@ -421,6 +424,7 @@ def make_shift_hooks(
         first = 0  # index of the first source of the part
         for part in shifts:
             end = first + len(part)
+            # Of the part's sources, those that are computed before the destinations.
             n_summed = min(end, n_sources) - first
             if n_summed > 0:
                 part_weights = weights[first : first + n_summed, destinations]
@@ -430,11 +434,19 @@ def make_shift_hooks(
         return reduce(torch.add, sums).flatten(1, 2)
 
     def change_input(destinations: list[int], activation: Tensor, hook: Any) -> Tensor:
+        """Return the activation at a hook of an MLP or of a layer's heads, with the sums of shifts
+        added to the inputs of those of its destinations that some cut edge enters.
+
+        Args:
+            destinations: indices of these destinations.
+            activation: ``[row, pos, d_model]`` for an MLP, else ``[row, pos, head, ...]``.
+            hook: the hook point, whose name says what the activation is.
+        """
         change = sum_shifts(destinations)
         if activation.ndim < 4:  # an MLP: one destination, without an axis of heads
             return activation + change[0]
         name = hook.name  # such as "blocks.1.attn.hook_q"
-        first = graph.readers[name][0]
+        first = graph.readers[name][0]  # head 0 of the layer
         heads = [i - first for i in destinations]
         if not name.endswith("_input"):
             # The hook sees queries, keys or values: the change passes through their weights.

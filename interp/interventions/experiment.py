@@ -583,6 +583,9 @@ class Experiment:
     known: Mapping[Site, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Check the edits against the run, and replace ``rounds`` by indices, and an empty
+        ``commit`` by that of the run.
+        """
         require(
             self.edits and self.horizon >= 0,
             "an experiment needs an edit and a horizon of 0 or more rounds",
@@ -753,7 +756,8 @@ def run(experiment: Experiment) -> Effects:
             require_own(source, model)
     by_edit: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
-    # Batches come in any order of the edits.
+    # Batches come in any order of the edits; if sites are watched, each edit in turn is a batch. If
+    # none are, ``seen`` is empty for every edit.
     for outputs in batches(experiment):
         indices = outputs.edits
         by_edit |= zip(indices, experiment.read(outputs), strict=True)
@@ -928,7 +932,7 @@ def _patch_whole_sites(
     patchers = [RoundPatcher(model, base, t, source, update=update) for t in experiment.starts]
     if len(patchers) == 1:
         for patched in patchers[0].run_cells(sites):
-            cells = patched.cells
+            cells = patched.cells  # indices of the sites in this batch
             # Where the patched round stays as it was, later rounds are taken from the base run.
             propagate = experiment.propagate and not patched.is_unchanged
             experiment_of_batch = replace(experiment, propagate=propagate)
@@ -1052,10 +1056,13 @@ def _list_changes(
         sites = [place.site for place in places]
         activations = _read_source(experiment.model, rows, base.layout, sites)
         for place, site in zip(places, sites, strict=True):
-            changes.append((site, partial(place, source=activations[site])))
-    for edit, place in edits:
+            # A place can be called: place(activation, source) puts the source's part into it.
+            copy_from_source = partial(place, source=activations[site])
+            changes.append((site, copy_from_source))
+    for edit, place in edits:  # those with a tensor or a function as the value
         if not isinstance(edit.value, Rollout):
             change = _make_change(edit, place, rounds, base.n_rounds, part)
+            # Errors in the user's function become errors of the argument value=.
             changes.append((place.site, convert_errors("value=")(change)))
     return changes
 
@@ -1075,7 +1082,8 @@ def _read_source(
     if is_carried and runs_without_hooks(model):
         # Carried states are stored in the rollout: no round has to be run to read them.
         return {site: site.read(rows.latents, layout) for site in sites}
-    return run_one_round(model, rows, layout, watched=sites)[1]
+    _, activations = run_one_round(model, rows, layout, watched=sites)
+    return activations
 
 
 def _make_change(
@@ -1094,6 +1102,9 @@ def _make_change(
     value = edit.value
 
     def change(activation: Tensor) -> Tensor:
+        """Return the activation of the rows ``part``, ``[row, ...]``, with the edit's value at its
+        place.
+        """
         if isinstance(value, Tensor):
             rows = edit.tensor_rows(rounds, n_rounds)[part]
             width, wanted = rows.shape[-1], activation.shape[-1]
@@ -1105,6 +1116,7 @@ def _make_change(
         else:
             assert callable(value)
             new = value(activation.clone(), part)  # a copy: the function may change it in place
+        # Only the part in the place's subspace is replaced.
         return place(activation, activation + new if edit.add else new)
 
     return change
@@ -1222,8 +1234,10 @@ def _run_following_rounds(
     # The same inputs for every edit.
     fed = base.fed.rows(rounds).map_tensors(partial(tile, times=n_edits))
     with torch.no_grad():
+        # A transformer without hooks can compute the prediction alone; the state stays as it was.
         if only_predicts and not later_edits and can_resume_rounds(model) and model.is_quiet():
             predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
+            # NaN for missing rounds, as run_round gives them.
             prediction, _ = fed.undo_missing(predicted, before=latents, after=latents)
             return prediction.unflatten(0, shape), state
         if later_edits:
@@ -1240,20 +1254,23 @@ def _list_later_changes(
     """Return the changes that edits make in later rounds: pairs of a site and a function. The
     function changes only rows of rounds in which the edit is made.
 
+    Each edited round starts a continuation of its own, and one step runs the next round of all
+    continuations together.
+
     Args:
         experiment: the experiment, with model and run.
-        later_edits: the edits that are made in some of these rounds.
-        rounds: index of the next round for each edited round.
+        later_edits: the edits that are made again in the next round of some continuations.
+        rounds: index of the round that runs next, one per continuation.
     """
     base = experiment.run
     changes: list[tuple[Site, _Change]] = []
     for edit in later_edits:
         assert edit.place is not None  # as Experiment requires for edits of several rounds
         acting_rounds = edit.list_acting_rounds(base.n_rounds)
-        is_acting = torch.tensor([t in acting_rounds for t in rounds])
+        is_acting = torch.tensor([t in acting_rounds for t in rounds])  # [continuation]
         every_row = slice(None)
         ((site, change),) = _list_changes(experiment, [(edit, edit.place)], rounds, every_row)
-        # Rows are ordered by episode, then by round.
+        # Rows are ordered by episode, then by continuation.
         changes.append((site, partial(_change_rows, change, is_acting.repeat(base.n_episodes))))
     return changes
 

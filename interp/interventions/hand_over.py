@@ -440,6 +440,7 @@ def _play_algorithm(
     n_later = episodes.n_rounds - round
     predictions = []
     for start in starts:
+        # The state before each round, from which one step computes the predictions of all rounds.
         by_round = receiver.unroll(start, inputs, n_episodes=len(episodes), n_rounds=n_later)
         _, computed = receiver.step(by_round, inputs)
         predictions.append(receiver.distribution(computed))

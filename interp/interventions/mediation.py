@@ -210,10 +210,11 @@ class _Routes:
         if self.hook_times is not None:
             # Not a transformer: each point may act on every later one, whatever its positions.
             return (self.hook_times[site.hook], 0), (0, layout.n_positions)
-        layer = -1 if site.layer is None else site.layer
+        layer = -1 if site.layer is None else site.layer  # -1: before the first layer
         positions = np.arange(layout.n_positions)
         if kind.axes == "latent":
             positions = np.array(layout.latent_positions)  # of each row of the carried state
+        # The positions that the site's index selects on its axis; all of them for a slice.
         axis = kind.position_axis or 1  # rows of the carried state follow the batch
         index = site.index(layout)[axis]
         covered = np.atleast_1d(positions[index])
@@ -643,6 +644,7 @@ class _CauseSwap:
         outcome: str | Outcome,
         round: Rounds,
     ) -> None:
+        """Run base and source, and find which sites can lie between the causes and the outcome."""
         outcome = Outcome.from_key(outcome)
         is_decoded = outcome.decode is not None
         require(
@@ -664,6 +666,7 @@ class _CauseSwap:
             model=model,
             layout=base_run.layout,
             causes=[place.site for place in causes],
+            # "state", "latents" and decoded outcomes are read from the updated state.
             outcome="prediction" if outcome.key == "prediction" else "update",
             hook_times=_find_hook_times(model, base_run),
         )
@@ -687,7 +690,7 @@ class _CauseSwap:
             edits=edits,
             rounds=self.rounds,
             readout=self.outcome,
-            commit="target",
+            commit="target",  # the recorded choice, also if the edited model would choose otherwise
             watched=watched,
         )
         effects = run(experiment).require_all_edits("mediation")
@@ -717,6 +720,7 @@ class _CauseSwap:
             carry = [Edit.of(site, after[site]) for site in case]
             values, _ = self.run({"direct": [*self.cause_edits, *freeze], "indirect": carry})
             direct, indirect = values - plain
+            # Projections on the whole effect: what freezing the sites takes away, what they bring.
             lost[case] = _compute_products(effect - direct, effect)
             brought[case] = _compute_products(indirect, effect)
             is_moved = np.any([changed[site] for site in case], axis=0)

@@ -251,6 +251,8 @@ def warn_about_mismatch(pair: Pair) -> None:
     is_unpaired = ~torch.eye(n, dtype=torch.bool)
     paired = share_differing.diagonal().T  # [episode, round]
     unpaired = share_differing[is_unpaired]  # [two different episodes, round]
+    # They are a pair if, in some round, partners do not differ as much as two arbitrary episodes
+    # do: not at all while others differ, or by clearly less, or clearly more.
     gap = unpaired.mean(0) - paired.mean(0)  # [round]
     is_equal = (paired == 0).all(0) & (unpaired > 0).any(0)
     # gap / (std / sqrt(n)) is the gap in standard errors; multiplied out, since std may be 0.

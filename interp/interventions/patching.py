@@ -170,6 +170,7 @@ class PatchingResult(Result):
         the permutations.
         """
         frames: list[pd.DataFrame] = []
+        # A part: all sites that are counted in the same episodes, with only these episodes.
         for is_in_part, part in self._split_by_counted_episodes():
             frame = part._make_site_rows(seed)
             frames.append(frame.set_index(np.flatnonzero(is_in_part.numpy(force=True))))
@@ -237,7 +238,14 @@ class PatchingResult(Result):
         if not n_episodes:  # no episode in which the site was run
             return index.assign(**dict.fromkeys(_EFFECT_COLUMNS, np.nan))
         values, base, source = self._average_by_participant()
-        statistics = Statistics(values, [], index, [metric], reduced=False, baseline=base)
+        statistics = Statistics(
+            values,
+            axis_names=[],
+            index_df=index,
+            metric_names=[metric],
+            reduced=False,
+            baseline=base,
+        )
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
         differences = values - base
         p_values = statistics.permutation_pvalue(seed=seed)
@@ -247,6 +255,7 @@ class PatchingResult(Result):
             effect_high=high.numpy(force=True),
         )
         frame["p_value"] = p_values.numpy(force=True)
+        # The fraction is a ratio of means; both means are of the same resampled episodes.
         effects = differences.double().numpy(force=True)  # [site, episode]
         gaps = (source - base).double().numpy(force=True)  # [episode]
         weights = resample_weights(effects.shape[1], seed=seed)  # [resample, episode]

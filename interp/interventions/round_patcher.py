@@ -89,6 +89,7 @@ class RoundPatcher:
     def __init__(
         self, model: Machine, run: Rollout, round: int, source: Rollout, *, update: bool
     ) -> None:
+        """Choose how patches are run, and run the unpatched round once if they start at layers."""
         self.model = model
         self.run = run
         self.round = round
@@ -98,6 +99,7 @@ class RoundPatcher:
         is_on_cpu = run.tokens.device.type == "cpu"
         self.max_rows = self.fed.choose_batch_size(_CHUNK_CPU if is_on_cpu else _CHUNK_ACCELERATOR)
         layout = run.layout
+        # End of the positions that are run: nothing is read after the prediction without an update.
         self.end = layout.n_positions if update else layout.predict_position + 1
         # A hook that is attached to the model may act at some positions: it has to see all of them.
         can_run_layers = can_resume_rounds(model) and runs_without_hooks(model)
@@ -105,6 +107,8 @@ class RoundPatcher:
         if self.transformer is not None:
             n_layers = self.transformer.config.n_layers
             self.n_layers = n_layers
+            # Patched rows start from the stream before their layer, and read the keys and values of
+            # earlier positions.
             names = [f"blocks.{n_layers - 1}.hook_resid_post"]
             for layer in range(n_layers):
                 for point in ("hook_resid_pre", "attn.hook_k", "attn.hook_v"):

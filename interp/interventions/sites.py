@@ -89,7 +89,7 @@ def component(name: str, model: Machine | None = None) -> Component:
     points = COMPONENTS if model is None else model.points
     key = ALIASES.get(name, name)
     if model is not None and key in COMPONENTS and key not in points:
-        if "resid_post" in points:
+        if "resid_post" in points:  # a transformer, which has every component but those of an MLP
             raise InputError(
                 f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
             )
@@ -130,6 +130,9 @@ class Site:
     kind: Component = field(default=_LOOK_UP_KIND, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        """Look the component up, replace an alias by its key, and check that the component has the
+        named layer, head and position.
+        """
         if self.kind is _LOOK_UP_KIND:
             kind = component(fit("component", self.component, str))
         else:

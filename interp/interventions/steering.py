@@ -97,7 +97,7 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
     )
     # The pseudo-inverse gives the smallest change of a latent with this reading.
     write_map = torch.linalg.pinv(state_map).T
-    return layout.per_latent(wanted) @ write_map
+    return layout.per_latent(wanted) @ write_map  # [latent, number] @ [number, d_model]
 
 
 @checked

@@ -54,6 +54,7 @@ def latent_control(
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
     predictions = {"intact": predictions_of(clean)}
+    # Not propagated: what is cut or swapped in a round are the latents of the intact run.
     for name, hook in (("cut", cut(model)), ("swapped", SWAP)):
         changed = rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
         predictions[name] = predictions_of(changed)
@@ -70,6 +71,7 @@ def latent_control(
     participants = participants_of(episodes)
     numbers: dict[tuple[Any, ...], Interval] = {}
     for name, values in measured.items():
+        # A key has one part per column of the table, here only "quantity".
         numbers[name,] = mean_interval(values, seed=seed, participants=participants)
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "n_experts", "seed")}
     settings = provenance(model, n_episodes=len(episodes), **drawn, bootstrap_seed=seed)
@@ -166,7 +168,7 @@ def _sum_by_target(
     by_expert = by_position.sum(-1)
     rank = np.argsort(-episodes.accuracies_by_round[:, list(rounds)], axis=-1, kind="stable")
     ranked = np.take_along_axis(by_expert, rank[:, :, None, None], axis=-1)
-    latent = paid[..., 1:2]
+    latent = paid[..., 1:2]  # the position <z>
     total = paid.sum(-1, keepdims=True)
     elsewhere = total - latent - ranked.sum(-1, keepdims=True)
     shares = np.concatenate([latent, ranked, elsewhere], axis=-1).mean(1)  # over rounds

@@ -186,6 +186,7 @@ def _compute_predictions(
     }
     for batch in batches:
         run = rollout(model, batch, commit=commit)
+        # Every round's latents are reset, so that nothing is left to propagate.
         without_latents = rollout(
             model, batch, commit=commit, fwd_hooks=[cut(model)], propagate=False, clean=run
         )

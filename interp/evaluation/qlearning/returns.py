@@ -231,5 +231,6 @@ def _make_scores(
         numbers: key -> number with its interval.
         settings: settings of the evaluation.
     """
+    # The second part of a key is the player, as in key_columns.
     beside = {key: {"commit": "" if key[1] in _AGENTS else "own"} for key in numbers}
     return Scores(key_columns, numbers, settings, beside)

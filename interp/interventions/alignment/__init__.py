@@ -391,6 +391,7 @@ def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
     """Raise an error if the pairs for training, for stopping or for scoring (``parts``) contain too
     few in which setting the variable changes the algorithm's choice.
     """
+    # What a part is for -> its smallest number of such pairs, in the order of the parts.
     for (purpose, fewest), pairs in zip(_MIN_INFORMATIVE.items(), parts, strict=True):
         n = pairs.n_informative
         if n < fewest:

@@ -311,8 +311,10 @@ def _find_normals(
     """Find the normals of the algorithm's decision boundary where it crosses the lines from the
     base's to the source's values of a variable.
 
-    The normal is the gradient of the crossing, as a share of the line, by the values at its start.
-    It is estimated by central differences: each element of the start is shifted up and down.
+    A line crosses the boundary at some share of its length. If the start of the line is shifted
+    along the boundary, this share stays equal; if it is shifted off the boundary, it changes. So
+    the gradient of the share by the values at the start is a normal. It is estimated by central
+    differences: each element of the start is shifted up and down.
 
     Args:
         algorithm: the algorithm.
@@ -335,6 +337,7 @@ def _find_normals(
 
     choice_before, ones = choose(start), np.ones(n_pairs)
     crossing, _ = _find_crossings(choose, choice_before, start, path, low=0 * ones, high=ones)
+    # The crossing of a shifted line is searched for near that of the line itself.
     find_nearby = partial(
         _find_crossings, choose, choice_before, low=crossing - _BRACKET, high=crossing + _BRACKET
     )
@@ -417,10 +420,11 @@ class RoundsWithSite:
     def __init__(
         self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
     ) -> None:
+        """Read the activations at the site in the chosen rounds of both rollouts."""
         base_run, _ = runs
         layout, hook = base_run.layout, site.hook
         self.model, self.layout, self.site, self.hook = model, layout, site, hook
-        config = getattr(model, "config", model)
+        config = getattr(model, "config", model)  # a model without a config may have the field
         self.gives_probabilities = getattr(config, "output", "logits") == "probability"
         self.may_lack_gradient = True  # the site may be computed after the prediction is read
         self.rows = Rows.of(base_run, rounds)
@@ -431,7 +435,7 @@ class RoundsWithSite:
             vectors.append(site.read(activation, layout).flatten(1))
         self.base, self.source = vectors
         self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)
-        if site.kind.axes == "latent":
+        if site.kind.axes == "latent":  # only the carried state has padding
             n_rows = base_run.latents.shape[2]
             mask = carried_mask(model)[:n_rows]
             self.is_used = site.read(mask.unsqueeze(0), layout).flatten()
@@ -523,10 +527,14 @@ class _RoundsFromSite(RoundsWithSite):
     def __init__(
         self, model: Any, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
     ) -> None:
+        """Read what a run from the site on needs: the activations at the site, the residual stream
+        from the site's position on, and the keys and values of earlier positions.
+        """
         base_run, source_run = runs
         config, layout = model.config, base_run.layout
         self.model, self.layout, self.site = model, layout, site
         self.gives_probabilities = config.output == "probability"
+        # Hard attention chooses one position, and so has no gradient by its scores.
         self.may_lack_gradient = any("hard" in rules for rules in config.attention_rules)
         # For the embedding, the first residual stream is changed: the two differ by the position's
         # code, which is the same in base and source.
@@ -545,7 +553,7 @@ class _RoundsFromSite(RoundsWithSite):
         end = layout.predict_position + 1
         self.base = in_base[hook][:, :, start].flatten(0, 1)
         self.source = in_source[hook][:, :, start].flatten(0, 1)
-        self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)
+        self.is_used = torch.ones(self.base.shape[1], dtype=torch.bool)  # no padding in the stream
         # Positions before the site stay as in the base: only their keys and values are needed.
         self.resid = in_base[resid_name][:, :, start:end].flatten(0, 1)
         keys = [in_base[name][:, :, :start].flatten(0, 1) for name in key_names]
@@ -565,6 +573,7 @@ class _RoundsFromSite(RoundsWithSite):
             past = (KeyValues(keys[rows], values[rows]) for keys, values in self.past)
         model = self.model
         resid = model.run_from(self.resid[rows], self.layer, past=past)
+        # The stream ends with the position of the prediction.
         logits = model.unembed(model.ln_final(resid[:, -1]))
         return logits[:, : self.layout.n_outputs]
 
@@ -731,7 +740,7 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
             if trained.loss <= solved:
                 break
     best = min(fits, key=lambda fit: fit.loss)
-    steps = tuple(fit.steps[0] for fit in fits)
+    steps = tuple(fit.steps[0] for fit in fits)  # each of these fits had one start
     return Fit(best.basis, loss=best.loss, steps=steps)
 
 
