@@ -206,7 +206,8 @@ def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> N
     """Group the final states of each episode that nearly coincide, and return the number of each
     state's group, ``[start, episode]``.
     """
-    # Between each episode and the one before it, with the same start.
+    # The unit in which "near" is measured: the mean distance between final states of different
+    # episodes, here each episode and the one before it, with the same start.
     mean_distance = np.linalg.norm(states - np.roll(states, 1, axis=1), axis=-1).mean()
     groups = np.zeros(states.shape[:2], dtype=int)
     for episode in range(states.shape[1]):
@@ -215,6 +216,7 @@ def _number_attractors(states: Float[NDArray[Any], "start episode number"]) -> N
             distances = np.linalg.norm(
                 states[first_starts, episode] - states[start, episode], axis=-1
             )
+            # Numbers of the groups whose first state is near this one.
             near_groups = np.flatnonzero(distances <= _SAME_STATE * mean_distance)
             if len(near_groups):
                 groups[start, episode] = near_groups[0]

@@ -117,7 +117,7 @@ def learner(
         integer("n_layers", n_layers, least=1, most=100) == 1 or kind != "loop",
         "a loop has one block: n_layers must be 1",
     )
-    encoder = Said(layout_for(task, sizes))
+    encoder = Said(layout_for(task, sizes))  # encodes a round as a vector of numbers
     checked_width = integer("width", width, least=1, most=4096)
     machine: AdaptedMachine = KINDS[kind](encoder, checked_width, n_layers, n_rounds)
     machine.name = kind
@@ -132,11 +132,20 @@ def _make_cell(
 
 
 def _make_loop(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+    """Make a learner whose core is one block of layers, which runs :data:`_LOOP_CYCLES` times in a
+    round.
+
+    Args:
+        encoder: encodes a round as numbers.
+        width: width of the core's state.
+        n_layers, n_rounds: not used; every kind's builder has these parameters.
+    """
     widen, narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
     block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
-        return z + heard / _LOOP_CYCLES  # so that all runs of the block add it once
+        # Every run of the block adds a part, so that together they add the round's input once.
+        return z + heard / _LOOP_CYCLES
 
     return loop(
         _Learner(encoder, block, width),
@@ -167,6 +176,15 @@ def _embed_question_and_round(module: Any, encoder: Said, fed: EncodedRounds) ->
 
 
 def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+    """Make a learner with a Mamba of ``transformers`` as its core, which reads each round as two
+    inputs: the question, then the whole round with its outcome.
+
+    Args:
+        encoder: encodes a round as numbers.
+        width: width of the core's inputs and outputs.
+        n_layers: number of layers of the core.
+        n_rounds: not used; every kind's builder has this parameter.
+    """
     from transformers import MambaConfig, MambaModel
 
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
@@ -177,12 +195,23 @@ def _make_mamba(encoder: Said, width: int, n_layers: int, n_rounds: int) -> Adap
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
         return torch.stack(_embed_question_and_round(module, encoder, fed), 1)
 
-    # The prediction is read after the question, input 0. There is no thought, so no slot is used.
+    # The prediction is read after the question, which is input 0. The slot is the place of a
+    # carried vector among the inputs; a Mamba carries none there, so any number will do.
     rounds = Embedded(embed_round, n_pos=2, at=0, slot=0)
     return state_space(module, encoder.layout, read=_read_core, embedded=rounds, check=False)
 
 
 def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+    """Make a learner with a GPT-2 of ``transformers`` as its core. It reads each round as three
+    inputs: the thought (the last hidden state of the round before), the question, and the whole
+    round with its outcome.
+
+    Args:
+        encoder: encodes a round as numbers.
+        width: width of the core's inputs and outputs.
+        n_layers: number of layers of the core.
+        n_rounds: maximum number of rounds, for which the key-value cache has room.
+    """
     from transformers import GPT2Config, GPT2Model
 
     # No dropout: every batch is new, so nothing overfits, and noise makes exact counts harder.
@@ -202,7 +231,8 @@ def _make_thoughts(encoder: Said, width: int, n_layers: int, n_rounds: int) -> A
     del module.core.wte  # unused, since its inputs are vectors
 
     def embed_round(module: Any, fed: EncodedRounds) -> Tensor:
-        # A learned vector in the place of the thought, which the first round lacks.
+        # In place of the thought, which the first round lacks, a learned vector: begin is a linear
+        # map of one number without bias, so of 1 it returns its weights.
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
         return torch.stack([begin, *_embed_question_and_round(module, encoder, fed)], 1)
 

@@ -92,17 +92,21 @@ class Said:
     """
 
     def __init__(self, layout: RoundLayout) -> None:
+        """Select the positions of a round that are encoded, before and after the prediction, and
+        count the numbers that encode them.
+        """
         self.layout = fit("layout", layout, RoundLayout)
         self.n_ids = len(layout.vocabulary)
         predict = layout.predict_position
         update = layout.update_position
         # Position 0 is the attention sink. Tokens at these positions are the same in every round.
         uninformative = {0, predict, update, *layout.latent_positions}
+        # All that is known at the update, outcome included, and what is known at the prediction.
         self.told = tuple(i for i in range(update) if i not in uninformative)
         self.asked = tuple(i for i in self.told if i < predict)
-        n_numbers = self.n_ids  # of a position: a one-hot token and, if there are any, its payload
+        n_numbers = self.n_ids  # the numbers for one position: a one-hot vector of its token
         if layout.payload:
-            n_numbers += 1
+            n_numbers += 1  # the real number that the token carries, such as a reward
         self.n_asked = len(self.asked) * n_numbers
         self.n_told = len(self.told) * n_numbers
 
@@ -214,11 +218,22 @@ def cell(
         return scores, new_state
 
     def run_rounds(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        """Run all rounds in one call of recurrent layers, which loop over time in one kernel.
+
+        Args:
+            module: the user's module, with the layers ``core``.
+            carried: the state before the first of these rounds, ``[batch, width]`` under "h".
+            fed: the encoded rounds, one row for each episode and round, ``[batch * round, ...]``.
+
+        Returns:
+            The scores, and the states after the rounds, ``[batch * round, ...]`` each.
+        """
         layers = module.get_submodule(core)
-        first_h = carried["h"]  # [batch, width]; fed has one row per episode and round
+        first_h = carried["h"]
         heard = hear(module, fed).unflatten(0, (len(first_h), -1))  # [batch, round, input]
         time_axis = 1 if layers.batch_first else 0
         inputs = heard.movedim(1, time_axis).contiguous()
+        # PyTorch's layers take a state [layer, batch, width]; there is one layer.
         outputs, _ = layers(inputs, first_h.unsqueeze(0).contiguous())
         h_after = outputs.movedim(time_axis, 1)  # the state after each round, [batch, round, width]
         h_read = h_after
@@ -415,19 +430,31 @@ def depth(
     axes, labels = _find_places(module, core, shape)
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        """Run the block once: the round of this machine.
+
+        Args:
+            module: the user's module, with the block ``core``.
+            carried: the block's state "z", the question "heard" of the first round, and the number
+                "cycle" of rounds that have run, ``[batch, 1]``.
+            fed: the encoded round, whose question is read in the first round only.
+
+        Returns:
+            The scores ``[batch, outcome]``, and the new values of what is carried.
+        """
         z = carried["z"]
-        n_before = carried["cycle"]  # how many rounds have run, [batch, 1]
-        is_first = n_before[:, 0] < 0.5  # 0, as a real number
+        n_before = carried["cycle"]
+        is_first = n_before[:, 0] < 0.5  # the number is carried as a real one: 0.0, 1.0, ...
         fed_question = hear(module, fed)
         # Later rounds read the question of the first one, which is carried along.
         is_asked_now = add_axes(is_first, fed_question.ndim)
         question = torch.where(is_asked_now, fed_question, carried["heard"])
-        if begin is not None:
+        if begin is not None:  # in the first round it makes the state from the question
             z = torch.where(add_axes(is_first, z.ndim), begin(module, question), z)
         entered = z + question if inject is None else inject(module, z, question)
         z = module.get_submodule(core)(entered)
         new_state = {"z": z, "heard": question, "cycle": n_before + 1}
         if gate is not None:
+            # Only stored for analyses; the machine itself never stops.
             new_state["gate"] = gate(module, z).reshape(-1, 1)
         return read(module, z, fed), new_state
 

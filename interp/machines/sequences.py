@@ -249,6 +249,10 @@ class _Cached:
     """
 
     def __init__(self, model: Any, n_at_once: int) -> None:
+        """Find the argument by which the model takes its state, and the tensors that the state
+        consists of, by two runs of the model. Refuse a model without such a state, and one whose
+        state grows.
+        """
         self.n_at_once = n_at_once
         # The arguments of the forward pass that take a cache.
         names = name_caches(type(model).forward)
@@ -260,6 +264,7 @@ class _Cached:
         (self.argument,) = names
         cache = self._run_for_cache(model, n_inputs=1)
         later_cache = self._run_for_cache(model, n_inputs=2)
+        # Name of a tensor of the cache -> the keys that lead to it, joined to make the name.
         self.paths = {"_".join(map(str, path)): path for path, _ in _find_tensors(cache)}
         shapes = _list_shapes(cache)
         require(
@@ -276,11 +281,12 @@ class _Cached:
         self.channels = []
         self.shapes = [shape[1:] for shape in shapes]  # without the batch axis
         for path, shape in zip(self.paths, self.shapes, strict=True):
+            # A channel's name must be an identifier, and a path may begin with a digit.
             name = path if path.isidentifier() else f"state_{path}"
             self.channels.append(Channel(name, (prod(shape),)))
         if self.argument == "state":
             # RWKV stores sums of exponentials divided by the largest one. Its last tensor is the
-            # largest exponent so far; before the first input there was none.
+            # largest exponent so far; before the first input there was none, so it starts very low.
             last = self.channels[-1]
             self.start = {last.name: torch.full(last.shape, _NO_EXPONENT)}
 
@@ -526,6 +532,7 @@ def hrm(
         scores = model.lm_head(z_H[:, rounds.at])[:, outcome_ids]
         return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
+    # From a carried state of zeros, a round must equal the model's own forward pass.
     def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
         nothing = torch.zeros_like(x[:, 0])
         z_H, _ = _run_cycles(copied, x, above=nothing, below=nothing)
@@ -653,8 +660,21 @@ def thoughts(
     )
 
     def step(thinker: _Thinker, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        """Run the GPT-2 on one round.
+
+        Args:
+            thinker: the user's model, beside identity modules for the hooks on what is carried.
+            carried: the "thought" ``[batch, width]``, the "cache" of keys and values ``[batch, row,
+                number]`` with a row for every position of every round, and "cache_length", the
+                number of its rows that earlier rounds have filled, ``[batch]``.
+            fed: the encoded round.
+
+        Returns:
+            The scores ``[batch, outcome]``; and the next thought with the rows to append to the
+            cache.
+        """
         model: Any = thinker.model
-        length = carried["cache_length"]  # number of filled rows, [batch]
+        length = carried["cache_length"]
         # The identity modules are hook points; they run in every round, whatever it uses.
         thought = thinker.thought(carried["thought"])
         cache = thinker.cache(carried["cache"])
@@ -759,9 +779,11 @@ def _run_gpt2(
 
     config, n = core.config, x.shape[1]
     past = DynamicCache()
-    by_layer = cache.unflatten(2, (config.n_layer, 2, config.n_head, -1))  # 2: keys, values
+    # [batch, earlier position, layer, 2, head, d_head], where the axis of 2 is keys and values.
+    by_layer = cache.unflatten(2, (config.n_layer, 2, config.n_head, -1))
     for layer, part in enumerate(by_layer.unbind(2)):
-        keys, values = part.transpose(1, 3).unbind(2)  # [batch, head, row, d_head]
+        by_head = part.transpose(1, 3)  # [batch, head, 2, earlier position, d_head]
+        keys, values = by_head.unbind(2)  # [batch, head, earlier position, d_head] each
         past.update(keys, values, layer)
     mask = torch.cat([is_read, is_read.new_ones(len(x), n)], 1)
     positions = length.unsqueeze(1) + torch.arange(n, device=x.device)
@@ -773,7 +795,7 @@ def _run_gpt2(
         use_cache=True,
         **fill_cache(type(core).forward, past),
     )
-    # The pass has appended its keys and values to past, [batch, head, row, d_head] each.
+    # The pass has appended its keys and values to past, so the last n positions are the new ones.
     pairs = [torch.stack([layer.keys, layer.values], 2) for layer in past.layers]
     added = torch.stack(pairs, 1)[..., -n:, :]  # [batch, layer, head, 2, pos, d_head]
     # [batch, pos, layer, 2, head, d_head], whose last four axes are one row of the cache
@@ -797,6 +819,7 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     tensors = load_tensors(path, path)
     # PyTorch's parallel training puts "module." in front of names.
     stored = {name.removeprefix("module."): value for name, value in tensors.items()}
+    # GPT-2's own weights, and the table of embeddings once more under a second name.
     known_prefixes = (_COCONUT_PREFIX, _COCONUT_EMBEDDING)
     unknown = [name for name in stored if not name.startswith(known_prefixes)]
     listed = ", ".join(list(unknown or stored)[:3])
@@ -811,6 +834,7 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
         if name.startswith(_COCONUT_PREFIX)
     }
     model = _build_gpt2(path, weights, n_head)
+    # stored adds the second name of the table of embeddings, which weights lacks.
     _require_ties(path, model, {**weights, **stored})
     return model
 
@@ -857,6 +881,7 @@ def read_codi(path: str | Path, *, scale: float, n_head: int | None = None) -> n
     }
     model = _build_gpt2(path, weights, n_head)
     _require_ties(path, model, weights)
+    # Names are indices in CODI's sequence of layers, where layer 0 is a dropout without weights.
     inner, width = projection["1.weight"].shape
     prj = nn.Sequential(nn.Dropout(), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
     if "ln.weight" in projection:
@@ -911,6 +936,7 @@ def _require_ties(path: Path, model: Any, stored: _Tree) -> None:
         stored: all tensors of the checkpoint by name.
     """
     # Of the values stored for tied weights, loading keeps one; the others must equal it.
+    # A checkpoint of Coconut has the table of embeddings under one more name.
     loaded = {**model.state_dict(), f"{_COCONUT_EMBEDDING}weight": model.transformer.wte.weight}
     differing = [
         name

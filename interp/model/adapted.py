@@ -297,13 +297,15 @@ class AdaptedMachine(HookedMachine):
             is_void = is_nan.flatten(1).any(1)
             carried = carried.masked_fill(is_nan, 0.0)
         state = unpack(self.channels, carried)
+        # Names of the carried numbers of filled rows, one for each channel that grows.
         for name in self.channel_of_length:
             state[name] = state[name].squeeze(-1).round().long()  # carried as a real number
         with self._set_mode(carried.dtype), self._open_points(len(carried)):
             result = self._call("a round", self.one_step, self.module, dict(state), fed)
         scores, new_state = self._split_result(result)
         for name, channel in self.channel_of_length.items():
-            new_rows = new_state.get(channel.name)  # the step returns these alone
+            # Of a channel that grows, the step returns only the rows that this round adds.
+            new_rows = new_state.get(channel.name)
             cache, length = append_rows(
                 channel, cache=state[channel.name], length=state[name], rows=new_rows
             )

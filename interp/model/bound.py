@@ -66,6 +66,7 @@ class BoundRounds:
         values: Float[Tensor, "row pos"],
         split: Sequence[int],
     ) -> None:
+        """Store the model and the table of rounds, the "bank", in which :meth:`rows` looks them up."""
         self.model = model.eval()
         self.round_layout = layout
         self.bank_tokens = tokens

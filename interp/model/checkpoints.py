@@ -325,6 +325,8 @@ def _load_transformer(config: Any, weights: Path, max_gb: float) -> Machine:
     transformer_config = LatentTransformerConfig.from_dict(config)
     tensors = _read_tensors(weights)
     transformer_config.require_room(max_gb)
+    # The readout of a handwired model is no part of the configuration, and is given here so that
+    # the model has a buffer of its shape; all weights are loaded below.
     model = HookedLatentTransformer(transformer_config, state_map=tensors.get("state_map"))
     where = repr(str(weights))
     filled: Machine = _load_weights(

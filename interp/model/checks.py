@@ -210,7 +210,7 @@ def _check_purity(case: _Case) -> Iterator[str]:
             "the same round gives another result the second time: something is drawn at random, or kept outside the "
             "channels (an attribute, a buffer); put it in a channel"
         )
-    elif changed:
+    elif changed:  # reported alone: where results differ, too, this may be the cause
         yield f"a round changes {', '.join(changed)}: only what it returns may pass on; put it in a channel"
 
 
@@ -218,8 +218,10 @@ def _check_channels(case: _Case) -> Iterator[str]:
     """Yield a sentence if an episode does not go on like another whose carried state it is given: the
     model then carries more than its channels.
     """
-    t = max(1, case.n_rounds // 2)
-    # Row e of the batch gets the inputs of episode e - 1, and the state that its round t reads.
+    t = max(1, case.n_rounds // 2)  # not round 0, in which all episodes read the same state
+    # Row e of the batch gets the inputs of episode e - 1, and the state that its round t reads, so
+    # it must also get that episode's result. It does not if the machine stores something for each
+    # row outside of the channels, since what it stored for row e is still that of episode e.
     shifted = torch.arange(len(case.episodes)).roll(1)
     fed = case.get_inputs(t).select(shifted)
     result = case.machine.step(case.run.latents[shifted, t], fed)
@@ -270,6 +272,7 @@ def _check_truth(case: _Case) -> Iterator[str]:
     noise = (original - predict(fed)).abs().amax(1)
     if noise.any():
         noise = noise.clamp_min(case.tolerance)
+    # The later positions, and the names of input tensors that are read after the prediction.
     for place in (*range(position + 1, layout.n_positions), *fed.after):
         is_changed = torch.zeros(len(latents), dtype=torch.bool)
         # By several shifts, since one other row may have the same token at this place.
@@ -386,10 +389,11 @@ def _check_halted_rows(case: _Case, key: str, tap: Any, unhooked: Stepped) -> It
         tap: the hook points of this point.
         unhooked: result of the round without the change.
     """
-    name = case.machine.points[key].hook.format(
-        layer=0
-    )  # that of the loop's first run; any would do
-    tap.alters_halted = True  # alters activations of halted rows, while any hook is at the point
+    # The hook point of the loop's first run; that of any other run would do.
+    name = case.machine.points[key].hook.format(layer=0)
+    # Activations of halted rows are altered in all runs, but only while a hook is at the point; so
+    # one is attached that does nothing.
+    tap.alters_halted = True
     try:
         disturbed = case.step_with_hook(name, lambda activation, hook: None)
     finally:
@@ -607,7 +611,7 @@ def _run_checks(case: _Case, selected: Sequence[str]) -> tuple[list[str], Except
             cause = error
             kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
             problems.append(f"{key}: {kind}{error}")
-        if problems and key in _BASIC:
+        if problems and key in _BASIC:  # most other checks would fail, too
             break
     return problems, cause
 

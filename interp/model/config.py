@@ -101,10 +101,11 @@ class LatentTransformerConfig:
         self._check_output()
         if not self.attention_rules:
             softmax_everywhere = (("softmax",) * self.n_heads,) * self.n_layers
-            # The class is frozen, which only this call gets around.
+            # The class is frozen, so an ordinary assignment would raise an error.
             object.__setattr__(self, "attention_rules", softmax_everywhere)
         self._check_table("attention_rules", self.attention_rules)
         self._check_table("head_names", self.head_names)
+        # The table has a tuple of rules for each layer; their sum has the rules of all heads.
         for rule in sum(self.attention_rules, ()):
             require_known("attention rule", rule, get_args(AttentionRule))
 

@@ -427,6 +427,9 @@ def _wrap_with_checks(name: str, function: Any) -> Any:
     """
 
     def run_and_check(activation: Tensor, hook: Any) -> Tensor | None:
+        """Call the user's hook, and return its result: a tensor like the activation, or None to
+        change nothing. Refuse any other result.
+        """
         try:
             result = function(activation, hook=hook)
         except TypeError as error:

@@ -162,7 +162,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
     name = file_path(name, "the model")
     settings = [f"{key}={value}" for key, value in arguments.items()]
     _LOG.info("loading %s", " ".join([name, *settings]))
-    if name in _list_loaders():
+    if name in _list_loaders():  # a handwired circuit
         _, build = _HANDWIRED[name]
         return build(max_gb=max_gb, **arguments)
     from interp.model.checkpoints import build_registered, load_checkpoint
@@ -236,7 +236,7 @@ def _read_record(folder: Path) -> ModelRecord:
         if "builder" in config:
             how_made = f"built by {config['builder']!r}"
         layout = config["layout"]
-        serves = {}
+        serves = {}  # name of a size of episodes -> (smallest, largest) that the model can read
         for name, value in layout.items():
             if isinstance(value, int):  # a size; it may have a range, such as n_experts_range
                 serves[name] = tuple(layout.get(f"{name}_range") or (value, value))

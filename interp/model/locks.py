@@ -114,6 +114,9 @@ class DefaultDtype:
         self.is_nested = threading.get_ident() in self._threads
 
     def __enter__(self) -> None:
+        """Set the default dtype. Before that, wait until no thread runs a round with another dtype;
+        a round within another round of this thread does not wait.
+        """
         if self.is_nested:
             self.dtype_before = torch.get_default_dtype()
             torch.set_default_dtype(self.dtype)

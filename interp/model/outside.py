@@ -48,6 +48,13 @@ class OutsideReads(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Record the weights among the tensors that an operation reads, and run the operation.
+        PyTorch calls this method in place of every operation within the context.
+
+        Args:
+            function, args, kwargs: the operation and its arguments.
+            types: not used; classes of the tensors.
+        """
         # All in one function: torch would trace a helper method if a submodule is compiled.
         for tensor in tree_leaves((args, kwargs)):
             if not isinstance(tensor, Tensor):
@@ -58,10 +65,11 @@ class OutsideReads(TorchDispatchMode):
             first_round, _ = self._first_reads.setdefault(address, (self.round, tensor))
             is_leaf = tensor.requires_grad and tensor.is_leaf and tensor._base is None
             is_matrix = tensor.ndim > 1 and tensor.is_floating_point()
-            is_constant = is_matrix and first_round < self.round  # an earlier round read it
+            # A tensor that was made for one round is not read by another one.
+            is_constant = is_matrix and first_round < self.round
             if isinstance(tensor, nn.Parameter) or is_leaf or is_constant:
                 self.shapes.add(str(list(tensor.shape)))
         result = function(*args, **kwargs or {})
-        for value in tree_leaves(result):
+        for value in tree_leaves(result):  # results of operations are no weights
             self._computed[id(value)] = value
         return result

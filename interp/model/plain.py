@@ -112,18 +112,25 @@ class PlainBlock:
     """
 
     def __init__(self, block: Block, is_handwired: bool = False, narrow: bool = False) -> None:
+        """Arrange the block's weights as a round needs them: the matrices of all heads side by side,
+        and of a handwired block only the heads and columns that are used.
+        """
         attn = block.attn
         self.block = block
         self.attn = attn
         self.mlp = block.mlp
         self.scale = attn.scale
-        # Added to scores that tril_ set to 0: this takes half of the time of masked_fill.
+        # Minus infinity at later positions, where tril_ first sets the scores to 0. Adding it takes
+        # half of the time of masked_fill.
         self.mask = attn.W_Q.new_zeros(attn.mask.shape).masked_fill_(attn.mask, float("-inf"))
         self.eps = block.ln1.eps if isinstance(block.ln1, LayerNormPre) else None
+        # A hook on attention scores must see all heads.
         self.is_narrow = is_handwired and narrow and not attn.hook_attn_scores._forward_hooks
         n_heads, d_model, d_head = attn.W_Q.shape
         heads = _list_writing_heads(attn) if self.is_narrow else list(range(n_heads))
         self.rules = tuple(attn.rules[head] for head in heads)
+        # Small matrices are not worth storing as sparse, nor is a model that is not handwired, in
+        # which few entries are 0.
         is_large = len(heads) * d_model * d_head > _MIN_SPARSE_SIZE
         self.is_sparse = is_handwired and is_large and attn.W_Q.device.type == "cpu"
         self.n_query_columns = self.n_read_value_columns = d_head
@@ -198,9 +205,8 @@ class PlainBlock:
         n_past = n_keys - n_queries
         queries = self._project(normalized, self.q).transpose(1, 2)  # [batch, head, query, column]
         keys = keys[..., : self.n_query_columns].permute(0, 2, 3, 1)  # [batch, head, column, key]
-        values = values[..., : self.n_read_value_columns].transpose(
-            1, 2
-        )  # [batch, head, key, column]
+        read_values = values[..., : self.n_read_value_columns]
+        values = read_values.transpose(1, 2)  # [batch, head, key, column]
         # With many positions and few columns, one head at a time stays in the processor's cache.
         n_heads = len(self.rules)
         n_heads_at_once = 1 if self.is_narrow and self.is_sparse else n_heads

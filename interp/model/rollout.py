@@ -452,6 +452,15 @@ def sequential(
         return clean is None or has_edits(t) or t in recorder.cache_index
 
     def run_or_copy(t: int, latents: Tensor, forward: Any) -> Step:
+        """Return the result of round ``t``: from ``clean`` if no hook affects it, else from a run.
+
+        A round whose activations are to be cached is run in either case, to record them.
+
+        Args:
+            t: index of the round.
+            latents: the state that the round reads, ``[episode, row, width]``.
+            forward: function ``(latents, encoded)`` that runs a round.
+        """
         if is_run(t):
             recorder.t = t
             step = run_round(model, encoded.take_round(t), latents, layout, commit, step=forward)
@@ -462,9 +471,8 @@ def sequential(
                 latents=clean.latents[:, t + 1],
                 fed=clean.fed.take_round(t),
             )
-        if (
-            clean is not None and hold_states
-        ):  # the next round reads the state that it reads in clean
+        # The next round then reads the state that it reads in clean.
+        if clean is not None and hold_states:
             step = replace(step, latents=clean.latents[:, t + 1])
         return step
 
@@ -575,6 +583,7 @@ def _run_without_hooks(
     is_quiet = runs_without_hooks(model)
 
     def run_chunks() -> Rollout:
+        """Run the episodes, some at a time, and join these runs to one rollout."""
         n_episodes = max(len(encoded.tokens), 1)  # without episodes, one run of none
         is_on_cpu = encoded.tokens.device.type == "cpu"
         chunk_size = encoded.choose_batch_size(_EPISODES_PER_CHUNK) if is_on_cpu else n_episodes

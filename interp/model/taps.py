@@ -183,9 +183,8 @@ class Halting:
         value = list_parts(output)[0]  # the tensor itself if the output is one
         self.outputs.append(self._fill_in_halted(value))
         assert self.point.alive is not None
-        goes_on = self.point.alive(
-            list(self.outputs)
-        )  # a copy, which the user's function may change
+        # A copy of the list, since the user's function may change it.
+        goes_on = self.point.alive(list(self.outputs))
         is_mask = isinstance(goes_on, Tensor) and goes_on.dtype == torch.bool
         require(
             is_mask and goes_on.shape[:1] == (self.n_rows,),
@@ -237,7 +236,9 @@ class Halting:
         result = hook_point(visible)
         if result is visible and count_writes(visible) == n_writes:  # no hook changed anything
             if self.alters_halted and has_all_rows:
-                return torch.where(alive, value, 1 - value)  # 1 - value differs for any but 1/2
+                # For a check that halted rows have no effect, other numbers in these rows; 1 - value
+                # is another number than value, unless this is 1/2.
+                return torch.where(alive, value, 1 - value)
             return value
         self.void = self.void.to(whole.device) | self._find_void(alive, whole, result)
         edited = torch.where(alive & result.isfinite(), result, whole)
@@ -268,6 +269,7 @@ class Halting:
             changes_every_row = not void.any()
         if not changes_every_row:
             return void
+        # Then rows in which any position has halted were changed, too, though it cannot be seen.
         return void | ~alive.all(1)
 
 

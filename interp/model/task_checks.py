@@ -37,6 +37,7 @@ def check_task(task: Task) -> None:
     """Raise an error if a task's record is inconsistent; the message describes the first problem
     found.
     """
+    # _call runs the record's own functions, so that their errors become the task's errors.
     sizes = task.default_sizes
     n_rounds = max(2, task.cap_rounds(N_ROUNDS))
     layout = _call("layout", task.layout, **sizes)
@@ -139,6 +140,14 @@ def _check_names(what: str, names: Any) -> None:
 
 
 def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
+    """Refuse sampled episodes that lack an attribute, belong to another task, have other numbers of
+    episodes or rounds than were asked for, or cannot be selected.
+
+    Args:
+        task: the task that sampled them.
+        episodes: the episodes.
+        n_rounds: number of rounds that the sampler was asked for.
+    """
     kind = type(episodes).__name__
     for name in ("task", "n_rounds", "regime", "seed", "select", "__len__"):
         _require(hasattr(episodes, name), f"episodes ({kind}) have no {name!r}")
@@ -164,6 +173,13 @@ def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
 
 
 def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
+    """Refuse encoded rounds whose tensors have the wrong shapes, token ids or numbers.
+
+    Args:
+        layout: the layout that encoded them.
+        rounds: what its ``encode`` returned.
+        n_rounds: number of rounds of the episodes.
+    """
     kind = type(rounds).__name__
     _require(isinstance(rounds, EncodedRounds), f"layout.encode gives {kind}, no EncodedRounds")
     per_round = (_N_EPISODES, n_rounds)
@@ -260,6 +276,14 @@ def _check_loss(
 
 
 def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
+    """Refuse training targets of the wrong shape, or that are not finite; for classes, targets that
+    are no probabilities. A task without training has none.
+
+    Args:
+        task: the task.
+        layout: layout of its rounds.
+        episodes: sampled episodes, for which the targets are computed.
+    """
     if task.training is None:
         return
     goal = _call("training", task.training)
@@ -337,6 +361,7 @@ def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
                 values[key] = state[key]
             else:
                 values[key] = np.asarray(inputs[key])[:, t]  # an input, [episode, round, ...]
+        # The variable that gives a state's value in the next round has the state's key after NEXT.
         state = {key: values[NEXT + key] for key in algorithm.state}
         for key, shape in shapes.items():
             shape_now = np.shape(state[key])

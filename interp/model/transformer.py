@@ -105,6 +105,9 @@ class HookedLatentTransformer(LensSurface):
         state_map: Tensor | None = None,
         max_gb: float = MOST_GB,
     ) -> None:
+        """Make the embeddings, the blocks, the projections and the hook points. Parts that
+        TransformerLens' models have, too, are named as there.
+        """
         super().__init__()
         config.require_room(max_gb)
         self.config = config
@@ -129,7 +132,7 @@ class HookedLatentTransformer(LensSurface):
         self.write_map: nn.Module = nn.Identity()
         if config.write_map:
             self.write_map = Projection("write", d_out=config.d_model, config=config)
-        if state_map is None:
+        if state_map is None:  # a learned model, in which no numbers of a state are known
             state_map = torch.zeros(0, config.d_model)
         self.register_buffer("state_map", state_map)
         self.layout_of_length = config.layout.layout_of_length
@@ -614,6 +617,13 @@ class _Stepper:
         self.last: _RanRound | None = None
 
     def __call__(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
+        """Run one round of a batch, as the model's ``step`` does, and return the prediction and the
+        latents that the next round reads.
+
+        Args:
+            carried: the latents that the round reads, ``[batch, latent, d_model]``.
+            fed: the encoded inputs of the round.
+        """
         model = self.model
         with model.lock:
             layout = model.layout_of_length[fed.tokens.shape[1]]
@@ -630,7 +640,8 @@ class _Stepper:
                 resid = model.run_from(resid, n_read=n_read, blocks=self.blocks)
                 normalized = model.ln_final(resid)
                 prediction = self._predict(normalized, layout)
-            at_update = normalized[:, -layout.n_from_update]  # counted from the end of the round
+            # Counted from the end of the round, since normalized may have only its last positions.
+            at_update = normalized[:, -layout.n_from_update]
             update = model.update(at_update, layout.n_positions)
             return Stepped(prediction, model.write(carried, update, fed.slots))
 
