@@ -71,7 +71,7 @@ def page(comparison: Comparison) -> Report:
         "words": counts(measures),
         "sentence": sentence,
     }
-    hero = []
+    hero = []  # the picture at the top of the page
     if comparison.reference:
         reference_name = comparison.reference
         if reference_name == model:

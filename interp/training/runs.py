@@ -394,6 +394,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     source = Path(folder)
     is_file = not source.is_dir()
     folder = source.parent if is_file else source
+    # The newest checkpoint has another name: its folder is the run's, even one that is called "kept".
     is_kept = is_file and folder.name == KEPT_FOLDER and source.name != STATE_FILE
     if is_kept:  # metrics and record are in the run's folder, one above
         folder = folder.parent

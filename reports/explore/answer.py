@@ -477,6 +477,7 @@ def _run_algorithm(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str
     on_state = [edit for edit in view.edits if edit.apply_to_state(bench, state, 0) is not None]
     n_inputs = sum(edit.kind == "input" for edit in view.edits)
     n_followed = n_inputs + len(on_state)
+    # Only a run round by round can start a round from another state than the last one left.
     if on_state or view.hold:
         return _step_algorithm(bench, view, episodes, on_state), n_followed
     return bench.algorithm.run(episodes), n_followed
@@ -506,6 +507,7 @@ def _step_algorithm(
             state = {key: states[key][:, t] for key in state}
         for edit in edits:
             if t in edit.rounds(bench):
+                # It would be None for an edit without a counterpart; these edits all have one.
                 state = edit.apply_to_state(bench, state, t) or state
         inputs_of_round = {key: value[:, t] for key, value in inputs.items()}
         with np.errstate(all="ignore"):  # a state that cannot occur may have no answer: NaN

@@ -459,7 +459,8 @@ def _view_attention(answer: Answer, run: Rollout, hooks: Hooks, name: str) -> At
     _, _, cache = replay(model, run, rounds=t, names_filter=points, fwd_hooks=hooks)
     patterns = []
     for point, names in zip(points, heads, strict=True):
-        pattern = cache[point][:, :, : len(names)]  # [episode, round, head, query, key]
+        # [episode, round, head, query, key], without the padding heads, which come last.
+        pattern = cache[point][:, :, : len(names)]
         patterns.append(pattern.double().numpy(force=True))
     return AttentionView(
         patterns=patterns,

@@ -572,8 +572,8 @@ class View:
         ):
             pairs = parse_qsl(
                 query.removeprefix("?"),
-                keep_blank_values=bool(query),
-                strict_parsing=bool(query),
+                keep_blank_values=True,  # "round=" is refused below, not ignored
+                strict_parsing=bool(query),  # some versions of Python refuse an empty query if True
                 errors="strict",
                 max_num_fields=64,
             )

@@ -42,7 +42,7 @@ def attention(paper: str = "") -> Part:
 
     def draw(view: AttentionView, context: Context) -> list[object]:
         """Return the blocks of the section: its text, and the view with a caption that names the
-        strongest attention.
+        strongest attention and, if the task names one, the figure of the paper.
         """
         weight, layer, head, query, key = _find_strongest(view)
         caption = _TEXTS["attended"].format(

@@ -218,7 +218,9 @@ def state(
         return _read_memory(context) if context.has_exact_state else _decode_memory(context, probed)
 
     def draw(trajectory: Trajectory, context: Context) -> list[object]:
-        """Return the blocks of the section: how the state was read, and its picture."""
+        """Return the blocks of the section: how the state was read, in the words that the task
+        gave for an exact or a decoded state, and its picture.
+        """
         text = decoded
         if context.has_exact_state:
             text = (

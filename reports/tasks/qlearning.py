@@ -106,6 +106,7 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
     frame = result.to_frame()[["name", "phase", "estimate", "low", "high", "n_steps"]]
     is_whole = frame["phase"] == "all"
     whole = frame[is_whole].drop(columns="phase").rename(columns={"name": "quantity"})
+    # The table that counts is that of the end or the beginning of each round.
     when = "ended" if reference_table(context.model) == "after" else "began"
     return [
         Prose(_PROSE["agreement"].format(when=when)),

@@ -79,7 +79,7 @@ def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict
         predictions: predicted probabilities of nodes, ``[episode, round, node]``.
         episodes: the episodes, with the depth of each target.
     """
-    targets = _targets(episodes)[:, 1:]
+    targets = _targets(episodes)[:, 1:]  # round 0 has none
     loss = _cross_entropy(targets, predictions[:, 1:])
     is_right = episodes.correct(predictions)
     can_know = np.arange(episodes.n_rounds) >= episodes.depths[:, None]
