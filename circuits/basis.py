@@ -184,6 +184,7 @@ class Basis:
         return cls((*content, (POS, positions.axes)), positions, rotation)
 
     def __post_init__(self) -> None:
+        """Refuse equal names of blocks, and equal labels in a block."""
         require(
             len(self._labels_of_block) == len(self.blocks),
             f"block names must differ, got {[name for name, _ in self.blocks]}",
@@ -274,6 +275,7 @@ class Coordinates:
     rotation: int | None = None
 
     def __post_init__(self) -> None:
+        """Refuse unknown position codes, and numbers of lines and seeds that are out of range."""
         require_known("position code", self.positions, _POSITIONS)
         integer("n_lines", self.n_lines, 1)
         seed_of(self.seed)

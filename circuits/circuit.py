@@ -74,6 +74,7 @@ class Location:
     one_hot: bool = True
 
     def __post_init__(self) -> None:
+        """Refuse a location whose labels do not belong one by one to its directions or keys."""
         n_read, n_labels = len(self.directions or self.keys), len(self.labels)
         require(
             n_read == n_labels,

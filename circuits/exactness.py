@@ -304,6 +304,7 @@ def _meter_distribution(
     final_norm, unembed = model.ln_final, model.unembed
 
     def read_outcomes(resid: Tensor) -> Tensor:
+        """Return the scores of all outcomes, ``[..., outcome]``, from the last residual stream."""
         # The activation was moved to the CPU, and the model may be elsewhere.
         at_prediction = resid[..., layout.predict_position, :].to(unembed.weight.device)
         scores: Tensor = unembed(final_norm(at_prediction))
@@ -535,6 +536,7 @@ def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
         streams: list[Tensor] = []
 
         def replace_later(embeddings: Tensor, hook: object) -> Tensor:
+            """Keep the embeddings of the known positions, and put noise in place of the others."""
             # [episode, pos, d_model]; the noise is large beside embeddings, which are 0 or about 1.
             return torch.cat([embeddings[:, :n_known], 3.0 * noise[:, n_known:]], 1)
 

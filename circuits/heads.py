@@ -192,6 +192,7 @@ def fixed_offset(
     shift = shift_terms(basis, offset)
     # The target scores 1, other positions at most 1 - margin, and the sink halfway between them.
     sink_score = (1.0 - basis.positions.margin / 2) * basis.one + gate
+    # The gate adds at most 0 while the head looks back, and at least 1 to send it to the sink.
     # The sink is the first token: what the shift terms score for its position is subtracted.
     code_of_sink = basis.code(0)
     for query, key in shift:

@@ -85,11 +85,13 @@ class CircuitRecord:
 
 
 def _count_weighted_majority(sizes: Mapping[str, int]) -> float:
+    """Estimate the number of weights of a model of these sizes from its largest matrices."""
     d_model, d_head = 6 * sizes["n_experts"] + 26, 2 * sizes["n_experts"] + 5
     return 36 * d_model * d_head  # 3 layers x 3 heads x 4 matrices
 
 
 def _count_q_learning(sizes: Mapping[str, int]) -> float:
+    """Estimate the number of weights of a model of these sizes from its largest matrices."""
     n_states, n_actions = sizes["n_states"], sizes["n_actions"]
     d_model, d_head = 3 * n_states + 6 * n_actions + 29, 3 * n_actions + 10
     # 4 layers x 6 heads x 4 matrices; 4 layers x 2 matrices x 2 neurons per state
@@ -97,6 +99,7 @@ def _count_q_learning(sizes: Mapping[str, int]) -> float:
 
 
 def _count_reachability(sizes: Mapping[str, int]) -> float:
+    """Estimate the number of weights of a model of these sizes from its largest matrices."""
     n_nodes, n_edges = sizes["n_nodes"], sizes["n_edges"]
     d_model, d_head = 4 * n_nodes + 3 * n_edges + 13, 3 * n_edges + 7
     # 2 layers x 4 heads x 4 matrices; 2 layers x 2 matrices x 3 neurons per node

@@ -431,7 +431,7 @@ def untrained_runs(
     for copy_seed in range(seed, seed + n):
         untrained_model = untrained(model, copy_seed)
         digest = untrained_model.digest()
-        runs = []
+        runs = []  # of this copy: on the probe's episodes, then on the further ones
         for sample, input_hash in zip(episodes_of_copies, input_hashes, strict=True):
             key = (digest, run.n_rounds, run.commit, *hooks, input_hash)
             run_of_copy = _CACHED_RUNS.pop(key, None)

@@ -326,7 +326,7 @@ class ProbeResult(Measured):
         true = None
         if episodes is not None:
             target, moment = parse(self.target.key, interp.tasks.of(episodes))
-            if self.metric == "r2":
+            if self.metric == "r2":  # of classes, log-odds are decoded, which have no true value
                 computed = target(episodes, moment, **self.target.parameters)
                 true = computed.indicators().values
         values = x @ self.weights + self.intercept

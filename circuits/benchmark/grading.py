@@ -576,6 +576,7 @@ def _grade(
             "method": method.key,
         }
         truth = material.truth(method.question)
+        # Without attention there is no edge graph, and so no truth of the questions about it.
         if not truth and lacking:
             part["refusals"].append({**row, "sentence": lacking})
         if len(set(truth.values())) < 2:

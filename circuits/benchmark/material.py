@@ -300,6 +300,7 @@ class Material:
         t = self.effort.round if round is None else round
 
         def make() -> Pair:
+            """Make the corrupted episodes, and run both."""
             clean = self.episodes()
             if corruption == ANOTHER:
                 corrupted = clean.select([*range(1, len(clean)), 0])
@@ -339,6 +340,7 @@ class Material:
         return cases
 
     def _make_case(self, corruption: str, exit: Exit, t: int) -> Case:
+        """Make a case. Its scale is the mean absolute effect of the whole corruption on the exit."""
         pair, metric = self.pair(corruption, t), _METRICS[exit]
         clean = metric.measure(pair.clean_readout, pair)
         difference = clean - metric.measure(pair.corrupted_readout, pair)

@@ -703,6 +703,7 @@ def _choose_family(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -
         return _pooled_ratio(score.divergences, rival.divergences, seed=seed)
 
     def is_explaining(score: FamilyScore) -> bool:
+        """True if a family with memory explains enough, and leaves much less error than the rival."""
         if score.memoryless or measure_explained_share(score).low < SAME:
             return False
         return measure_ratio(score).high <= RATIO
@@ -974,6 +975,7 @@ def _compare_behaviour(compared: Compared) -> Behaviour:
         if closest is None:
             return Behaviour(_Agreement(alike=algorithm_part.explained, apart=NO_NUMBER, cells=()))
         agreement, _ = _compare_predictions(compared, model, closest)
+        # Against an algorithm, "alike" is the share that it explains, as the question "algorithm" found.
         plain = replace(agreement, alike=algorithm_part.explained)
         return Behaviour(plain, untrained=_compare_with_untrained(compared, closest))
     plain, failures = _compare_predictions(compared, model, reference.model)

@@ -108,6 +108,7 @@ class Budget:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        """Refuse numbers that are too small, and runs that go on beyond the last round."""
         # Intervals over episodes need several of them.
         smallest = {"known": 8, "test": 8, "scored": 2, "seed": None}
         for name, value in vars(self).items():
@@ -194,6 +195,7 @@ class Samples:
         options = {**task.data.sample_options(model), **sizes}
 
         def sample(half: int, n_episodes: int, seed: int) -> Any:
+            """Sample episodes from the first (0) or second (1) half of the data."""
             seed += 3 * budget.seed  # three batches a seed: no two of them share one
             return task.for_half(half).sample(n_episodes, budget.rounds, seed=seed, **options)
 
@@ -285,6 +287,7 @@ class Participant:
         error_of_mean = float(((steps - steps.mean(0)) ** 2).sum())
 
         def sum_errors(penalty: float) -> float:
+            """Return the squared error of decoded changes, each by a fit on other episodes."""
             decoder = fit_crossfitted_writer(self, algorithm, (key,), penalty).decoder
             # Latents before each round, as the values are; after the last round there is no value.
             decoded = decoder(latents[:, :-1]).numpy(force=True)
@@ -540,6 +543,7 @@ def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
         changes[NEXT + key] = (after.parents, _Centred(after.equation))
 
     def initial(episodes: Any) -> dict[str, NDArray[Any]]:
+        """Return the algorithm's initial state, centred like the later ones."""
         start = algorithm.initial(episodes)
         return {**start, **{key: _centre(start[key]) for key in centred}}
 

@@ -556,12 +556,13 @@ def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> In
     correlations = []
     for band in np.array_split(np.arange(len(rounds)), min(N_BANDS, len(rounds))):
         their_squares = their_square[:, band].sum((1, 2))  # [episode]
-        if (their_squares > 0).sum() < _FEWEST_EPISODES:
+        if (their_squares > 0).sum() < _FEWEST_EPISODES:  # too few in which the algorithm responds
             continue
         # |sum(x y)| / sqrt(sum(x^2) sum(y^2)), [resample].
         size = np.sqrt((weights @ our_square[:, band].sum((1, 2))) * (weights @ their_squares))
         common = np.abs(weights @ product[:, band].sum((1, 2)))
         correlation = np.divide(common, size, out=np.zeros(len(size)), where=size > 0)
+        # The first row of the weights has every episode once: its correlation is the estimate.
         correlations.append(Interval.of_samples(correlation[1:], correlation[0]))
     return min(correlations, key=lambda correlation: correlation.low, default=NO_NUMBER)
 

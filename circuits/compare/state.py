@@ -453,6 +453,7 @@ def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
     target, budget = receiver.target, receiver.budget
 
     def sum_divergence(ridge: float) -> float:
+        """Return the divergence of the receiver's runs from mapped latents, with this penalty."""
         mapped = _map_latents(source, target, budget, supplied=_WITH_ROUND, ridge=ridge)
         return float(
             _measure_divergence(target, mapped, expected=receiver.expected, budget=budget).sum()

@@ -406,6 +406,7 @@ def _measure_nonlinear_r2(subject: Participant, algorithm: Algorithm, keys: Sequ
         steps = state[n_known:].diff(dim=1)
         varied = ((steps - steps.mean(0)) ** 2).sum()
         missed = ((decoded.diff(dim=1) - steps) ** 2).sum()
+        # A variable that never moves is decoded in full by its mean.
         scores.append(float(1 - missed / varied) if varied else 1.0)
     return min(scores)
 
@@ -419,6 +420,7 @@ def _make_random_features(subject: Participant) -> tuple[Tensor, Tensor]:
         Features ``[sample, feature]`` of the known episodes, and of the test episodes; a sample is
         a round of an episode.
     """
+    # Latents before each round, [episode, round, coordinate].
     latents = pool_runs(subject).latents[:, :-1].flatten(2).double().numpy(force=True)
     n_known, n_coordinates = len(subject.samples.known), latents.shape[-1]
     known = latents[:n_known].reshape(-1, n_coordinates)
@@ -576,6 +578,7 @@ def _fit_extension(
     shared = {p.name: fixed[p.name] for p in family.searched if p.name in fixed}
 
     def decode_steps(member: Algorithm, episodes: Any) -> Transition:
+        """Fit a decoder of this member's state, and decode the model's steps in the episodes."""
         writer = subject.writer(member, keys, subject.penalty(algorithm))
         return transition(subject.model, episodes, writer, round=budget.at)
 
@@ -932,6 +935,7 @@ def _judge_update(compared: Compared) -> Measure:
     if the algorithm carries no state, the claim does not apply.
     """
     reference = compared.reference
+    # If both models are one machine, the claim holds whatever the algorithm is.
     if reference is not None and not reference.names_algorithm and not compared.is_same_machine:
         return Measure(key="update", claim="", lacking=f"{reference.name} names no algorithm")
     parts = compared.parts

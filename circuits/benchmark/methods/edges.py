@@ -47,6 +47,7 @@ def _score_by_cutting(
     """
 
     def effects(case: Case) -> np.ndarray:
+        """Return the effect of cutting each edge, ``[edge]``: the larger one of all ablations."""
         # [edge], averaged over episodes, for each ablation.
         drops = [material.measure_drops(case, ablation).mean(1) for ablation in ablations]
         return np.abs(drops).max(0)
@@ -71,7 +72,10 @@ def _score_by_attribution(
     rows, columns = np.array(material.candidates).T  # indices of sources and destinations
 
     def effects(case: Case) -> np.ndarray:
+        """Return the attribution of each candidate edge, ``[edge]``."""
+
         def make() -> np.ndarray:
+            """Attribute the metric to all edges, ``[source, destination]``."""
             with warnings.catch_warnings():
                 # Warnings that hard attention has no gradient, which is what some subjects test.
                 warnings.simplefilter("ignore")
@@ -85,6 +89,7 @@ def _score_by_attribution(
 
 
 def _make_cutting(ablations: tuple[str, ...], reading: str) -> Method:
+    """Return the method that cuts edges, for the arguments of :func:`_score_by_cutting`."""
     key = f"{'+'.join(ablations)}:{reading}"
     name = " and ".join(_ABLATIONS[ablation] for ablation in ablations)
     answer = partial(_score_by_cutting, ablations, reading)
@@ -180,6 +185,8 @@ def _score_by_patching(
     sites = _list_sites(material)
 
     def effects(case: Case) -> np.ndarray:
+        """Return the mean effect of patching each site over episodes, ``[site]``."""
+
         def patch() -> Tensor:
             """Return the effect of patching each site, ``[site, episode]``."""
             result = patch_pair(
