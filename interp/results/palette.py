@@ -85,7 +85,7 @@ def choose_line_styles(keys: Iterable[str]) -> dict[str, Look]:
     assigned: dict[str, str] = {}  # key -> hue and dash, such as "blue solid"
     for task in tasks.list_tasks():
         assigned.update(task.report.looks)
-    assigned.update(_EVERYWHERE)
+    assigned.update(_EVERYWHERE)  # names that belong to no task, such as "model"
     free = cycle(_list_free_pairs({assigned[key] for key in keys if key in assigned}))
     looks = {}
     for key in dict.fromkeys(keys):

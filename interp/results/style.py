@@ -95,7 +95,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
     if least_inches > _PHONE_WIDTH:
         opening += ' class="wide"'
-    label = f"{prefix}-title"
+    label = f"{prefix}-title"  # id of the title
     opening += f' role="img" aria-labelledby="{label}" fill="currentColor" style="{style}"'
     label_text = escape(foreign.escape_invisible(title))
     return f'{opening}><title id="{label}">{label_text}</title>{_shorten(body)}'

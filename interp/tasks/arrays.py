@@ -85,6 +85,7 @@ class SeriesEpisodes(BaseEpisodes):
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        """Check the fields, and store inputs, outcomes and rewards as arrays."""
         are_vectors = array_of("inputs", self.inputs).ndim == 3
         axes = "episode, round, number" if are_vectors else "episode, round"
         inputs = episode_array("inputs", self.inputs, axes, whole=not are_vectors)
@@ -160,6 +161,7 @@ class _Round(RoundLayout):
         return self
 
     def encode(self, episodes: Any) -> EncodedRounds:
+        """Return the tokens and numbers that a model reads in each round of the episodes."""
         self.fit(episodes)
         outcomes = torch.from_numpy(episodes.outcomes)
         inputs = torch.from_numpy(episodes.inputs)

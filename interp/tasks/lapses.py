@@ -110,6 +110,7 @@ def learn_in_some_rounds(
         assert update is not None
         return _apply_fraction(v[state], update(v), get_fraction(v[_CLOCK]))
 
+    # Keys of the variables that each state's update reads.
     reads = {
         state: (state, _CLOCK, *algorithm.variable(NEXT + state).parents)
         for state in algorithm.state
@@ -163,6 +164,7 @@ def _trace_update(algorithm: Algorithm, state: str) -> tuple[tuple[str, ...], li
         from them, each after its parents. The last is the state variable's next value.
     """
     from_inputs = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
+    # The next value of a state is always computed, also if it depends on inputs alone.
     starts = from_inputs.union(algorithm.state)
     needed = {NEXT + state}
     for variable in reversed(algorithm.variables):  # children before parents
@@ -358,6 +360,7 @@ def _carry_clock_and_inputs(
     computed = [v for v in base_variables if v.role == "round"]
 
     def initial(episodes: Episodes) -> dict[str, _Array]:
+        """Return the values of all state variables before the first round."""
         state = {} if variables else base.initial(episodes)
         state[_CLOCK] = np.zeros(len(episodes), np.int64)
         inputs = base.read(episodes) if input_keys else {}

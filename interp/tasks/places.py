@@ -68,6 +68,7 @@ class Model:
     """
 
     def __init__(self, machine: Machine) -> None:
+        """Look up what hypotheses about the model's activation sites need to know of it."""
         algorithm = catalog.of(machine).explains(machine)  # with which it is compared
         self.memory, self.written = algorithm.memory, algorithm.written
         self._state = algorithm.state

@@ -79,6 +79,7 @@ class BanditEpisodes(BaseEpisodes):
     unpaid: Any = None
 
     def __post_init__(self) -> None:
+        """Check the fields, and store choices, rewards, masks and offers as arrays."""
         choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
         rewards = episode_array("rewards", self.rewards, "episode, round")
         shape = choices.shape

@@ -59,6 +59,7 @@ class BanditRound(SizedRound):
         return number_names("arm", self.n_arms)
 
     def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
+        """Return the tokens and numbers that a model reads in each round of the episodes."""
         self.require_fit(episodes)
         choices = torch.from_numpy(episodes.choices)
         tokens = self.make_blank_tokens(*choices.shape)

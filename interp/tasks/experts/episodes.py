@@ -65,6 +65,7 @@ class ExpertEpisodes(BaseEpisodes):
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Check the fields, and store advice, labels and accuracies as arrays."""
         advice = episode_array("advice", self.advice, "episode, round, expert", 0, 1, whole=True)
         labels = episode_array("labels", self.labels, "episode, round", 0, 1, whole=True)
         advice_shape = advice.shape

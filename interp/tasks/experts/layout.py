@@ -64,6 +64,7 @@ class ExpertRound(SizedRound):
         return ("<w>", "p?", "w?", "q0", "q1", *number_names("e", most_experts))
 
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
+        """Return the tokens and numbers that a model reads in each round of the episodes."""
         self.require_fit(episodes)
         labels = torch.from_numpy(episodes.labels)
         tokens = self.make_blank_tokens(*labels.shape)

@@ -218,7 +218,7 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
         # 2F1. Both masses have the upper tail's factor, which cancels.
         factor, series = beta.compute_tail_terms()
         ratio[is_tiny] = series / (1 - factor + series)
-    mean = beta.p / (beta.p + beta.r) * ratio
+    mean = beta.p / (beta.p + beta.r) * ratio  # of 1 - x where the distribution is mirrored
     return np.where(beta.is_mirrored, 1 - mean, mean)
 
 
@@ -340,6 +340,7 @@ def average_orders(
         orders_by_set.append(kind_index[orders])
         n_orders = len(orders)
         log_priors.append(np.full(n_orders, -np.log(n_orders)))
+    # Index of each expert's interval, [order, expert], and log-probability of the order.
     all_orders, log_prior = np.concatenate(orders_by_set), np.concatenate(log_priors)
     has_kind = all_orders[:, :, None] == np.arange(len(kinds))  # [order, expert, kind]
     # A product with this matrix sums, for each order, over the experts' entries in that order.
@@ -469,7 +470,7 @@ def _apply_bayes_rule(
     """
     log_zero = special.logsumexp(if_zero, b=posterior, axis=-1)
     log_one = special.logsumexp(if_one, b=posterior, axis=-1)
-    return special.expit(log_one - log_zero)
+    return special.expit(log_one - log_zero)  # both labels are equally likely before the advice
 
 
 def _apply_in_blocks(

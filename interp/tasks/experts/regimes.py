@@ -67,6 +67,7 @@ class ExpertRegime:
     correlation: float = 0.0
 
     def __post_init__(self) -> None:
+        """Refuse bounds and rates out of range, and more than one departure from constant accuracies."""
         regime = f"regime {self.name!r}"
         switch_every, drift_std = self.switch_every, self.drift_std
         correlation = self.correlation
@@ -78,7 +79,7 @@ class ExpertRegime:
             0 <= correlation <= 1,
             f"{regime}: correlation {correlation} is not in [0, 1]",
         )
-        # What makes a regime differ from experts with constant accuracies who err independently.
+        # From experts with constant accuracies, who err independently.
         departures = [switch_every, drift_std, correlation or None]  # a correlation of 0 is none
         require(
             departures.count(None) >= 2,  # of the three, at most one has an effect

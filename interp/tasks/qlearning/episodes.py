@@ -99,6 +99,9 @@ class MDPEpisodes(BaseEpisodes):
     noise: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
+        """Check the fields, also that the Q-tables follow from the transitions, and store arrays in
+        place of what the user gave.
+        """
         check_fields(self)
         bellman.check_rates(self.alpha, self.gamma)
         tables = episode_array("q_tables", self.q_tables, "episode, round + 1, state, action")

@@ -108,6 +108,7 @@ class QLearningRound(SizedRound):
         return number_names("a", self.n_actions)
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
+        """Return the tokens and numbers that a model reads in each round of the episodes."""
         self.require_fit(episodes)
         place, token_ids = self.position, self.token_ids
         first_state, first_action = token_ids["s_1"], token_ids["a_1"]

@@ -116,6 +116,7 @@ class Interaction:
         *,
         told: bool = False,
     ) -> None:
+        """Make all random draws of the episodes in advance, so that they do not depend on choices."""
         bellman.check_rates(alpha, gamma)
         rates = check_epsilon(epsilon)
         n_mdps, n_states, n_actions = mdps.rewards.shape

@@ -69,6 +69,7 @@ class ReachabilityEpisodes(BaseEpisodes):
     numbers: Any = None
 
     def __post_init__(self) -> None:
+        """Check the fields, and store edges, roots, candidates and numbers as arrays."""
         n_rounds, n_nodes = integer("n_rounds", self.n_rounds, 1), integer("n_nodes", self.n_nodes)
         set_frozen_fields(self, n_rounds=n_rounds, n_nodes=n_nodes)
         for name in _AXES_IF_EQUAL:

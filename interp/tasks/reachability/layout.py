@@ -93,6 +93,7 @@ class ReachabilityRound(SizedRound):
         return super().fit(episodes)
 
     def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:
+        """Return the tokens and numbers that a model reads in each round of the episodes."""
         self.require_fit(episodes)
         place, by_round = self.position, episodes.by_round
         first_node = self.token_ids["n_1"]
