@@ -514,6 +514,7 @@ class PlayerFits:
             with_lapse = with_lapse.take_better(_restrict_to_lapse(contained, is_lapse=True))
         n_masks = len(self._data.masks)
         masks = np.arange(n_masks)
+        # Improved on all choices only; for the other masks, the best of the starts.
         whole = self._minimise_whole(starts)
         # The best point on all choices (mask 0) is a good start for the masks that omit a fold.
         # Axes are [player, mask, parameter + 1].

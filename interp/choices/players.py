@@ -344,6 +344,7 @@ def explain_each(
     chosen = checked_choices(episodes, choices)
     chosen_families = select_families(episodes, families)
     people, _ = participants_of(episodes)
+    # Index of each episode's participant, and each participant's number of choices.
     numbers, counts = _count_choices(episodes, chosen)
     has_choice = ~np.isnan(chosen).all(1)  # episodes without a choice are no units of the intervals
     fewest = int(counts.argmin())
@@ -354,6 +355,7 @@ def explain_each(
         f"{n_fewest}; leave it out",
     )
     are_vectorised = all(family.vectorised for family in chosen_families.values())
+    # Other families can be fitted to one player only: a limit of 1 puts each into its own part.
     choices_at_once = CHOICES_A_PART if are_vectorised else 1
     first_asked = tasks.of(episodes).data.first_asked
     explained: dict[str, ChoiceExplanation] = {}

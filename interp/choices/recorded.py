@@ -271,6 +271,7 @@ def _compute_logits(
     states_after_n = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     episode = torch.arange(len(states))[:, None]
     state_before = states_after_n[episode, inputs.n_before]  # [episode, round, cell, unit]
+    # Each cell reads its prediction from its own state and what it was told before predicting.
     pairs = zip(modules, state_before.unbind(2), strict=True)
     logits = [module.read(torch.cat([state, inputs.before], -1)) for module, state in pairs]
     return torch.stack(logits).masked_fill(~inputs.offered, _LOGIT_NOT_OFFERED)

@@ -261,7 +261,8 @@ def _score_player(data: ChoiceData, family: Family, fit: _PlayerFit, player: int
     rows = data.rows(player)
     known = data.known[rows]
     offers = data.offers_in(rows)
-    q = np.empty_like(fit.p[0])  # held-out predictions, [episode, round, outcome]
+    # Held-out predictions, [episode, round, outcome]; the first axis of `fit.p` is the mask.
+    q = np.empty_like(fit.p[0])
     prefers = np.zeros(known.shape, np.int64)
     for fold in range(N_FOLDS):
         held_out = data.folds[rows] == fold  # [episode, round]
@@ -444,6 +445,7 @@ class _Search:
         return self._fit_link(p, mask, may_lapse=may_lapse).nats
 
     def _fit_link(self, p: Array, mask: int, may_lapse: bool = True) -> FittedLink:
+        """Fit the temperature and the lapse rate of predictions to the choices of one mask."""
         data = self._data
         return fit_link(
             p,

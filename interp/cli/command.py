@@ -202,6 +202,7 @@ def main(
     for module in modules or []:
         if here not in sys.path:
             sys.path.append(here)
+        # `convert_errors` decorates the function: whatever the module raises becomes an InputError.
         convert_errors(f"--import {module}")(import_module)(module)
     workers.TRUSTED.update(trust or ())
     if verbose:

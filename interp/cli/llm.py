@@ -99,7 +99,7 @@ def _list_effective_settings(
         return {"model", "max_tokens"} if with_budget else {"model"}
     server_settings = {field.name for field in fields(Connection)}
     if backend == "transformers":
-        # Several episodes are played at once here, too.
+        # Of these, only the number of episodes that are played at once counts here, too.
         return {*settings} - server_settings | {"concurrency"}
     return {*settings} - {"device"}
 
@@ -382,7 +382,7 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
         runs = load(traces)
         acts = behaviour(runs, seed)
         scores, written = write_tables(runs, out / "scores", seed=seed, more=behaviour_tables(acts))
-        page = write(traces, (), out=out, seed=seed, acts=acts)
+        page = write(traces, models=(), out=out, seed=seed, acts=acts)
     say.table(
         readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
     )

@@ -134,6 +134,7 @@ def _read_players(say: Say, words: Sequence[str]) -> dict[str, Any]:
     recording: list[str] = []
     for word in words:
         name, _, value = word.partition("=")
+        # `roles` are names that columns of a file can have, such as "choice".
         if name in roles and recordings:  # a column of the file before it
             recording.append(word)
         else:

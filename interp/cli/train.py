@@ -352,7 +352,7 @@ def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> No
 
     curves = learning_curves(runs)
     table = write_csv(out / LEARNING_FILE, curves)
-    drawn = draw(curves, "the floor").figure
+    drawn = draw(curves, floor="the floor").figure
     figure = write_figure(out / "learning.svg", drawn, bbox_inches="tight")
     last = over_seeds(curves).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")

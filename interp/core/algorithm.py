@@ -380,7 +380,7 @@ class Algorithm:
         values = _compute(self.variables, state, inputs, do)
         after = {key: values[NEXT + key] for key in self.state}
         # What the state determines has a next value, too: its equation in the next state.
-        later = dict(after)
+        later = dict(after)  # key without "next_" -> the value before the next round
         for key in self.of_the_state:
             next_key = NEXT + key
             if next_key not in values:
@@ -620,7 +620,8 @@ class Algorithm:
         if element is not None:
             value = base[key].copy()
             index = (element,) if isinstance(element, int) else element
-            one_value = np.empty(value.shape[2:])  # of one episode and round
+            # The value of one episode and round; only its shape is used, to test the index.
+            one_value = np.empty(value.shape[2:])
             with convert_errors(
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):

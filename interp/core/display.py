@@ -130,10 +130,16 @@ class Cache(dict[str, Any]):
     """
 
     def __missing__(self, key: object) -> Any:
+        """Return the activation of which ``key`` is a short name, or raise an InputError.
+
+        Args:
+            key: such as ``"cell"``, or a name with the number of a layer, ``("pattern", 1)``.
+        """
         full_names = _list_full_names(key)
         for full_name in full_names:
             if full_name in self:
                 return self[full_name]
+        # For the message: the full name that a pair stands for, or the key as it is.
         name: object = key
         if full_names and not isinstance(key, str):
             name = full_names[0]

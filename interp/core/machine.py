@@ -44,6 +44,7 @@ class Channel:
     grows: int = 0
 
     def __post_init__(self) -> None:
+        """Check the name and the sizes. Only a channel of rows can grow, by appended rows."""
         name, shape = self.name, self.shape
         has_sizes = len(shape) > 0 and min(shape) >= 1
         require(

@@ -427,6 +427,7 @@ class BaseEpisodes:
         return replace(self, **arrays)
 
     def __repr__(self) -> str:
+        """Return the numbers of episodes, rounds and participants, and the sizes that there are."""
         shortest, n_rounds = self.lengths.min(), self.counted.shape[1]
         rounds = n_rounds if shortest == n_rounds else f"{shortest} to {n_rounds}"
         parts = [f"{len(self)} episodes of {rounds} rounds"]

@@ -295,7 +295,8 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
     rows = []
     for (model, condition, regime), group in groups.items():
         n_jobs = len(group)
-        # One episode stands for all of the group, which have nearly equal numbers of tokens.
+        # One episode stands for all of the group, which have nearly equal numbers of tokens. Of the
+        # scripted agents, "counter" writes short notes and "full-history" long ones.
         low = _count_usage(group[0].session(), "counter") * n_jobs
         high = _count_usage(group[0].session(), "full-history") * n_jobs
         row = {

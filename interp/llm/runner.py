@@ -348,6 +348,11 @@ class _RunInProgress:
                 raise
 
     async def _play_episode(self, job: Job) -> None:
+        """Play one episode, from where its trace ends to its own end, and count it.
+
+        Args:
+            job: the episode with the settings of the player.
+        """
         header = job.header(self.backend.address)
         require(
             not self.backend.holds_key(str(header)),
@@ -355,6 +360,7 @@ class _RunInProgress:
         )
         with closing(TraceFile(self.folder / job.place, header)) as trace:
             session = session_from(trace.header)
+            # How an earlier run ended the episode; None, or a refusal, if there is more to ask.
             end = replay(session, trace.records, trace.path)
             self.count(resumed_calls=sum("reply" in record for record in trace.records))
             while end not in ("complete", "overflow") and (request := session.next()) is not None:

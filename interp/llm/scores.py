@@ -125,6 +125,7 @@ def score(
     curves: list[pd.DataFrame] = []
     for (model, condition, regime), members in group_runs(runs).items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
+        # Every group twice: a missing prediction as a mistake, and its round left out.
         for missing in ("wrong", "skipped"):
             group = {**names, "missing": missing}
             regrets = [_run_regret(run, missing) for run in members]
@@ -137,6 +138,7 @@ def score(
             others,
             know_accuracies=all(run.accuracies is not None for run in members),
         ):
+            # A predictor has no condition, and no prediction is missing.
             group = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
             curves.append(_compute_curve(list(regret), group, seed))
             summary = _summarise(regret[:, -1], seed)  # after the last round
@@ -217,7 +219,7 @@ def _compute_final(
     last_regrets = []
     rows = []
     for run, regret in zip(members, regrets, strict=True):
-        if run.ended == "complete":
+        if run.ended == "complete":  # regret grows with rounds: shorter runs would look better
             last_regrets.append(regret[-1])
         is_right = run.predictions == run.labels[: run.rounds]
         row = {
@@ -347,6 +349,7 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
         "runs",
         "accuracy",
     )
+    # A group of runs has two rows; that of "skipped" only gives the column "left out".
     skipped = final[final["missing"] == "skipped"]
     shown = final[final["missing"] != "skipped"].merge(
         skipped[[*_GROUP_COLUMNS, "mean"]], how="left", on=_GROUP_COLUMNS, suffixes=("", "_skipped")

@@ -172,6 +172,7 @@ def svg(figure: Any, **saving: Any) -> str:
     metadata = saving.pop("metadata", {"Date": None})
     engine, canvas = figure.get_layout_engine(), figure.canvas
     salt = matplotlib.rcParams["svg.hashsalt"] or "interp"
+    # With a fixed salt, the ids within the SVG are the same in every run.
     settings = {
         "svg.hashsalt": salt,
         "figure.autolayout": False,

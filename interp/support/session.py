@@ -277,6 +277,7 @@ class Finished:
         """Return a value with JSON types only: arrays, tables, tuples and dataclasses become
         dictionaries. :meth:`_decode` is the inverse.
         """
+        # An object that JSON cannot represent: only its key, by which `_decode` looks it up.
         if any(type(value) is type(named) for named in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):

@@ -353,7 +353,8 @@ def display(
         ) -> None:
             description = None if text is None else escape_line(text)
             bars.update(task, advance=advance, completed=completed, description=description)
-            if time.monotonic() - began < _START_SECONDS:  # the speed counts from now on
+            # Steps this early were read from files, not computed: the speed counts from now on.
+            if time.monotonic() - began < _START_SECONDS:
                 bars.reset(task, completed=int(bars.tasks[0].completed))
 
         def describe_progress() -> str:
