@@ -276,7 +276,8 @@ def _list_set_changes(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tu
     # [episode, from, to]: an edge, and a path of any length
     matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
     paths = graphs.closure(matrix)
-    # Nodes that the root does not reach, and that neither are nor lead to a candidate.
+    # Nodes that the root does not reach (their distance is n_nodes), and that neither are nor lead to
+    # a candidate.
     others = episodes.distances >= episodes.n_nodes
     for candidate in (episodes.targets, episodes.negatives):
         others &= ~paths[rows, :, candidate]

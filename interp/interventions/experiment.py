@@ -910,6 +910,7 @@ def run_on(
     """
     place = Place.of("latent", model=model)
     edits = {"state": [Edit(place, latents, again=again)]}
+    # An experiment's horizon counts the rounds after the first. One edit is one batch.
     return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
 
 

@@ -263,6 +263,7 @@ def _can_affect(start: _Time, start_span: _Span, end: _Time, end_span: _Span) ->
     # in the next layer. A query acts at its own position only.
     layer, component = start
     is_before_attention = component <= _ORDER_IN_LAYER["v"] and component != _ORDER_IN_LAYER["q"]
+    # (Layer -1 is before the first: its activations are read by the attention of layer 0.)
     attention_layer = max(layer, 0) if is_before_attention else layer + 1
     has_later_position = start_span[0] < end_span[1]
     return has_later_position and (attention_layer, _ORDER_IN_LAYER["scores"]) <= end
@@ -368,8 +369,8 @@ class MediationResult(Result):
         """
         require_known("mediator", mediator, self.mediators, limit=40)
         numerator = parts[self.mediators.index(mediator)]  # [episode]
-        # With a reason there is no effect, and the total is rounding error: divided by 0, the share
-        # is NaN.
+        # ``reason`` says why there is no effect, if there is none. The total is then only rounding
+        # error; it is replaced by 0, so that the share is NaN.
         total = np.zeros_like(self.total) if self.reason else self.total
         seed = self.settings.get("seed", 0)
         return ratio_interval(numerator, total, seed=seed, participants=self.participants)

@@ -264,6 +264,7 @@ class PatchingResult(Result):
             samples = (weights @ effects.T) / resampled_gaps[:, None]
             frame["fraction"] = effects.mean(1) / gaps.mean()
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
+        # The effects stand between the columns of the site and those of the settings.
         return frame[[*_SITE_COLUMNS, *_EFFECT_COLUMNS, *index.columns[len(_SITE_COLUMNS) :]]]
 
     def _average_by_participant(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -306,6 +307,7 @@ class PatchingResult(Result):
         rows = [_name_row(site) for site in patched_sites]
         columns = [site.position or "all" for site in patched_sites]
         series = pd.Series(numbers[is_patched].numpy(force=True), index=[rows, columns])
+        # Rows and columns in the order of the sites: unstack() sorts them by name.
         row_order = list(dict.fromkeys(rows))
         column_order = list(dict.fromkeys(columns))
         return series.unstack().loc[row_order, column_order]

@@ -228,6 +228,8 @@ class RoundPatcher:
                 return _Patched(ordered, prediction, latents)
             before = tile(self.latents, n)
             whole = self._copy_resid(self.n_layers, n)
+            # ``resid`` has the last positions before the end, with all that are read; the unpatched
+            # values before them only fill the shape.
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)
             rows = self.fed.map_tensors(partial(tile, times=n))

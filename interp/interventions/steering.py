@@ -453,6 +453,7 @@ def _steer_model(
         for j, direction in enumerate(directions):
             moved_latents = base.latents[:, [round]] + dose * direction
             edits[f"dose {i} along {j}"] = [Edit.of("latent", moved_latents, model)]
+    # Only predictions are read, with the recorded choices: no state after the round is needed.
     effects = run(Experiment(model, base, edits, [round], commit="target", update=False))
     in_round = effects.values[:, :, 0].numpy(force=True)  # [edit, episode, outcome]
     probabilities = in_round[:, np.arange(len(outcomes)), outcomes]

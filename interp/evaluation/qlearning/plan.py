@@ -296,7 +296,7 @@ def _summarise(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
     for key in (MODEL, "greedy", returns.EXPLORING, "epsilon-greedy", "random-ties"):
         of_player = longest[longest["key"] == key]
         table[f"return, {key}"] = of_player.set_index("regime")["estimate"]
-    table["commit"] = "own"
+    table["commit"] = "own"  # what the model reads back as its choice
     return table.rename_axis(index="regime", columns=None).reset_index()
 
 

@@ -214,6 +214,7 @@ def _compute_reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) 
         start: first round of the window.
         seed: seed of the bootstrap.
     """
+    # Shorter than _WINDOW where a batch ends: the rate is the sum of rewards over that of lengths.
     windows = [batch.rewards[:, start : start + _WINDOW] for batch in batches]
     sums = np.concatenate([window.sum(axis=1) for window in windows])
     lengths = np.concatenate([np.full(len(window), window.shape[1]) for window in windows])

@@ -190,9 +190,9 @@ class AlignmentResult(Result):
             if name not in ("learned", _ARBITRARY_LABELS)
         }
         best_control = max(controls, key=lambda name: controls[name])
-        learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
-        basis = f"A basis of {self.rank} at {self.site} for {self.variable}"
-        return f"{basis} {learned}; {best_control}: {controls[best_control]:.0%}."
+        subject = f"A basis of {self.rank} at {self.site} for {self.variable}"
+        finding = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
+        return f"{subject} {finding}; {best_control}: {controls[best_control]:.0%}."
 
     def _draw(self, figures: Any) -> Any:
         """Draw the interchange accuracy of the learned subspace and of every control, with 95 %

@@ -200,7 +200,8 @@ def make_pairs(
 
 
 def _select_rows(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the values of variables in some rounds, each ``[row, 1, ...]``.
+    """Return the values of variables in some rounds, each ``[row, 1, ...]``: every row as an episode
+    of one round, since algorithms expect both axes.
 
     Args:
         values: variables ``[episode, round, ...]``.
