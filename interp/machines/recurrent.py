@@ -486,6 +486,7 @@ def _require_own_pass(
     task = catalog.get(machine.layout.task)
     episodes = task.sample_for(machine, n_episodes=4, n_rounds=cycles, seed=0)
     run = rollout(machine, episodes)
+    # The module's own pass reads the question once, as the machine does in round 0.
     with torch.no_grad():  # on a copy, since eval() would change the user's module
         scores = whole(copy.deepcopy(machine.module).eval(), run.fed.take_round(0))
     if machine.output == "logits":
@@ -521,6 +522,9 @@ class Actor(nn.Module):
         n_layers: int = 1,
         act: str = "tanh",
     ) -> None:
+        """Make the LSTM, hidden layers of the widths ``policy`` with the activation called ``act``,
+        and a linear layer that gives a score for each action.
+        """
         super().__init__()
         self.core = nn.LSTM(n_inputs, width, num_layers=n_layers)
         parts: list[nn.Module] = []

@@ -135,6 +135,7 @@ def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
     """
     build = BUILDERS[builder]
     signature = inspect.signature(build)
+    # Before the call, so that wrong arguments and errors within the builder have separate messages.
     with convert_errors(
         f"{builder!r} cannot be built so: {{error}}; it takes {signature}", of=TypeError
     ):

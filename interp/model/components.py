@@ -138,6 +138,7 @@ class Attention(_Drawn):
     mask: Tensor
 
     def __init__(self, config: LatentTransformerConfig, runtime: RuntimeConfig, layer: int) -> None:
+        """Make the weights of all heads, drawn at random, and hook points with TransformerLens' names."""
         super().__init__()
         self.std = config.init_std
         self.scale = config.scale
@@ -151,6 +152,7 @@ class Attention(_Drawn):
         self.b_K = _make_empty(n_heads, d_head)
         self.b_V = _make_empty(n_heads, d_head)
         self.b_O = _make_empty(d_model)
+        # One rule a head: "softmax", "hard" or "linear".
         self.rules = tuple(config.attention_rules[layer])
         is_later = torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1)
         self.register_buffer("mask", is_later, persistent=False)
@@ -311,6 +313,7 @@ class Block(nn.Module):
     hook_out_is_single_residual_stream = True
 
     def __init__(self, config: LatentTransformerConfig, runtime: RuntimeConfig, layer: int) -> None:
+        """Make the attention, the MLP if there is one, and hook points with TransformerLens' names."""
         super().__init__()
         self.runtime = runtime
         self.ln1 = make_normalization(config, runtime.eps)

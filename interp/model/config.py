@@ -86,6 +86,9 @@ class LatentTransformerConfig:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Refuse sizes, ranges and tables that fit no model; fill in an empty table of attention
+        rules.
+        """
         for name in ("d_model", "n_layers", "n_heads", "d_head"):
             size = getattr(self, name)
             require(size >= 1, f"{name} must be an integer >= 1, got {size!r}")

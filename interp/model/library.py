@@ -232,6 +232,7 @@ def _read_record(folder: Path) -> ModelRecord:
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
     with convert_read_errors(path):
+        # For models without a description: a transformer's rule of update, or another's builder.
         how_made = f"latent_update {config.get('latent_update')}"
         if "builder" in config:
             how_made = f"built by {config['builder']!r}"

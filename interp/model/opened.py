@@ -96,7 +96,7 @@ class OpenedCell(nn.Module):
             x, state: the input and the state, in the form that PyTorch's module takes; None for a
                 state of zeros.
         """
-        fused = self._fused[0]
+        fused = self._fused[0]  # PyTorch's module, which has the weights
         if isinstance(state, Tensor):
             state = (state,)
         if isinstance(fused, nn.RNNCellBase):
@@ -137,8 +137,8 @@ class OpenedCell(nn.Module):
         Returns:
             The state after the step.
         """
-        fused = self._fused[0]
-        names = _GATES[type(fused)]
+        fused = self._fused[0]  # PyTorch's module, which has the weights
+        names = _GATES[type(fused)]  # of its gates
         if state is None:
             zeros = x.new_zeros(len(x), fused.hidden_size)
             state = (zeros, zeros)  # h, and c, which only an LSTM reads

@@ -239,7 +239,7 @@ def play(
             f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout"
         )
     require(
-        not hasattr(worlds, "n_rounds"),
+        not hasattr(worlds, "n_rounds"),  # episodes, which have their worlds as an attribute
         f"play acts in worlds, such as the .mdps of episodes, got {format_value(worlds)}",
     )
     layout = model.layout.fit(worlds)
@@ -263,6 +263,7 @@ def play(
     run = results.make_rollout(layout, "own", settings)
     _require_numbers(model, run)
     episodes = interaction.episodes()
+    # With hooks attached, the run is not the model's own, and does not name it as its model.
     is_own = settings["quiet"]
     return episodes, replace(run, model=model if is_own else None, episodes=episodes)
 

@@ -71,6 +71,7 @@ class Point:
     name: str = ""
 
     def __post_init__(self) -> None:
+        """Refuse fields of the wrong range, and fields that have no effect without another one."""
         for key in self.path:
             if isinstance(key, int):
                 integer("item of a Point", key, 0)
@@ -265,7 +266,8 @@ class Halting:
             is_changed = (alive & (result != whole).flatten(1)).any(1)  # [row]
             changes_every_row = bool(is_changed[is_running].all())
         else:
-            # The hook changed something, and no change of NaN is seen: it added to NaN.
+            # Every row has halted, so the hook, which changed something, changed halted rows. If
+            # none of them shows it, the hook added to NaN, and is taken to have changed all.
             changes_every_row = not void.any()
         if not changes_every_row:
             return void

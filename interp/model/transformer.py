@@ -381,7 +381,7 @@ class HookedLatentTransformer(LensSurface):
         n_latents = (layout or self.layout).n_latents
         capacity = len(self.latents.table)
         require(
-            0 <= n_episodes < 2**53,
+            0 <= n_episodes < 2**53,  # above some size, expand() below overflows
             f"n_episodes must be 0 or more, and countable, got {n_episodes}",
         )
         require(n_latents <= capacity, f"n_latents must be in [0, {capacity}], got {n_latents}")
