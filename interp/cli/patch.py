@@ -97,10 +97,12 @@ def _patch(
             the task defines it, steering.
     """
     require_known("direction", direction, ("denoising", "noising"))
-    require(
-        at is None or read is None or at <= read,
-        f"--read {read} comes before --round {at}, which it cannot show",
-    )
+    first = at or 0
+    last = first if read is None else read
+    require(first <= last, f"--read {read} comes before --round {at}, which it cannot show")
+    if rounds is not None:  # refused before a model is loaded
+        valid = f"the episodes have rounds 0 to {rounds - 1}"
+        require(last < rounds, f"round {last} is out of range: {valid}")
     chosen = options.load_for_analysis(say, model, sizes, accepts_sizes=True, **load_options)
     loaded = chosen.model
     from interp.interventions import causal_tables

@@ -218,7 +218,7 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, may_repeat: bool = False) ->
     if isinstance(rounds, slice):
         return _select_slice(rounds, n_rounds)
     selected = [rounds] if isinstance(rounds, int) else list(rounds)
-    require(len(selected) > 0, "no rounds were selected; give at least one, or 'all'")
+    require(selected, "no rounds were selected; give at least one, or 'all'")
     for t in selected:
         require(
             -n_rounds <= t < n_rounds,

@@ -167,7 +167,7 @@ def evaluate(
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     chosen = fitting_regimes(model) if regimes is None else regimes
     records = [get_regime(regime) for regime in chosen]
-    require(len(records) > 0, "no regime to evaluate on; give at least one")
+    require(records, "no regime to evaluate on; give at least one")
     prior = training_prior(model)
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}

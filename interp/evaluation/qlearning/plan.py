@@ -136,7 +136,7 @@ def evaluate(
         over "all" rounds, for example, is the share of rounds with a single greedy action in the
         Q-table in which the predictor chooses this action.
     """
-    require(len(regimes) > 0, "no regime to evaluate on; give at least one")
+    require(regimes, "no regime to evaluate on; give at least one")
     table = reference_table(model)
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
