@@ -255,6 +255,7 @@ def verify_machine(
     >>> verify_machine(interp.load("wma-handwired", n_experts=2), n_rounds=5, n_episodes=2).passed
     True
     """
+    # Of a machine that was adapted with read=, is_handwired is true, too.
     require(
         machine.is_handwired,
         f"{machine.name!r} is learned: no function reads its state exactly. Adapt it with read= where one does, or "

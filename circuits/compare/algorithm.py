@@ -1041,6 +1041,7 @@ def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str,
         if not owner.names_algorithm:
             continue
         algorithm = owner.task.explains(owner.model)
+        # The algorithms of a task are among the families that may explain its models ("rivals").
         family = owner.task.rivals().get(algorithm.key)
         # The family in which only parameters of the read-out are free; None if it has none.
         read_out_family = read_out(family, algorithm) if family else None

@@ -54,6 +54,7 @@ class Recovery(Result):
         n_in_set = sum(in_set)
         n_closest = is_closest.sum()
         n_named = is_named.sum()
+        # The named family is always the closest, so it is the true one where that is the closest.
         n_wrongly = (is_named & ~is_closest).sum()
         return (
             f"Of {len(table)} simulated players, {n_in_set} have their own family in the set, "

@@ -92,7 +92,7 @@ def _score_predictors(context: Context) -> dict[str, _Scored]:
             seed=seed,
         )
         regret = scoring.regret(run.predictions, episodes, run.decision)  # [episode, round]
-        more_mistakes = regret[:, -1] - model_regret
+        more_mistakes = regret[:, -1] - model_regret  # regret accumulates over rounds
         scored[key] = _Scored(
             name=name,
             scores=scores,

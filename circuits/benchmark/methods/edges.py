@@ -185,7 +185,9 @@ def _score_by_patching(
     sites = _list_sites(material)
 
     def effects(case: Case) -> np.ndarray:
-        """Return the mean effect of patching each site over episodes, ``[site]``."""
+        """Return the size of the mean effect of patching each site over episodes, ``[site]``, in units of the
+        case's scale.
+        """
 
         def patch() -> Tensor:
             """Return the effect of patching each site, ``[site, episode]``."""
