@@ -40,6 +40,7 @@ def test_a_patched_head_votes_by_the_other_episodes_weights_from_round_10_on(sco
     assert scope["effect"]["mean"].to_numpy() == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_a_heat_map_holds_the_cross_validated_r2_of_ridge_regression(scope: Any) -> None:
     """One cell by the normal equations: layer 2, round 7, four folds of eight episodes."""
     x = scope["x"][2][:, 7].astype(np.float64)

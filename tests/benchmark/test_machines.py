@@ -49,6 +49,7 @@ def test_the_oracle_is_perfect(found, question):
     assert found[question, "oracle", QUESTIONS[question].headline] == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_methods_find_what_it_holds(found):
     """Interchange the places, a probe the readout's directions, and a fit the algorithm."""
     assert found["where", "interchange", "ap"] == pytest.approx(1)

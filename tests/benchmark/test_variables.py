@@ -35,6 +35,7 @@ def test_the_oracle_is_perfect_and_chance_is_not(found, question):
     assert found[question, "random", headline] < 0.9
 
 
+@pytest.mark.long
 def test_interchange_finds_the_places_that_probes_mistake_for_others(found):
     assert found["where", "interchange", "ap"] > 0.95 > 0.8 > found["where", "probe", "ap"]
 

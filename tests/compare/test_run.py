@@ -63,6 +63,7 @@ def test_the_learned_machine_has_the_handwired_state_and_update_another_output_a
     assert found.failures[0].nats >= found.failures[-1].nats > 0.1
 
 
+@pytest.mark.long
 def test_a_failure_can_be_replayed(found, readme):
     """The set, the episode and the round that it names give the prediction that it quotes."""
     worst, small = found.failures[0], readme["small"]

@@ -45,6 +45,7 @@ def test_the_log_weights_are_found_and_beat_every_control(found):
     assert np.isnan(frame.loc["arbitrary labels", "iia_informative"])
 
 
+@pytest.mark.long
 def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_direction(wma, found):
     """Two orthonormal directions, in the span of the three that hold log-weights, that see no common shift of them."""
     circuit, _ = wma

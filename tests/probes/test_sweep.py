@@ -54,6 +54,7 @@ def test_one_row_per_target_site_and_window(swept):
         assert frame[name].notna().all(), name
 
 
+@pytest.mark.long
 def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
     """Scores, controls and word equal those of the single fit, on the window's rounds."""
     site, key = "resid_post[2]@w?", "log_weights_centred"

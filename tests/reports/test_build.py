@@ -96,6 +96,7 @@ def test_same_seed_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(titles(first_page)) == len(drawn) + 1
 
 
+@pytest.mark.long
 def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:
     """Issue 7: every variable at its own place is exact, controls at 0, the circuit found is the wired path of z."""
     html = pages["wma-handwired"].read_text("utf-8")

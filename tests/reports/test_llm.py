@@ -84,6 +84,7 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
     assert "--models wma-handwired --duplicates refuse --seed 0" in html
 
 
+@pytest.mark.long
 def test_the_python_of_a_page_scores_the_models_of_the_page(traces: Path, tmp_path: Path) -> None:
     """It always scored wma-handwired, whatever --models named."""
     html = unescape(write(traces, [], tmp_path, acts=[]).read_text("utf-8"))

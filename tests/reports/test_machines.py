@@ -98,6 +98,7 @@ def test_every_part_stands_and_what_is_lacking_is_said(written: dict[str, str]) 
     )
 
 
+@pytest.mark.long
 def test_what_can_be_computed_is(written: dict[str, str]) -> None:
     """Behaviour, state, probes, patching, and moves of what is carried along a fitted direction: of any model."""
     html = written["loop"]

@@ -64,6 +64,7 @@ def test_long_names_of_files_are_broken_on_a_phone(browser: Browser, tmp_path: P
     assert browser.evaluate(f"{wide}.map((one) => one.tagName)") == []
 
 
+@pytest.mark.long
 def test_a_report_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
     """A whole report: no sideways scrolling, nothing tiny, and nothing that axe objects to."""
     browser.open(pages["qlearning-learned"], width=390, dark=True)

@@ -516,6 +516,7 @@ def test_wrong_registrations_and_arguments_are_refused():
     refuses(r".ours. must return a machine whose name and origin can be set", interp.load, "ours")
 
 
+@pytest.mark.long
 def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatch):
     """It lists and trains the machine, resumes nothing that is finished, and says what went wrong in a sentence."""
     code = "import interp\nfrom tests import machines\n"

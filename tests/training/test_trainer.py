@@ -399,6 +399,7 @@ def test_a_step_has_the_size_of_adamw():
     assert weight.pow(2).mean().sqrt().item() == pytest.approx(0.2e-2, rel=0.25)
 
 
+@pytest.mark.long
 def test_it_descends_and_decays():
     torch.manual_seed(0)
     target = torch.randn(2, 5, 7)
