@@ -76,7 +76,7 @@ def read(values: np.ndarray, name: str, untrained: bool) -> float:
     ],
 )
 def test_only_a_replaced_latent_has_to_learn_to_hold_the_log_weights(name, untrained, low, high):
-    """The page's .87 and .13: an untrained latent that is added to shows the log-weights as well as a trained one."""
+    """The page's .89 and .13: an untrained latent that is added to shows the log-weights as well as a trained one."""
     assert low < read(centred_hits(), name, untrained) < high
 
 
@@ -90,7 +90,7 @@ def test_only_a_replaced_latent_has_to_learn_to_hold_the_log_weights(name, untra
     ],
 )
 def test_a_replaced_latent_holds_the_accuracies_of_a_bayesian(name, untrained, low, high):
-    """The README's .96 and .21: what it holds of an expert saturates as a Bayesian's belief does."""
+    """The README's .97 and .21: what it holds of an expert saturates as a Bayesian's belief does."""
     assert low < read(bayes_accuracies(), name, untrained) < high
 
 

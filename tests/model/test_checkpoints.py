@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -247,11 +248,13 @@ def test_every_shipped_checkpoint_loads(name):
     assert "seed" in model.origin["training"]
 
 
-# wma-learned took three legs, of which its configuration has the last; its further seeds are the preset in one run.
-RUN_ONCE = ["wma-learned-1", "wma-learned-2"]
+# The three seeds of wma-learned were trained in several runs, and their configurations have the last run of each.
+IN_SEVERAL_RUNS = ["wma-learned-1", "wma-learned-2"]
 
 
-@pytest.mark.parametrize("name", [n for n in SHIPPED if n[-1].isdigit() and n not in RUN_ONCE])
+@pytest.mark.parametrize(
+    "name", [n for n in SHIPPED if n[-1].isdigit() and n not in IN_SEVERAL_RUNS]
+)
 def test_another_seed_of_a_model_was_trained_as_it_was(name):
     """With every setting of its preset; the precision is the machine's choice ("auto")."""
     first, seed = name.rsplit("-", 1)
@@ -273,13 +276,24 @@ def test_another_seed_of_a_model_was_trained_as_it_was(name):
     assert {key for key in shared if first_training[key] != second_training[key]} == set()
 
 
-@pytest.mark.parametrize("name", RUN_ONCE)
-def test_another_seed_of_the_paper_s_recurrence_is_the_preset_in_one_run(name):
+@pytest.mark.parametrize("seed", [1, 2])
+def test_another_seed_of_the_paper_s_recurrence_begins_with_one_run_of_the_preset(seed):
     config = preset("experts", "laptop-replaced")
-    trained = lab.load(name).origin["training"]
-    assert trained["seed"] == int(name[-1])
+    trained = lab.load(f"wma-learned-{seed}-short").origin["training"]
+    assert trained["seed"] == seed
     assert trained["start"] == ""
     for key in ("anneal_latents", "latent_update", "lr", "muon_lr", "batch_size"):
         assert trained[key] == json_values(config.to_dict()[key])
     stages = [(stage["n_rounds"], stage["steps"]) for stage in trained["stages"]]
     assert stages == [(stage.n_rounds, stage.steps) for stage in config.stages]
+
+
+@pytest.mark.parametrize("seed", ["", "-1", "-2"])
+def test_every_run_of_the_paper_s_recurrence_starts_from_a_model_that_is_kept(seed):
+    """From each seed's last run back to its first one, ``-short``."""
+    name = f"wma-learned{seed}"
+    started_from = []
+    while not name.endswith("-short"):
+        name = Path(lab.load(name).origin["training"]["start"]).name
+        started_from.append(name)
+    assert len(started_from) == {"": 2, "-1": 3, "-2": 4}[seed]
