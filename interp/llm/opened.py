@@ -35,7 +35,7 @@ from interp.llm.schemes import (
 from interp.results.measure import Result
 from interp.stats.intervals import mean_interval
 from interp.support.caches import fill_cache
-from interp.support.checks import checked
+from interp.support.checks import checked, integer
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
@@ -66,7 +66,7 @@ class _OpenedRollout:
             (the experts' votes) and, with notes, "count_A", ... (their counts in the note). Counts
             are NaN in the first round, which has no note.
         episodes: the episodes that were played.
-        settings: the model, the condition and versions.
+        settings: the model, its prompt, the condition and versions.
     """
 
     predictions: Tensor
@@ -105,7 +105,7 @@ class _Patch(Result):
             under the changed prompt, Float[hook, episode].
         control: change of the logit difference if the same difference of activations is added at
             the vote, or the number, of another expert, Float[hook, episode].
-        settings: the model, the patch and versions.
+        settings: the model, its prompt, the condition, the patch and versions.
     """
 
     names: tuple[str, ...]
@@ -163,6 +163,8 @@ class Opened:
         name: name of the model, for the settings of results.
         prompt: system prompt; None for the built-in one.
         condition: wording of outcomes and kind of notes, such as "online-note-only".
+        untrained: seed of the model's random weights, for the settings of results; None for
+            trained weights.
     """
 
     def __init__(
@@ -172,11 +174,13 @@ class Opened:
         name: str,
         prompt: str | None = None,
         condition: str = _CONDITION,
+        untrained: int | None = None,
     ):
         self.bridge = bridge
         self.tokenizer = tokenizer
         self.name = name
         self.prompt = prompt
+        self.untrained = untrained
         self.condition = Condition.parse(condition)
 
     @classmethod
@@ -224,7 +228,7 @@ class Opened:
             raise InputError(
                 f"TransformerLens has no bridge for {kind}: {error}; choose another model"
             ) from error
-        opened = cls(bridge, tokenizer, name, prompt, condition)
+        opened = cls(bridge, tokenizer, name, prompt, condition, untrained)
         require(
             _differ_by_rounding(opened.logits([_SOME_IDS]), expected_logits),
             f"TransformerLens' bridge to {kind} gives other logits than the model itself; choose another model, or the "
@@ -375,9 +379,8 @@ class Opened:
         )
         names = self.residuals() if names is None else names
         self._require_hooks(names)
-        bounds = {"expert": (expert, episodes.n_experts), "round": (round, episodes.n_rounds)}
-        for what, (value, n_values) in bounds.items():
-            require(0 <= value < n_values, f"{what} must be in [0, {n_values - 1}], got {value}")
+        integer("expert", expert, 0, episodes.n_experts - 1)
+        integer("round", round, 0, episodes.n_rounds - 1)
         effects = []
         for conversations in self._list_batches(episodes, batch):
             for _ in range(round):  # the rounds before the patch, without recording
@@ -396,8 +399,14 @@ class Opened:
         )
 
     def _settings(self, **settings: Any) -> dict[str, Any]:
+        """Return the record of a result: the model and all settings that it was opened with."""
         return provenance(
-            model=self.name, condition=self.condition.name, forced_format=True, **settings
+            model=self.name,
+            prompt=self.prompt,  # None: the built-in one
+            untrained=self.untrained,
+            condition=self.condition.name,
+            forced_format=True,
+            **settings,
         )
 
     def _require_hooks(self, names: Sequence[str]) -> None:

@@ -92,6 +92,17 @@ def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -
                 )
 
 
+def test_results_say_the_prompt_and_the_seed_of_random_weights(opened: Opened, folder: Path) -> None:
+    first = EPISODES.select(slice(0, 1))
+    run = opened.play(first, HOOKS[:1])
+    assert run.settings["prompt"] == "Predict."
+    assert run.settings["untrained"] is None
+    blank = Opened.load(str(folder), prompt="Other.", untrained=7)
+    patch = blank.patch("vote", first, expert=0, round=1, names=HOOKS[:1])
+    assert patch.settings["prompt"] == "Other."
+    assert patch.settings["untrained"] == 7
+
+
 @pytest.mark.long
 def test_a_bridge_that_reads_no_cache_predicts_the_same(
     opened: Opened, played: _OpenedRollout
@@ -249,8 +260,14 @@ def test_the_command_opens_a_condition_with_notes(
             lambda o: o.play(EPISODES, ["blocks.0.attn.hook_pattern"]),
             "blocks.0.attn.hook_pattern have no axis of tokens after that of episodes",
         ),
-        (lambda o: o.patch("vote", EPISODES, 4, 0), r"expert must be in \[0, 3\], got 4"),
-        (lambda o: o.patch("vote", EPISODES, 0, 5), r"round must be in \[0, 4\], got 5"),
+        (
+            lambda o: o.patch("vote", EPISODES, 4, 0),
+            "expert must be an integer >= 0 and <= 3, got 4",
+        ),
+        (
+            lambda o: o.patch("vote", EPISODES, 0, 5),
+            "round must be an integer >= 0 and <= 4, got 5",
+        ),
     ],
 )
 def test_bad_input_is_told(make: Any, message: str, opened: Opened) -> None:
