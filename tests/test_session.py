@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import interp
-from interp.support.session import compute_once, session
+from interp.support.session import cached_in_session, compute_once, session
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 
@@ -31,6 +31,19 @@ def test_results_are_told_apart_by_object_and_not_by_an_address_that_is_used_aga
         assert [compute_once("kind", [i], make=lambda i=i: i) for i in range(100)] == list(
             range(100)
         )
+
+
+def test_arguments_of_other_types_are_other_arguments():
+    """1, True and 1.0 are equal in Python; what is computed from them may differ."""
+
+    class Owner: ...
+
+    describe = cached_in_session(lambda owner, *args, **options: repr((args, options)))
+    owner = Owner()
+    positional = [describe(owner, value) for value in (1, True, 1.0)]
+    assert positional == ["((1,), {})", "((True,), {})", "((1.0,), {})"]
+    by_name = [describe(owner, a=value) for value in (1, True, 1.0)]
+    assert by_name == ["((), {'a': 1})", "((), {'a': True})", "((), {'a': 1.0})"]
 
 
 def test_a_session_shares_runs_values_and_digests_and_what_it_gives_is_what_is_computed_without_one():

@@ -99,8 +99,9 @@ def cached_in_session(
     """Decorate a function so that its results are cached on its first argument, keyed by the other
     arguments.
 
-    Keyword arguments are compared by value, and so are positional strings, integers, tuples and
-    None. Other positional arguments are compared by identity.
+    Keyword arguments are compared by type and value, so that 1, 1.0 and True differ; and so are
+    positional strings, integers, tuples and None. Other positional arguments are compared by
+    identity.
 
     Args:
         find: the function; its first argument must have a ``__dict__``.
@@ -115,8 +116,9 @@ def cached_in_session(
     def find_once(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
         results = owner.__dict__.setdefault("_remembered", {})
         by_value = str | int | tuple | None
-        keys = [arg if isinstance(arg, by_value) else id(arg) for arg in args]
-        key = (find, *keys, *options.items())
+        keys = [(type(arg), arg if isinstance(arg, by_value) else id(arg)) for arg in args]
+        option_keys = [(name, type(value), value) for name, value in options.items()]
+        key = (find, *keys, *option_keys)
         if key not in results:
             # The entry keeps ``args``, so that no other objects get their identities.
             results[key] = (args, find(owner, *args, **options))
