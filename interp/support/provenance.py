@@ -18,7 +18,14 @@ _REPLACED_TASKS: ContextVar[dict[str, Any]] = ContextVar("used")
 _REPLACED_TASKS.set({})  # a thread that is started later has a context without a value
 _OPEN_KEYS: list[str] = []
 """Task key of every open :func:`temporarily_register` context in this process."""
-_PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
+_PACKAGES = (
+    "latent-context-interp",
+    "torch",
+    "transformers",
+    "transformer-lens",
+    "numpy",
+    "scikit-learn",
+)
 
 
 @cache

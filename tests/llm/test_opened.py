@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers
 
 import probes
 from interp.llm.local import load_model, render_prompt, tokenize, tokenize_answers
@@ -92,11 +93,14 @@ def test_it_is_the_session_that_the_plain_model_plays(name: str, folder: Path) -
                 )
 
 
-def test_results_say_the_prompt_and_the_seed_of_random_weights(opened: Opened, folder: Path) -> None:
+def test_results_say_the_prompt_and_the_seed_of_random_weights(
+    opened: Opened, folder: Path
+) -> None:
     first = EPISODES.select(slice(0, 1))
     run = opened.play(first, HOOKS[:1])
     assert run.settings["prompt"] == "Predict."
     assert run.settings["untrained"] is None
+    assert run.settings["versions"]["transformers"] == transformers.__version__
     blank = Opened.load(str(folder), prompt="Other.", untrained=7)
     patch = blank.patch("vote", first, expert=0, round=1, names=HOOKS[:1])
     assert patch.settings["prompt"] == "Other."
