@@ -308,15 +308,19 @@ class LocalBackend(Backend):
         for process in self._make_processors(batch):
             pairs = process(None, pairs)
         is_one = pairs[:, 1] > pairs[:, 0]
-        replies = []
-        for request, outcome in zip(batch, is_one.tolist(), strict=True):
-            n_tokens = len(shared_ids) + 1
-            replies.append(self._make_reply(request, texts[outcome], end="stop", n_tokens=n_tokens))
-        return replies
+        n_tokens = len(shared_ids) + 1
+        return [
+            self._make_reply(request, texts[outcome], end="stop", n_tokens=n_tokens)
+            for request, outcome in zip(batch, is_one.tolist(), strict=True)
+        ]
 
     def _write_answers(self, batch: Sequence[_QueuedRequest]) -> list[Reply]:
         """Return generated replies to a batch of requests. With ``response_format="grammar"`` a
         reply is a note, which ends at a quotation mark or line break.
+
+        All answers of a batch end where the request with the longest prompt has filled the model's
+        context. A request with a shorter prompt whose answer is cut off by this is answered again,
+        alone.
         """
         import torch
 
@@ -331,17 +335,24 @@ class LocalBackend(Backend):
             prefix = tokenize(self.tokenizer, '{"note": "')
             longest_answer = min(longest_answer, _LONGEST_NOTE)
         rows = [request.ids + prefix for request in batch]
+        # Most new tokens of each request alone.
+        limits = [min(longest_answer, self._context - len(row)) for row in rows]
+        n_new = min(limits)
         n_read = max(map(len, rows))
         generated_ids = self._generate(
             rows,
-            max_new_tokens=min(longest_answer, self._context - n_read),
+            max_new_tokens=n_new,
             logits_processor=self._make_processors(batch),
             stopping_criteria=[stop_at_end],
         )
         new_ids = generated_ids[:, n_read:].tolist()  # without the prompts
         replies = []
-        for request, ids in zip(batch, new_ids, strict=True):
-            replies.append(self._read_answer(request, ids))
+        for request, ids, limit in zip(batch, new_ids, limits, strict=True):
+            may_go_on = not any(map(self._ends_answer, ids))
+            if may_go_on and limit > n_new:
+                replies += self._write_answers([request])
+            else:
+                replies.append(self._read_answer(request, ids))
         return replies
 
     def _ends_answer(self, token: int) -> bool:

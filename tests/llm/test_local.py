@@ -1,7 +1,9 @@
 """A model in this process: the same traces as any other player, batched without moving an answer, deterministic."""
 
+import asyncio
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from interp.llm.backend import Settings
+from interp.llm.backend import Reply, Settings
 from interp.llm.loading import load
 from interp.llm.local import LocalBackend, load_model, render_prompt, tokenize_answers
 from interp.llm.plan import instances, plan
@@ -117,6 +119,26 @@ def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
     assert done.overflowed == 1
     assert only_run.ended == "overflow"
     assert 5 < only_run.rounds < 60
+
+
+def test_an_answer_has_all_the_room_of_its_own_prompt(tiny: str) -> None:
+    """Random weights write until the context of 4,096 tokens is full, whatever else is in the batch."""
+    backend = LocalBackend(Settings(tiny, max_tokens=None, temperature=1.0))
+    ask = partial(
+        backend.ask, condition=Condition.parse("online-no-note"), turn="prediction", seed=3
+    )
+
+    async def ask_all(*texts: str) -> list[Reply]:
+        replies = [ask([{"role": "user", "content": text}]) for text in texts]
+        return await asyncio.gather(*replies)
+
+    texts = ("x" * 3960, "x" * 4000)
+    together = asyncio.run(ask_all(*texts))
+    alone = [asyncio.run(ask_all(text))[0] for text in texts]
+    assert [reply.text for reply in together] == [reply.text for reply in alone]
+    for reply in together:
+        assert reply.usage is not None
+        assert sum(reply.usage.values()) == 4096
 
 
 @pytest.mark.parametrize(
