@@ -43,13 +43,13 @@ def open_chats(table: TextTable, named: Mapping[str, Any], role: str) -> TextTab
     Returns:
         The new table, every cell a text. Chats without a round are left out, and a remark says so.
     """
-    end_keys = set(list_column_names(named.get(role)))
+    end_keys = set(list_column_names(role, named.get(role)))
     require(
         end_keys,
         f"{table.file} holds chats: name the key of the {role} with {role}= (--{role}), after which a round "
         "ends, and the keys of the rest",
     )
-    next_state_keys = {*list_column_names(named.get("next_state")), "next_state"}
+    next_state_keys = {*list_column_names("next_state", named.get("next_state")), "next_state"}
     is_chat_a_round = not end_keys.isdisjoint(table.names)
     rows: list[dict[str, Any]] = []
     without_round = []

@@ -155,7 +155,7 @@ def _check_named_columns(
     named_columns: dict[str, tuple[str, ...]] = {}
     for role, columns in named.items():
         require_known("column", role, all_roles, limit=12)
-        names = list_column_names(columns)
+        names = list_column_names(role, columns)
         is_given = columns is None or bool(names)
         require(is_given, f"{role}= names no column; leave it out to have it found by its name")
         if names != (NONE,):  # "none" says that no column has the role
@@ -173,15 +173,16 @@ def _collect_names(by_role: Mapping[str, Sequence[str]]) -> set[str]:
     return {name for names in by_role.values() for name in names}
 
 
-def list_column_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+def list_column_names(role: str, columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return what the user passed for a role as a tuple of names of columns.
 
     Args:
+        role: the role, for the error message.
         columns: the name of a column, a list of names, or None, which becomes an empty tuple.
     """
     if columns is None:
         return ()
-    names = [columns] if isinstance(columns, str) else fit("columns", columns, Sequence[str])
+    names = [columns] if isinstance(columns, str) else fit(role, columns, str | Sequence[str])
     return tuple(name.strip() for name in names)
 
 

@@ -17,7 +17,7 @@ from scipy import optimize
 
 from interp.choices.explain import explain_choices
 from interp.cli import options
-from interp.tasks import bandit
+from interp.tasks import bandit, experts, qlearning
 from interp.tasks.table_file import MOST_BYTES
 from tests.refusals import refuses
 
@@ -513,6 +513,18 @@ def test_a_reward_that_is_not_finite_is_refused_with_its_line(written, cell):
     table = PLAIN[["subject", "arm", "reward"]].astype(object)
     table.loc[3, "reward"] = cell
     refuses("line 5 of .*: 'reward' must be a finite number, got", written, table)
+
+
+@pytest.mark.parametrize(
+    ("read", "names", "message"),
+    [
+        (qlearning.read, {"state": 1}, "state must be a text or a list of .*, got 1"),
+        (experts.read, {"advice": [1, 2]}, r"advice must be a text or a list of .*, got \[1, 2\]"),
+    ],
+)
+def test_a_column_that_is_named_by_a_number_is_refused_by_its_role(tmp_path, read, names, message):
+    PLAIN.to_csv(tmp_path / "people.csv", index=False)
+    refuses(message, read, tmp_path / "people.csv", **names)
 
 
 def test_the_index_of_a_data_frame_is_no_column(tmp_path):
