@@ -269,8 +269,9 @@ LOOKS: dict[Verdict, tuple[str, Any]] = {
 }
 """Colour and dash pattern of the connecting line, by verdict."""
 _WIDTH, _LEFT_CENTRE, _RIGHT_CENTRE, _HALF_WIDTH, _BOX_HEIGHT = 4.5, 0.85, 3.65, 0.54, 0.66
-"""Inches: width of the picture (narrow enough for a phone), centres of the two machines, half the
-width of a box, and its height.
+"""Width of the picture in inches (narrow enough for a phone), which is also its width in units of
+the x axis. In these units: the centres of the two machines, and half the width of a box. Last, the
+height of a box in units of the y axis: the distance of two parts is 1.
 """
 
 
