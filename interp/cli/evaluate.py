@@ -90,15 +90,14 @@ def _audit_one(
     say.measures(result)
     say.tables(folder, {"measures": result.to_frame(), **result.tables})
     if report:
-        from interp.model.run import limit_rounds
         from reports.build import write
         from reports.parts import audit as audit_part
 
         page = write(
             machine,
             folder,
-            n_episodes=budget.episodes,
-            n_rounds=limit_rounds(machine, interp.tasks.of(machine).cap_rounds(budget.rounds)),
+            n_episodes=result.settings["episodes"],  # at least one of each recorded participant
+            n_rounds=result.settings["rounds"],
             seed=seed,
             parts=[audit_part.part(result)],
             source=model,

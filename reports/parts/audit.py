@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from interp.audit import THRESHOLDS, AuditResult, Budget, audit
+from interp.audit import THRESHOLDS, AuditResult
 from interp.audit.trial import ALL
 from interp.audit.used import EITHER
 from reports.blocks import Figure, Measures, Prose, Table, curves
@@ -36,17 +36,12 @@ _CAPTIONS = {
 _TEXTS = TEXTS["audit"]
 
 
-def part(result: AuditResult | None = None) -> Part:
+def part(result: AuditResult) -> Part:
     """Make the report part on the robustness checks of a model (an audit).
 
     Args:
-        result: results of the checks; None runs the checks for the page.
+        result: results of the checks.
     """
-
-    def compute(context: Context) -> AuditResult:
-        if result is not None:
-            return result
-        return audit(context.model, budget=Budget.quick() if context.quick else Budget())
 
     def write_heading(context: Context) -> tuple[str, str]:
         return f"Audit of {context.model.name}", "Is the state used, and for what?"
@@ -54,12 +49,11 @@ def part(result: AuditResult | None = None) -> Part:
     return Part(
         "audit",
         "Robustness checks",
-        compute,
+        lambda context: result,
         _draw,
         summary=lambda computed, context: computed.measures,
         hero=lambda computed, context: _draw_decay(computed),
         heading=write_heading,
-        slow=result is None,  # results that are passed cost nothing
     )
 
 

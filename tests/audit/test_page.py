@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from html import unescape
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from interp import audit as room
 from interp.audit import Budget
+from interp.tasks import experts
 from tests.audit import shipped
 from tests.refusals import refuses
 from tests.shell import invoked
@@ -55,6 +57,26 @@ def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     assert "Not computed" not in text
     assert '"run": "12 episodes of 5 rounds, ' in text
     assert all(claim["claim"] in text for claim in measures.values())
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:there are only 14 participants")
+def test_the_page_counts_the_recorded_episodes_of_the_audit(monkeypatch, tmp_path):
+    """An audit of recorded data has one episode of each of the 14 participants, more than asked for."""
+    monkeypatch.setattr("interp.audit.trial.Budget.quick", lambda: TINY)
+    episodes = experts.sample(14, 5, 2, seed=0)
+    rounds = pd.DataFrame(episodes.advice.reshape(-1, 2), columns=["advice_1", "advice_2"])
+    rounds["outcome"] = episodes.labels.ravel()
+    rounds["participant"] = np.repeat(np.arange(14), 5)
+    table = tmp_path / "people.csv"
+    rounds.to_csv(table, index=False)
+    command = ["audit", "wma-handwired", "--experts", "2", "--quick", "--report"]
+    result = invoked(*command, "--recorded", str(table), "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    (page,) = (tmp_path / "wma-handwired").glob("wma-handwired*.html")
+    assert '"run": "14 episodes of 5 rounds, ' in unescape(page.read_text("utf-8"))
+    settings = json.loads((tmp_path / "wma-handwired" / "audit.json").read_text())["settings"]
+    assert (settings["episodes"], settings["rounds"]) == (14, 5)
 
 
 def test_bad_efforts_are_refused_before_any_work():
