@@ -259,7 +259,7 @@ def _ignoring(model: HookedLatentTransformer, expert: float) -> Machine:
 
 
 def _missing(model: HookedLatentTransformer, node: float) -> Machine:
-    return _stuck(model, node, f"never holds node {node:g}")
+    return _stuck(model, node - 1, f"never holds node {node:g}")
 
 
 _EDITS_OF_EXPERTS: Mapping[str, Callable[..., Machine]] = {

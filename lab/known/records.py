@@ -569,7 +569,7 @@ _REACHABILITY = (
             "node {:g} of 28 is dropped whenever it is reached, and what lies behind it is "
             "not found"
         ),
-        sizes=(5, 27),
+        sizes=(6, 28),
         behaviour="no",
         state="either",
         update="either",

@@ -193,7 +193,7 @@ def test_edits_of_a_set_are_what_they_say():
     assert np.abs(noisy - sets)[:, 1:].max() > 0.03
     assert not read_states("reachability", "ignores the root", episodes).any()
 
-    missing = read_states("reachability", "never holds node 5", episodes)
+    missing = read_states("reachability", "never holds node 6", episodes)  # n_6, the sixth
     assert not missing[..., 5].any()
     assert sets[..., 5].any()
 
