@@ -180,6 +180,20 @@ class EpisodeSource:
             drawn = drawn.first(stage.n_rounds)
         return cast(Episodes, drawn)
 
+    @property
+    def _held_out_sizes(self) -> Sequence[Mapping[str, int]]:
+        """The fixed sizes of each batch of :meth:`evaluation`, {name: value}."""
+        if self.goal.held_out is not None:
+            return self.goal.held_out(self.bounds)
+        return [{name: high for name, (_, high) in self.bounds.items()}]
+
+    @property
+    def evaluated_regimes(self) -> tuple[str, ...]:
+        """Those of the run's regimes on which progress is measured; without a batch for each
+        regime these are not all of them.
+        """
+        return self.config.regimes[: len(self._held_out_sizes)]
+
     def evaluation(self) -> list[Episodes]:
         """Sample episodes that are not trained on, to measure progress. Every call returns the same
         episodes.
@@ -192,17 +206,13 @@ class EpisodeSource:
         """
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION_STREAM])
-        fixed_sizes: Sequence[Mapping[str, int]] = [
-            {name: high for name, (_, high) in self.bounds.items()}
-        ]
-        if self.goal.held_out is not None:
-            fixed_sizes = self.goal.held_out(self.bounds)
+        fixed_sizes = self._held_out_sizes
         stage = Stage(config.eval_rounds, steps=1)  # its steps are not used
         n_episodes = max(1, config.eval_episodes // len(fixed_sizes))
-        batches = []
-        for turn, sizes in enumerate(fixed_sizes):
-            batches.append(self._sample(rng, n_episodes, stage, turn, sizes))
-        return batches
+        return [
+            self._sample(rng, n_episodes, stage, turn, sizes)
+            for turn, sizes in enumerate(fixed_sizes)
+        ]
 
     def _sample(
         self,

@@ -78,6 +78,7 @@ class Stage:
         until: name of a number that evaluations compute -> threshold, such as
             ``{"accuracy": 0.95}``. The stage ends early after an evaluation in which every named
             number reaches its threshold. Empty if the stage does not end early for this reason.
+            Of several ``regimes``, an evaluation may measure the first alone (see there).
     """
 
     n_rounds: int

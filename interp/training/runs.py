@@ -274,9 +274,10 @@ def list_kept_states(folder: str | Path) -> dict[int, Path]:
     """
     folder = Path(folder)
     kept_folder = folder / KEPT_FOLDER if (folder / KEPT_FOLDER).is_dir() else folder
-    by_step = {}
-    for path in sorted(kept_folder.glob("*.safetensors")):
-        by_step[_read_header(path)["progress"]["step"]] = path
+    by_step = {
+        _read_header(path)["progress"]["step"]: path
+        for path in sorted(kept_folder.glob("*.safetensors"))
+    }
     require(
         by_step,
         f"no states were kept in {str(folder)!r}; train with --keep-every 100, say",

@@ -284,6 +284,9 @@ class TrainingLoop:
         the curriculum is over, save the final model.
         """
         path = self.folder / runs.METRICS_FILE
+        # Of several regimes, the excess may be that of the first alone.
+        regimes = self.source.evaluated_regimes
+        measured_on = f"({', '.join(regimes)})" if regimes else ""
         bar = display("training", self.config.total_steps, self.progress.step, self.is_main)
         with (
             threads_for(self.model),
@@ -306,9 +309,10 @@ class TrainingLoop:
                 if interrupted() and not self._is_over:
                     raise KeyboardInterrupt
                 text = f"loss {record['loss']:.4f}"
-                if "excess" in self.progress.last_evaluation:
-                    text += f" excess {self.progress.last_evaluation['excess']:.4f}"
-                update(completed=self.progress.step, text=text)
+                excess = self.progress.last_evaluation.get("excess")
+                if excess is not None:
+                    text += f" excess {excess:.4f} {measured_on}"
+                update(completed=self.progress.step, text=text.rstrip())
         final = self.folder / "model"
         if self._is_over and self.is_main and not final.exists():
             save_checkpoint(self.model, final)
@@ -517,10 +521,11 @@ def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
         architecture.keys() == source_architecture.keys(),
         f"weights of {start!r} do not fit this run: it is another kind of model",
     )
-    differences = []
-    for key, value in architecture.items():
-        if source_architecture[key] != value:
-            differences.append(f"{key} is {value} here and {source_architecture[key]} there")
+    differences = [
+        f"{key} is {value} here and {source_architecture[key]} there"
+        for key, value in architecture.items()
+        if source_architecture[key] != value
+    ]
     require(
         not differences,
         f"weights of {start!r} do not fit this run: {'; '.join(differences)}; give the run the same",

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -318,6 +319,23 @@ def test_a_stage_bounds_the_number_of_experts(dataset_episodes):
     source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
     for stage, numbers in enumerate(expected.values()):
         assert {source.batch(step, stage).layout.n_experts for step in range(30)} == numbers
+
+
+def test_progress_says_which_of_several_regimes_it_is_measured_on(tmp_path, monkeypatch):
+    """An evaluation of a single batch has episodes of the first regime alone."""
+    config = small(regimes=("uniform", "wide"), stages=({"n_rounds": 2, "steps": 1},))
+    source = EpisodeSource(config, config.model_config("m").layout)
+    evaluated = tuple(episodes.regime for episodes in source.evaluation())
+    assert evaluated == source.evaluated_regimes == ("uniform",)
+    texts = []
+
+    @contextmanager
+    def display(*about):
+        yield lambda completed, text: texts.append(text)
+
+    monkeypatch.setattr("interp.training.trainer.display", display)
+    train(config, tmp_path / "run", name="m")
+    assert texts[-1].endswith(" (uniform)")
 
 
 def test_tied_actions_share_the_target():
