@@ -79,6 +79,8 @@ _FEWEST_DIFFERENT_ROWS = 20
 """With this many different rows, there is an even number of each by chance in one table of a
 million.
 """
+_MOST_COPIES = 0.02
+"""Largest share of rows that are named as copies; with more, equal rows are no surprise."""
 _MOST_LABELS_SHOWN = 8
 """Number of labels that a summary counts one by one."""
 
@@ -401,9 +403,7 @@ class TrialTable:
         # (choices, states); others have offers or next states,
         # which would count the same trials again.
         self._labels_and_cells[kind] = labels, frames[0]
-        coded = []
-        for frame in frames:
-            coded.append(frame.apply(lambda cells: cells.map(number_of_label)))
+        coded = [frame.apply(lambda cells: cells.map(number_of_label)) for frame in frames]
         return coded, tuple(labels)
 
     def refuse_possible_code(
@@ -557,8 +557,7 @@ class TrialTable:
             parts = self._split_sessions(rows)
             n_labels = rows["session"].nunique()
             n_returned += len(parts) - n_labels
-            for part in parts:
-                sessions.append((str(who), part.index))
+            sessions += [(str(who), part.index) for part in parts]
         if n_returned:
             names = " and ".join(map(repr, self.columns.by_role["session"]))
             mean_length = len(keys) / len(sessions)
@@ -712,9 +711,10 @@ class TrialTable:
         columns = self.columns
         if "order" not in columns:  # otherwise copies of a row repeat an order number
             self._remark_copies()
-        labels = {}
-        for kind, (kind_labels, cells) in self._labels_and_cells.items():
-            labels[kind] = _count_labels(kind_labels, cells.loc[rows])
+        labels = {
+            kind: _count_labels(kind_labels, cells.loc[rows])
+            for kind, (kind_labels, cells) in self._labels_and_cells.items()
+        }
         remarks = dict.fromkeys([*self.remarks, *self._list_unused_remarks()])  # each one once
         table = self.text_table
         n_missed = int((~counted[rows]).sum())
@@ -734,13 +734,20 @@ class TrialTable:
 
     def _remark_copies(self) -> None:
         """Add a remark for the user if there is an even number of every row, as in a table that was
-        appended to itself.
+        appended to itself; or if a few rows are copies, in a table whose rows differ otherwise.
         """
         n_of_row = self.cells.value_counts(dropna=False)
         if len(n_of_row) >= _FEWEST_DIFFERENT_ROWS and (n_of_row % 2 == 0).all():
             self.remarks.append(
                 "Each row is equal to another one: if trials are in the table twice, delete one of each; each counts "
                 "as a trial of its own."
+            )
+        copies = self.cells.index[self.cells.duplicated()]
+        if 0 < len(copies) <= _MOST_COPIES * len(self.cells):
+            lines = ", ".join(map(str, copies[:5]))
+            self.remarks.append(
+                f"{len(copies)} rows are equal to an earlier one, such as line {lines}: each counts as a trial of its "
+                "own; delete what is in the table twice."
             )
 
     def _list_unused_remarks(self) -> list[str]:

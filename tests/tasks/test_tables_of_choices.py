@@ -541,6 +541,15 @@ def test_a_trial_that_is_in_the_table_twice_is_refused(written):
     refuses(message, written, twice[["subject", "trial", "arm", "reward"]])
 
 
+def test_a_row_that_is_in_a_table_without_order_twice_is_named(written):
+    """The response times tell the other rows apart; without them equal rows are no surprise."""
+    timed = PLAIN[["subject", "arm", "reward"]].assign(rt=np.arange(len(PLAIN)) / 1000)
+    (remark,) = written(pd.concat([timed, timed.iloc[3:4]])).reading.remarks
+    assert f"1 rows are equal to an earlier one, such as line {len(timed) + 2}:" in remark
+    untimed = timed.drop(columns="rt")
+    assert written(pd.concat([untimed, untimed.iloc[3:4]])).reading.remarks == ()
+
+
 def test_a_separator_of_thousands_is_no_decimal_point(written):
     rewards = PLAIN["reward"].map({0.0: "0,5", 1.0: "1.000"})
     table = PLAIN[["subject", "arm"]].assign(reward=rewards)
