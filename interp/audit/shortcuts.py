@@ -85,10 +85,8 @@ class Adversarial:
         joined = EncodedRounds.join(parts)
         predictions = sequential(model, joined, layout, commit="own").predictions
         sizes = [len(trial.episodes) for trial in self.trials]
-        losses = []
-        for trial, part in zip(self.trials, predictions.split(sizes), strict=True):
-            losses.append(trial.losses(part)[:, -1])
-        return np.concatenate(losses)
+        parts_of_trials = zip(self.trials, predictions.split(sizes), strict=True)
+        return np.concatenate([trial.losses(part)[:, -1] for trial, part in parts_of_trials])
 
 
 def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
@@ -300,9 +298,10 @@ def check_side(trial: Trial) -> Measure:
     worst = adversarials.pop(i_worst)
     n_adversarial = len(worst.algorithm)
     note = f"The heuristic is {worst.name}, on {n_adversarial} of {worst.drawn} episodes drawn."
-    others = []
-    for adversarial, share in zip(adversarials, shares, strict=True):
-        others.append(f"{adversarial.name} {share}")
+    others = [
+        f"{adversarial.name} {share}"
+        for adversarial, share in zip(adversarials, shares, strict=True)
+    ]
     if others:
         note += f" Others: {'; '.join(others)}."
     controls = trial.score_copies(lambda copy: worst.side(copy.model))

@@ -384,10 +384,11 @@ def _list_parameters(
     """
     helps = _VOCABULARY | _parse_args_section(function)
     function_parameters = inspect.signature(function, eval_str=True).parameters
-    parameters = []
-    for name, parameter in function_parameters.items():
-        if name != "say" and name not in options_by_holder:
-            parameters.append(_as_option(parameter, helps))
+    parameters = [
+        _as_option(parameter, helps)
+        for name, parameter in function_parameters.items()
+        if name != "say" and name not in options_by_holder
+    ]
     for options in options_by_holder.values():
         parameters += options.values()
     parameters += _SHARED

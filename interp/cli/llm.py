@@ -445,9 +445,10 @@ def _score(
     if len(reading.sentences) > 1:  # not all files are used
         say.warning("\n".join(reading.sentences))
     machines = [options.load(name, {}).model for name in models or ()]
-    makers = {}
-    for group, runs in group_runs(reading.runs).items():
-        makers[", ".join(group)] = partial(_explain_group, runs, seed, machines)
+    makers = {
+        ", ".join(group): partial(_explain_group, runs, seed, machines)
+        for group, runs in group_runs(reading.runs).items()
+    }
     settings = {"seed": seed, "models": models, "runs": joblib.hash(reading.runs)}
     settings |= options.digest_files(models or [])
     with options.compute_in_shares(say, out, makers, settings, shard) as explained:

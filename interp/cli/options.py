@@ -106,10 +106,11 @@ def _describe_circuit_arguments() -> str:
     lines = []
     for name, record in RECORDS.items():
         sizes = {size.name for size in interp.tasks.get(record.task).sizes}
-        arguments = []
-        for parameter in inspect.signature(record.build).parameters.values():
-            if parameter.name not in sizes:
-                arguments.append(f"{parameter.name}={parameter.default}")
+        arguments = [
+            f"{parameter.name}={parameter.default}"
+            for parameter in inspect.signature(record.build).parameters.values()
+            if parameter.name not in sizes
+        ]
         lines.append(f"{name}: {', '.join(arguments)}")
     return "\n".join(lines)
 

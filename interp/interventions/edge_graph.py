@@ -381,11 +381,11 @@ def _make_recording_hooks(
         is_of_heads = activation.ndim == 4  # [row, pos, head, d_model]
         record(first, activation.movedim(2, 0) if is_of_heads else activation.unsqueeze(0))
 
-    hooks: list[tuple[str, HookFunction]] = []
-    for hook, sources in graph.writers.items():
-        if wanted[sources].any():
-            hooks.append((hook, partial(visit, sources[0])))
-    return hooks
+    return [
+        (hook, partial(visit, sources[0]))
+        for hook, sources in graph.writers.items()
+        if wanted[sources].any()
+    ]
 
 
 def make_shift_hooks(

@@ -90,9 +90,8 @@ class Condition:
         """
         words = _WORDS[self.framing]
         note_field = {"note": note} if self.has_note else {}
-        votes = {}
-        for key, vote in zip(expert_keys(len(advice)), advice, strict=True):
-            votes[key] = self.words[vote]
+        keys = expert_keys(len(advice))
+        votes = {key: self.words[vote] for key, vote in zip(keys, advice, strict=True)}
         if turn == "prediction":
             return user_message({"turn_type": words["turn_type"], **note_field, **votes})
         if not self.has_note:  # the advice is then in the conversation

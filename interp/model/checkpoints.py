@@ -532,10 +532,11 @@ def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) 
 
 
 def _require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
-    wrong = []
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            wrong.append(name)
+    wrong = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and not tensor.isfinite().all()
+    ]
     require(
         not wrong,
         f"{what} weights that are not finite at {', '.join(wrong[:5])}; use an earlier checkpoint",

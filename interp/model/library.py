@@ -220,10 +220,11 @@ def name_supporting_models(task: str, **sizes: int) -> str:
         sizes: name of a size of the episodes -> its value, such as ``n_experts=4``. The sizes that
             a model can read are in ``ModelRecord.serves``.
     """
-    names = []
-    for record in models():
-        if record.task == task and record.kind != "built" and record.can_read(sizes):
-            names.append(record.name)
+    names = [
+        record.name
+        for record in models()
+        if record.task == task and record.kind != "built" and record.can_read(sizes)
+    ]
     return ", ".join(names) or "none"
 
 

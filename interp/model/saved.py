@@ -85,10 +85,9 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
     with convert_read_errors(path, _CUT_OR_EDITED), safe_open(path, framework="pt") as stored:
         description = _read_header(path, stored)
         digests = description["sha256"]
-        cached = []
-        for name in digests:
-            if name.startswith(_CACHE_PREFIX):
-                cached.append(name.removeprefix(_CACHE_PREFIX))
+        cached = [
+            name.removeprefix(_CACHE_PREFIX) for name in digests if name.startswith(_CACHE_PREFIX)
+        ]
         for name in names or ():
             require_known(f"cached activation in {str(path)!r}", name, cached)
 
