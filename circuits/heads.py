@@ -13,7 +13,7 @@ A query that finds no match attends to a sink token. The head's output is then e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -221,15 +221,20 @@ def read_variant_rows(path: Path, form: Collection[str]) -> list[dict[str, str]]
     return rows
 
 
-def add_descriptions(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
-    """Return the heads with their ``reads`` and ``writes`` filled in from a table.
+def add_descriptions(
+    heads: Iterable[Head], folder: Path, form: Collection[str]
+) -> tuple[Head, ...]:
+    """Return the heads with their ``reads`` and ``writes`` filled in from ``heads.csv``.
+
+    The table has the columns head (a number, such as "2.1"), reads (what the head attends to, in
+    words) and writes (its output, as a formula). If a head has several rows, the last one applies.
 
     Args:
         heads: the heads; a name begins with the head's number, as in "2.1 fetch z".
-        rows: rows with the columns head (a number, such as "2.1"), reads (what the head attends to,
-            in words) and writes (its output, as a formula). If a head has several rows, the last
-            one applies.
+        folder: folder of the table.
+        form: words that describe the variant of the construction (:func:`read_variant_rows`).
     """
+    rows = read_variant_rows(folder / "heads.csv", form)
     row_of_number = {row["head"]: row for row in rows}
     described = []
     for head in heads:

@@ -278,15 +278,13 @@ def register(record: CircuitRecord) -> CircuitRecord:
     Traceback (most recent call last):
     interp.support.errors.InputError: a model 'wma-handwired' is known already; choose another key
     """
+    name = record.key
     known_names = {known.name for known in library.models()}
-    require(
-        record.key not in known_names,
-        f"a model {record.key!r} is known already; choose another key",
-    )
+    require(name not in known_names, f"a model {name!r} is known already; choose another key")
     sizes, parameters = tasks.get(record.task).sizes, inspect.signature(record.build).parameters
     for size in sizes:
         require_known(
-            f"argument of the builder of {record.key!r} (a size of its task)",
+            f"argument of the builder of {name!r} (a size of its task)",
             size.name,
             parameters,
             limit=20,
@@ -294,11 +292,11 @@ def register(record: CircuitRecord) -> CircuitRecord:
     # The builder must work at the task's default sizes, and only a circuit tells its name.
     circuit = record.build(**{size.name: size.default for size in sizes})
     require(
-        circuit.name == record.key,
-        f"the circuit of {record.key!r} is called {circuit.name!r}; give it the key of its record as its name",
+        circuit.name == name,
+        f"the circuit of {name!r} is called {circuit.name!r}; give it the key of its record as its name",
     )
-    RECORDS[record.key] = record
-    library.register(record.key, record.description, record.task, partial(load, record.key))
+    RECORDS[name] = record
+    library.register(name, record.description, record.task, partial(load, name))
     return record
 
 

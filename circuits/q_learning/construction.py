@@ -8,9 +8,8 @@ output of which other component.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from interp.model.config import AttentionRule
 from interp.support.checks import checked
 from interp.support.errors import convert_errors, require, require_known
 from interp.tasks import mdp
-from interp.tasks.qlearning import algorithms, tabular
+from interp.tasks.qlearning import algorithms, bellman, tabular
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.layout import QLearningRound
 
@@ -121,15 +120,7 @@ def q_learning(
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
-    require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
-    require(
-        0 <= gamma < 1,
-        f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps",
-    )
-    require(
-        tau is None or (np.isfinite(tau) and tau >= 0),
-        f"tau must be a number >= 0 or None, got {tau!r}",
-    )
+    bellman.check_rates(alpha, gamma)
     wire.require_positive(
         relative_tau=relative_tau, hardness=hardness, heavy=heavy, epsilon=epsilon
     )
@@ -138,30 +129,24 @@ def q_learning(
         f"beta must be a number > 0 or None, got {beta!r}",
     )
     bound = value_bound(rewards, gamma)
-    low, high = (float(reward) for reward in rewards)
-    arguments["rewards"] = [low, high]
+    low, high = map(float, rewards)
     require(
         low >= 0 or signed or variant == "lin",
         f"rewards as low as {low:g} are outside [0, inf), what variant {variant!r} is proven for; load "
         "it with signed=True (doubled neurons) or use variant 'lin'",
     )
+    arguments["rewards"] = [low, high]
     if not noise:
         del arguments["noise"]  # A circuit without it is recorded as before there was one.
+    slope = _choose_tie_slope(tau, relative_tau, bound)
+    policy_hardness = hardness if eta else None  # None in an exact circuit
+
     layout = QLearningRound(n_states, n_actions, noise=noise)
-    tokens = {token: token.strip("<>") for token in layout.vocabulary}
+    names = {token: token.strip("<>") for token in layout.vocabulary}
     blocks = ["id", "buf1", "buf2"]
     if variant == "lin":
         blocks.append("buf3")
-    basis = coordinates.basis(dict.fromkeys(blocks, tuple(tokens.values())), layout.labels)
-    slope = relative_tau * bound if tau is None else tau
-    resolved = float(np.finfo("float64").eps) * bound
-    require(
-        slope == 0 or slope >= resolved,
-        f"tau = {slope:g} is below {resolved:g}, what float64 resolves of values up to M = {bound:g}, so that ties "
-        "would not be broken; give no tau, one above that bound, or 0 to average over ties",
-    )
-    states = wire.number_labels("s", n_states)
-    actions = wire.number_labels("a", n_actions)
+    basis = coordinates.basis(dict.fromkeys(blocks, tuple(names.values())), layout.labels)
     ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
     wiring = _Wiring(
         basis=basis,
@@ -170,8 +155,8 @@ def q_learning(
         buf2=buf2,
         constant=basis.one,
         sink=ids["BOS"],
-        states=states,
-        actions=actions,
+        states=wire.number_labels("s", n_states),
+        actions=wire.number_labels("a", n_actions),
         variant=variant,
         alpha=alpha,
         gamma=gamma,
@@ -179,98 +164,124 @@ def q_learning(
         signed=signed,
         tau=slope,
         beta=beta,
-        hardness=eta and hardness,  # None in an exact circuit
+        hardness=policy_hardness,
         draws=layout.draws,
     )
-    exact_heads = _make_routing_heads(wiring)
-    exact_heads += _make_evaluating_heads(wiring)
-    exact_heads += _make_selecting_heads(wiring)
-    make_last_heads = _make_fetching_heads if variant == "softmlp" else _make_adding_heads
-    exact_heads += make_last_heads(wiring)
-    form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent"}
-    if beta:
-        form.add("boltzmann")
-    if eta is None and beta is None and not noise:
-        form.add("greedy")  # the choice is one-hot, with no probability elsewhere
-    head_rows = wire.read_variant_rows(_FOLDER / "heads.csv", form)
+
+    form = _describe_form(variant, eta, beta, noise)
+    described_heads = wire.add_descriptions(_make_exact_heads(wiring), _FOLDER, form)
     heads = wire.softmax_only(
-        wire.add_descriptions(exact_heads, head_rows),
+        described_heads,
         eta,
-        lambda head: wire.softmax_pair(head, sink=wiring.sink, epsilon=epsilon, heavy=heavy),
+        linear=lambda head: wire.softmax_pair(head, sink=wiring.sink, epsilon=epsilon, heavy=heavy),
     )
-    neurons: list[wire.Neuron] = []
-    if variant != "lin":
-        neurons += _make_evaluating_neurons(wiring)
-    if variant == "softmlp":
-        neurons += _make_adding_neurons(wiring)
-    labels = layout.labels
-    columns = wire.number_labels("c", n_actions)
-    next_states = wire.number_labels("s'", n_actions)
-    # Below M = 1, neurons 2.2 also read the name of Select, which keeps them silent there.
-    pause = ["Select"] if bound < 1 else []
-    # Only one-hot codes have no axis for what lies outside the round.
-    one_back = two_back = labels
-    if coordinates.one_hot:
-        one_back, two_back = labels[:-1], labels[:-2]
-    # Words of the tables -> labels.
-    groups = {
-        "ALL": labels,
-        "ROWS": states,
-        "CANDIDATES": actions,
-        "COLUMNS": columns,
-        "STATES": next_states,
-        "DRAWS": layout.draws,
-        "LAST": [f"s'_{n_actions}"],
-        "PAUSE": pause,
-        "BACK1": one_back,
-        "BACK2": two_back,
-    }
+    neurons = _make_neurons(wiring)
     # After layer 4 of "softmlp" the TD error is the sum of three terms; Qcurr holds -Q(s_t, a_t).
     current = buf2["Qcurr"]
     fetched = current + buf2["r"] + gamma * buf2["Select"]
-    named = {"added": buf1.sum(states), "fetched": fetched, "current": -current}
-    scales = {"alpha": alpha}
     tables = read_tables(
         _FOLDER,
         form,
         parts=(*heads, *neurons),
         basis=basis,
-        groups=groups,
-        named=named,
-        scales=scales,
+        groups=_group_labels(wiring, layout.labels, coordinates.one_hot),
+        named={"added": buf1.sum(wiring.states), "fetched": fetched, "current": -current},
+        scales={"alpha": alpha},
     )
-    algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
-
-    def start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
-        """Return the initial state of the algorithm, with a Q-table of zeros, whatever table the
-        episodes began with.
-        """
-        start = algorithm.initial(episodes)
-        return {key: np.zeros_like(value) for key, value in start.items()}
-
-    vectors = {token: ids[label] for token, label in tokens.items()}
-    initial_latents = tuple(ids[action] + ids["Update"] for action in actions)
-    outcomes = tuple(ids[action] for action in actions)
-    state_axes = tuple(buf1[state] for state in states)
+    algorithm = algorithms.q_learning(alpha, gamma, slope, beta, policy_hardness, noise)
     return Circuit(
         name=_NAME,
         arguments=arguments,
         layout=layout,
         basis=basis,
         heads=heads,
-        neurons=tuple(neurons),
-        tokens=vectors,
+        neurons=neurons,
+        tokens={token: ids[name] for token, name in names.items()},
         payloads={"r": buf1["r"]},
         payload_range=None if variant == "lin" else (low, high),
         # Its tie slope is 2 roundings of M in float32 (28 in float64), which larger values would swallow.
         float32_range=(low, high),
-        latents=initial_latents,
-        outcomes=outcomes,
-        state=state_axes,
-        algorithm=replace(algorithm, initial=start_at_zero),
+        latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
+        outcomes=tuple(ids[action] for action in wiring.actions),
+        state=tuple(buf1[state] for state in wiring.states),
+        algorithm=replace(algorithm, initial=_start_at_zero),
         **tables,
         float64_only=_explain_float64_only(variant, eta, slope, bound),
     )
+
+
+def _choose_tie_slope(tau: float | None, relative_tau: float, bound: float) -> float:
+    """Return the tie slope: ``tau`` or, if it is None, ``relative_tau`` times M.
+
+    Args:
+        tau, relative_tau: as for :func:`q_learning`.
+        bound: M, which no ``|Q|`` exceeds.
+
+    Raises:
+        InputError: the slope is negative, or smaller than the rounding error of M in float64.
+    """
+    if tau is None:
+        slope = relative_tau * bound
+    else:
+        require(np.isfinite(tau) and tau >= 0, f"tau must be a number >= 0 or None, got {tau!r}")
+        slope = tau
+    resolved = float(np.finfo("float64").eps) * bound
+    require(
+        slope == 0 or slope >= resolved,
+        f"tau = {slope:g} is below {resolved:g}, what float64 resolves of values up to M = {bound:g}, so that ties "
+        "would not be broken; give no tau, one above that bound, or 0 to average over ties",
+    )
+    return slope
+
+
+def _describe_form(variant: str, eta: float | None, beta: float | None, noise: bool) -> set[str]:
+    """Return the words that select the rows of the circuit's tables, such as ``{"mlp", "exact",
+    "silent", "greedy"}``; the arguments are those of :func:`q_learning`.
+    """
+    form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent"}
+    if beta:
+        form.add("boltzmann")
+    elif eta is None and not noise:
+        form.add("greedy")  # the choice is one-hot, with no probability elsewhere
+    return form
+
+
+def _group_labels(
+    wiring: _Wiring, positions: tuple[str, ...], is_one_hot: bool
+) -> dict[str, Sequence[str]]:
+    """Return what the words in the circuit's tables stand for: word -> labels of positions or axes.
+
+    Args:
+        wiring: parameters of the circuit.
+        positions: labels of all positions of a round, in order.
+        is_one_hot: True if the position codes are one-hot.
+    """
+    n_actions = len(wiring.actions)
+    # Only one-hot codes have no axis for what lies outside the round.
+    one_back = two_back = positions
+    if is_one_hot:
+        one_back, two_back = positions[:-1], positions[:-2]
+    return {
+        "ALL": positions,
+        "ROWS": wiring.states,
+        "CANDIDATES": wiring.actions,
+        "COLUMNS": wire.number_labels("c", n_actions),
+        "STATES": wire.number_labels("s'", n_actions),
+        "DRAWS": wiring.draws,
+        "LAST": [f"s'_{n_actions}"],
+        # Below M = 1, neurons 2.2 also read the name of Select, which keeps them silent there.
+        "PAUSE": ["Select"] if wiring.bound < 1 else [],
+        "BACK1": one_back,
+        "BACK2": two_back,
+    }
+
+
+def _start_at_zero(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
+    """Return the state of Q-learning before the first round, with a Q-table of zeros, whatever table
+    the episodes began with.
+    """
+    zeros = np.zeros_like(episodes.q_tables[:, 0])  # [episode, state, action]
+    return {"table": zeros, "visits": zeros}
 
 
 def _explain_float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
@@ -354,12 +365,35 @@ class _Wiring:
         """
         return ((self.ids["Update"], self.ids["Qcurr"] + self.any_action),)
 
-    @property
-    def move(self) -> Callable[..., tuple[wire.Term, ...]]:
-        """The function (labels, source block, target block, scale) -> terms with which a head copies
-        these coordinates from one block to the other (:func:`circuits.heads.copy`).
+    def move(
+        self, labels: Sequence[str], source: str, target: str, scale: float = 1.0
+    ) -> tuple[wire.Term, ...]:
+        """Make the move terms of a head that copies the coordinates with these labels from the
+        block ``source`` to the block ``target``, times ``scale`` (:func:`circuits.heads.copy`).
         """
-        return partial(wire.copy, self.basis)
+        return wire.copy(self.basis, labels, source, target, scale)
+
+
+def _make_exact_heads(wiring: _Wiring) -> list[wire.Head]:
+    """Make all heads of the circuit, layer by layer, with hard and linear attention."""
+    heads = _make_routing_heads(wiring)
+    heads += _make_evaluating_heads(wiring)
+    heads += _make_selecting_heads(wiring)
+    if wiring.variant == "softmlp":
+        heads += _make_fetching_heads(wiring)
+    else:
+        heads += _make_adding_heads(wiring)
+    return heads
+
+
+def _make_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
+    """Make all MLP neurons of the circuit, layer by layer; the variant "lin" has none."""
+    neurons: list[wire.Neuron] = []
+    if wiring.variant != "lin":
+        neurons += _make_evaluating_neurons(wiring)
+    if wiring.variant == "softmlp":
+        neurons += _make_adding_neurons(wiring)
+    return tuple(neurons)
 
 
 def _make_routing_heads(wiring: _Wiring) -> list[wire.Head]:
@@ -463,122 +497,130 @@ def _make_evaluating_heads(wiring: _Wiring) -> list[wire.Head]:
     ]
 
 
+_MARGINS: Mapping[AttentionRule, float] = {"hard": 1.0, "softmax": 100.0}
+"""By how much a head that chooses among actions scores every other position below them. A softmax
+gives such positions at most the share e^-100.
+"""
+
+
 def _make_selecting_heads(wiring: _Wiring) -> list[wire.Head]:
     """Make the heads of layer 3.
 
     They choose the action, compute the maximum of Q(s', a) over a, and copy the column of the
     Q-table that is updated to the token Update.
     """
-    move, actions, states = wiring.move, wiring.actions, wiring.states
-    best_rule, best_scores = _make_selection(
-        wiring,
-        rule="hard" if wiring.hardness is None else "softmax",
-        sharpness=wiring.hardness or 1.0,
-        tau=wiring.tau,
+    # The maximum: hard attention, or a softmax that is nearly hard.
+    best_rule: AttentionRule = "hard" if wiring.hardness is None else "softmax"
+    best_scores = _score_actions(
+        wiring, margin=_MARGINS[best_rule], sharpness=wiring.hardness or 1.0, tau=wiring.tau
     )
+    # The choice: the action of the maximum, or a draw by a softmax, in which ties share.
     choice_rule, choice_scores = best_rule, best_scores
-    if wiring.beta is not None:  # a softmax policy, in which ties share their probability
-        choice_rule, choice_scores = _make_selection(
-            wiring, rule="softmax", sharpness=wiring.beta, tau=0.0
+    if wiring.beta is not None:
+        choice_rule = "softmax"
+        choice_scores = _score_actions(
+            wiring, margin=_MARGINS[choice_rule], sharpness=wiring.beta, tau=0.0
         )
     if wiring.draws:
-        sharpness = wiring.beta or wiring.hardness or 1.0
-        bonus = _reward_drawn_action(wiring, choice_rule, sharpness)
-        choice_scores = (*choice_scores, *bonus)
+        choice_scores += _reward_drawn_action(
+            wiring,
+            margin=_MARGINS[choice_rule],
+            sharpness=wiring.beta or wiring.hardness or 1.0,
+        )
+    action = wiring.move(wiring.actions, "id", "id")
     if wiring.variant == "lin":  # actions hold their column of the Q-table in buf3
-        maximum = move(states, "buf3", "buf3")  # the whole column; layer 4 takes Q(s', a) from it
-        column = move(states, "buf3", "buf1")
+        # The whole column is copied; layer 4 takes Q(s', a) from it.
+        maximum = wiring.move(wiring.states, "buf3", "buf3")
+        column = wiring.move(wiring.states, "buf3", "buf1")
     else:  # actions hold their column in buf1, and Q(s', a) in buf2[Qnext]
         maximum = ((wiring.buf2["Qnext"], wiring.buf2["Select"]),)
-        column = move(states, "buf1", "buf1")
-    action = move(actions, "id", "id")
-    inherited = (*action, *column)
-    inherit = wire.content_chooser(
-        "3.3 Update inheritance",
-        layer=2,
-        wanted=wiring.to_taken_action,
-        moves=inherited,
-        sink=wiring.sink,
-        theta=1.5,
-    )
+        column = wiring.move(wiring.states, "buf1", "buf1")
     return [
         wire.Head(
             "3.1 action selection", layer=2, rule=choice_rule, scores=choice_scores, moves=action
         ),
         wire.Head("3.2 max extraction", layer=2, rule=best_rule, scores=best_scores, moves=maximum),
-        inherit,
+        wire.content_chooser(
+            "3.3 Update inheritance",
+            layer=2,
+            wanted=wiring.to_taken_action,
+            moves=action + column,
+            sink=wiring.sink,
+            theta=1.5,
+        ),
     ]
 
 
-def _make_selection(
-    wiring: _Wiring, rule: AttentionRule, sharpness: float, tau: float
-) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Return the attention rule and score terms of a head that chooses an action at the token
-    Select.
+def _score_actions(
+    wiring: _Wiring, margin: float, sharpness: float, tau: float
+) -> tuple[wire.Term, ...]:
+    """Return the score terms of a head that chooses an action at the token Select.
 
-    The key at the token of action a, next to the next state s', gets the score ``sharpness * (Q(s',
-    a) - tau * a)``. Every other position scores lower by a margin.
+    A candidate is the token of an action a next to the next state s'. As a key it gets the score
+    ``sharpness * (Q(s', a) - tau * a)``. Every other position scores lower.
 
     Args:
         wiring: parameters of the circuit.
-        rule: "hard" or "softmax".
+        margin: by how much other positions score lower, at least.
         sharpness: inverse temperature.
         tau: tie slope, by which the first of equally good actions wins.
     """
     ids, buf2, constant = wiring.ids, wiring.buf2, wiring.constant
     select = ids["Select"]
-    # By so much other positions score lower: a softmax gives them e^-100.
-    gate = 1.0 if rule == "hard" else 100.0
+    range_of_values = 2.0 * sharpness * wiring.bound  # from -M to M
+    gate = margin
     if wiring.signed:  # a candidate's value may be -M, and that of other positions is 0
-        gate += 2.0 * sharpness * wiring.bound
-    if wiring.variant == "lin":
-        # There the gate stands beside values of either size in one sum: it must not drown in their rounding.
-        gate = max(gate, 2.0**-10 * sharpness * wiring.bound)
+        gate += range_of_values
     action_index = wiring.basis.zero  # reads a at the token of action a
     for k, action in enumerate(wiring.actions):
         action_index = action_index + float(k) * ids[action]
+    if wiring.variant == "lin":
+        # Head 2.2 wrote the values of all actions to buf2 of Select. A candidate takes its own.
+        by_value = wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)
+        # Minus the mean value of all actions, the same at every candidate.
+        share = -sharpness / len(wiring.actions)
+        by_value += ((share * buf2.sum(wiring.actions), wiring.any_action),)
+        if tau:
+            by_value += ((-sharpness * tau * select, action_index),)
+        # The gate stands beside values of either size in one sum: it must not drown in their rounding.
+        gate = max(gate, 2.0**-10 * sharpness * wiring.bound)
+        gate_of_sink = gate + range_of_values
+    else:  # a candidate's coordinate buf2[Qnext] holds Q(s', a)
+        by_value = ((sharpness * select, buf2["Qnext"] - tau * action_index),)
+        gate_of_sink = gate
     # 0 at candidates, which are actions next to s' (Qnext); at most -gate elsewhere.
     to_candidates = (select, gate * (ids["Qnext"] + wiring.any_action - 2.0 * constant))
-    if wiring.variant != "lin":  # a candidate's coordinate buf2[Qnext] holds Q(s', a)
-        by_value = (sharpness * select, buf2["Qnext"] - tau * action_index)
-        return rule, (by_value, to_candidates, (gate * (constant - select), wiring.sink))
-    # In "lin", head 2.2 wrote the values of all actions to Select; a candidate has its own name.
-    terms = [*wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)]
-    # Minus the mean value of all actions, the same at every candidate.
-    share = -sharpness / len(wiring.actions)
-    terms.append((share * buf2.sum(wiring.actions), wiring.any_action))
-    if tau:
-        terms.append((-sharpness * tau * select, action_index))
-    silent = (gate + 2.0 * sharpness * wiring.bound) * (constant - select)
-    return rule, (*terms, to_candidates, (silent, wiring.sink))
+    # All tokens but Select attend to the sink.
+    to_sink = (gate_of_sink * (constant - select), wiring.sink)
+    return (*by_value, to_candidates, to_sink)
 
 
-def _reward_drawn_action(wiring: _Wiring, rule: AttentionRule, sharpness: float) -> list[wire.Term]:
+def _reward_drawn_action(wiring: _Wiring, margin: float, sharpness: float) -> tuple[wire.Term, ...]:
     """Return the score terms that add exploration to a choice: if the round's random draw names an
     action, the candidate with this action gets the highest score.
 
-    A bonus larger than any difference of values makes it win. All positions that are no candidates
-    lose the same amount, since some of them hold the named action, too.
+    The block buf2 of Select holds the draw, which adds a bonus at all tokens of the named action.
+    The bonus exceeds any difference of values. All positions that are no candidates lose it at
+    least once, since some of them are tokens of the named action, too.
 
     Args:
         wiring: parameters of the circuit.
-        rule: attention rule of the choice without exploration.
-        sharpness: inverse temperature of that choice.
+        margin: by how much the drawn action scores above the others, at least.
+        sharpness: inverse temperature of the choice without exploration.
 
     Returns:
         (query, key) terms, to be added to those of the choice.
     """
-    ids, buf2, constant = wiring.ids, wiring.buf2, wiring.constant
-    gate = 1.0 if rule == "hard" else 100.0
-    bonus = gate + 2.0 * sharpness * wiring.bound
+    ids = wiring.ids
+    bonus = margin + 2.0 * sharpness * wiring.bound
     terms = []
     _, *exploring_draws = wiring.draws  # the first draw stands for the choice without exploration
     for draw, action in zip(exploring_draws, wiring.actions, strict=True):
-        terms.append((bonus * buf2[draw], ids[action]))
-    # 0 at candidates, which have both; at most -1 elsewhere.
-    at_candidates = ids["Qnext"] + wiring.any_action - 2.0 * constant
-    terms.append((bonus * ids["Select"], at_candidates))
-    return terms
+        terms.append((bonus * wiring.buf2[draw], ids[action]))
+    # 0 at candidates, which are actions next to s' (Qnext); at most -bonus elsewhere.
+    no_candidate = ids["Qnext"] + wiring.any_action - 2.0 * wiring.constant
+    terms.append((bonus * ids["Select"], no_candidate))
+    return tuple(terms)
 
 
 def _make_evaluating_neurons(wiring: _Wiring) -> list[wire.Neuron]:
@@ -792,13 +834,14 @@ def _find_near_ties(circuit: Circuit, values: Values, dtype: str) -> dict[str, n
     ranked = np.sort(next_values - slope * np.arange(n_actions), axis=-1)
     # Equal values lead by the slope itself, and are decided.
     width = slope / 4 if dtype == "float64" else _TIE_WIDTH * _find_largest_value(values)
-    if arguments["eta"] is not None and arguments["hardness"] > _LARGEST_POLICY_HARDNESS:
+    is_softmax = arguments["eta"] is not None
+    if is_softmax and arguments["hardness"] > _LARGEST_POLICY_HARDNESS:
         # The softmax that stands for the maximum gives the second best e^-40 from this lead on.
         width = max(width, 40.0 / arguments["hardness"])
     lead = ranked[..., -1] - ranked[..., -2]
     is_close = lead < width
     # Pairs of softmax heads round Q-values of 0; without them, zeros are exact.
-    has_pairs = arguments["eta"] is not None and arguments["variant"] != "softmlp"
+    has_pairs = is_softmax and arguments["variant"] != "softmlp"
     if not has_pairs:
         is_close &= next_values.any(-1)
     undecided = {key: is_close for key in ("policy", "best_column") if key in circuit.sites}

@@ -91,11 +91,10 @@ def reachability(
         form.add("sinusoidal")
     if not eta:
         form.add("exact")
-    exact_heads = wire.add_descriptions(
-        _make_heads(basis, layout, is_mean), wire.read_variant_rows(_FOLDER / "heads.csv", form)
-    )
+    exact_heads = _make_heads(basis, layout, is_mean)
+    described_heads = wire.add_descriptions(exact_heads, _FOLDER, form)
     # With a finite eta no head is linear, so that none needs a replacement.
-    heads = wire.softmax_only(exact_heads, eta, linear=lambda head: (head,))
+    heads = wire.softmax_only(described_heads, eta, linear=lambda head: (head,))
     # A mean over edges is at least 1 / n_edges where an edge reaches the node.
     neurons = _make_neurons(basis, nodes, n_edges if is_mean else 1)
     ids, out = basis["id"], basis["out"]

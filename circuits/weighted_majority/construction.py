@@ -101,11 +101,9 @@ def weighted_majority(
         )
 
     form = {variant, "softmax" if eta else "exact"}
-    exact_heads = wire.add_descriptions(
-        _make_heads(basis, n_experts, variant, log_gamma),
-        wire.read_variant_rows(_FOLDER / "heads.csv", form),
-    )
-    heads = wire.softmax_only(exact_heads, eta, make_softmax_heads)
+    exact_heads = _make_heads(basis, n_experts, variant, log_gamma)
+    described_heads = wire.add_descriptions(exact_heads, _FOLDER, form)
+    heads = wire.softmax_only(described_heads, eta, make_softmax_heads)
     labels = layout.labels
     experts = wire.number_labels("e", n_experts)
     # Words of the tables -> labels.
